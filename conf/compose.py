@@ -1,0 +1,89 @@
+"""From Hydra's files and overrides to a checked `Config`, and to and from JSON for the trip to a device."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from conf.schema import Config
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+FOLDER = Path(__file__).parent
+_ADAPTER = TypeAdapter(Config)
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be run; the message is one sentence for the user."""
+
+
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """Compose conf/config.yaml with Hydra overrides, as on the command line, and check it."""
+    return compose_with_folder(overrides)[0]
+
+
+def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
+    """The same, and the folder `hydra.run.dir` that the run shall write into."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import open_dict
+    from omegaconf.errors import OmegaConfBaseException
+
+    with initialize_config_dir(str(FOLDER), version_base="1.3"):
+        try:
+            composed = hydra_compose("config", list(overrides), return_hydra_config=True)
+            folder = Path(composed.hydra.run.dir)
+            with open_dict(composed):
+                del composed["hydra"]
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(_composition_sentence(error)) from error
+    return load(composed), folder
+
+
+def load(composed: "DictConfig") -> Config:
+    """Check what Hydra composed and make it typed."""
+    from omegaconf import OmegaConf
+
+    try:
+        return _ADAPTER.validate_python(OmegaConf.to_container(composed, resolve=True))
+    except ValidationError as error:
+        raise ConfigError(_validation_sentence(error)) from error
+
+
+def to_json(config: Config) -> str:
+    """The canonical text of a configuration: what a device is sent, and what a checkpoint is bound to."""
+    return _ADAPTER.dump_json(config).decode()
+
+
+@lru_cache(maxsize=8)
+def from_json(text: str) -> Config:
+    """Read `to_json`'s text again, with all checks: a device trusts no server."""
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        raise ConfigError(_validation_sentence(error)) from error
+
+
+def _validation_sentence(error: ValidationError) -> str:
+    """The first complaint in one sentence."""
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # raised by a __post_init__: it names its keys itself
+        return f"The configuration does not fit together: {first['ctx']['error']}."
+    path = [str(part) for part in first["loc"]]
+    if path[0] in ("data", "runtime") and len(path) > 2:
+        del path[1]  # the alternative that pydantic chose by its name
+    return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
+
+
+def _composition_sentence(error: Exception) -> str:
+    """Hydra's complaint in one line: what exists, not where it was looked for."""
+    text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
+    unknown = re.match(r"Could not override '([^']+)'", text)
+    if unknown:
+        return f"There is no key '{unknown[1]}': fedsketch --cfg job lists all of this choice of files."
+    return text.rstrip(".") + "."
