@@ -1,0 +1,138 @@
+"""A model seen as one vector, without copies.
+
+Sketches, clipping and noise work on R^d; torch's modules hold a list of tensors. Here one flat
+tensor holds all parameters and every parameter is a view into it, and the same for the gradients:
+writing into `vector` changes the model, and `backward` writes into `gradient`.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from tasks.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter and its place in the vector: vector[start:stop].view(shape)."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class FlatModel:
+    """A module on a device, its parameters and gradients as live float32 vectors of size d.
+
+    The loss is the mean cross-entropy. Do not move the module afterwards: that would cut the views.
+    """
+
+    def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
+        _refuse_batch_statistics(module)
+        self.module = module.to(device=device, dtype=torch.float32)
+        self._parameters = dict(self.module.named_parameters())
+        sizes = [parameter.numel() for parameter in self._parameters.values()]
+        ends = list(itertools.accumulate(sizes, initial=0))
+        self.layout = tuple(
+            Slot(name, tuple(parameter.shape), start, stop)
+            for (name, parameter), (start, stop) in zip(
+                self._parameters.items(), itertools.pairwise(ends), strict=True
+            )
+        )
+        self.vector = torch.empty(ends[-1], device=device)
+        self.gradient = torch.zeros_like(self.vector)
+        self._gradient_views = self._views(self.gradient)
+        for name, view in self._views(self.vector).items():
+            view.copy_(self._parameters[name].detach())
+            self._parameters[name].data = view
+
+    @property
+    def size(self) -> int:
+        """The number of parameters, d."""
+        return len(self.vector)
+
+    @property
+    def device(self) -> torch.device:
+        return self.vector.device
+
+    def load(self, vector: torch.Tensor) -> None:
+        """Copies these parameters into the model."""
+        if vector.shape != self.vector.shape:
+            raise ModelError(
+                f"A model of {self.size:,} parameters cannot load a vector of shape "
+                f"{tuple(vector.shape)}: take it from the same model, width and data."
+            )
+        self.vector.copy_(vector)
+
+    def zero_grad(self) -> None:
+        """Zeroes the gradient, and ties it to the parameters again if an optimiser cut it off."""
+        self.gradient.zero_()
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._gradient_views[name]
+
+    def loss_and_gradient(
+        self, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean loss over the batch, and its gradient: the live buffer, overwritten by the next."""
+        if len(targets) == 0:
+            raise ModelError("The mean gradient of an empty batch is not defined: leave it out.")
+        self.zero_grad()
+        logits = self.module(inputs.to(self.device))
+        loss = functional.cross_entropy(logits, targets.to(self.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach(), self.gradient
+
+    def per_example_gradients(
+        self, inputs: torch.Tensor, targets: torch.Tensor, chunk: int = 64
+    ) -> torch.Tensor:
+        """The gradient of each example, (B, d); `chunk` examples are computed at a time."""
+        return self.batched_gradients(inputs.unsqueeze(1), targets.unsqueeze(1), chunk)
+
+    def batched_gradients(
+        self, inputs: torch.Tensor, targets: torch.Tensor, chunk: int = 64
+    ) -> torch.Tensor:
+        """The mean gradient of each of M clients with B examples, (M, B, ...) to (M, d).
+
+        One vectorised call for `chunk` clients, instead of a loop over them.
+        """
+        if targets.shape[1] == 0:
+            raise ModelError("The mean gradient of an empty batch is not defined: leave it out.")
+        gradients = torch.empty(len(targets), self.size, device=self.device)
+        of_each = vmap(grad(self._loss_at), in_dims=(None, 0, 0))
+        for start in range(0, len(targets), chunk):
+            part = slice(start, start + chunk)
+            gradients[part] = of_each(
+                self.vector, inputs[part].to(self.device), targets[part].to(self.device)
+            )
+        return gradients
+
+    def _loss_at(
+        self, vector: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        logits = functional_call(self.module, self._views(vector), (inputs,))
+        return functional.cross_entropy(logits, targets)
+
+    def _views(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        # One split, because its derivative is one concatenation; slices would each add d zeros.
+        pieces = torch.split(vector, [slot.stop - slot.start for slot in self.layout])
+        return {
+            slot.name: piece.view(slot.shape)
+            for slot, piece in zip(self.layout, pieces, strict=True)
+        }
+
+
+def _refuse_batch_statistics(module: nn.Module) -> None:
+    """No clip bounds what one example changes in statistics over a batch, and they leave with the
+    model without noise."""
+    for name, layer in module.named_modules():
+        batch_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        if batch_norm or any(True for _ in layer.buffers(recurse=False)):
+            raise ModelError(
+                f"Layer {name or 'model'!r} ({type(layer).__name__}) keeps or uses statistics over "
+                "a batch, which cannot be made private: replace it by torch.nn.GroupNorm."
+            )

@@ -1,0 +1,42 @@
+"""Reads the idx files of MNIST and its relatives, plain or gzipped.
+
+The format: two zero bytes, a type byte (8: unsigned bytes), the number of dimensions, each
+dimension as a big-endian 32-bit number, then the bytes. Read here and not by torchvision, which
+cannot read gzipped files in place and takes seconds to import.
+"""
+
+import gzip
+import math
+import struct
+from pathlib import Path
+
+import torch
+
+from tasks.errors import DataError
+
+
+def find(folder: Path, stem: str) -> Path | None:
+    """The file of this name in the folder, plain before gzipped; None where there is neither."""
+    for candidate in (folder / stem, folder / f"{stem}.gz"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def read(path: Path) -> torch.Tensor:
+    """The array in an idx file, as uint8."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataError(f"The file {path} cannot be read ({error}): replace it.") from error
+    header = 4 + 4 * content[3] if len(content) >= 4 else 4
+    if content[:3] != b"\0\0\x08" or len(content) < header:
+        raise DataError(f"The file {path} is not an idx file of bytes: replace it.")
+    dimensions = struct.unpack(f">{content[3]}I", content[4:header])
+    if not 0 < math.prod(dimensions) == len(content) - header:
+        raise DataError(
+            f"The file {path} has {len(content) - header:,} bytes of data where its header says "
+            f"{math.prod(dimensions):,}, or none at all: replace it."
+        )
+    # bytearray: torch warns about memory that it could not write to.
+    return torch.frombuffer(bytearray(content[header:]), dtype=torch.uint8).reshape(dimensions)

@@ -1,0 +1,29 @@
+"""The only place that imports torchvision: slow, and it needs help beside a CPU build of torch.
+
+torchvision's published wheel is built for CUDA. Beside a CPU torch its C++ operators do not load
+and the import fails with "operator torchvision::nms does not exist". Declaring the missing schemas
+first cures that: data sets need none of these operators.
+"""
+
+import importlib
+from typing import Any
+
+import torch
+
+_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+# torch forgets the declarations when the last reference to their library goes.
+_declared: list[torch.library.Library] = []
+
+
+def datasets() -> Any:
+    """The module torchvision.datasets."""
+    try:
+        return importlib.import_module("torchvision.datasets")
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    _declared.append(library)
+    for operator in ("nms", "qnms"):
+        library.define(operator + _SIGNATURE)  # type: ignore[no-untyped-call]
+    return importlib.import_module("torchvision.datasets")

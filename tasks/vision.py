@@ -1,0 +1,193 @@
+"""Fashion-MNIST, MNIST and CIFAR-10: found on disk, or downloaded.
+
+They are looked for below `root` in torchvision's layout, then in the folders where a distribution
+installs data sets (Debian's package dataset-fashion-mnist), and at last downloaded into `root`.
+"""
+
+import contextlib
+import os
+import socket
+import tempfile
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tasks import idx, torchvision_import
+from tasks.errors import DataError
+from tasks.examples import Dataset, Examples
+
+SYSTEM_FOLDERS = ("/usr/share/datasets",)
+DOWNLOAD_TIMEOUT = 30.0  # seconds without an answer
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a data set lies and how its pixels are normalised.
+
+    Mean and deviation per channel are the published ones of the training set, with pixels in
+    [0, 1]: constants, because statistics of clients' data would be one more thing to release.
+    """
+
+    title: str
+    torchvision_class: str
+    folder: str  # below root
+    system_folder: str  # below a system folder
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+_SOURCES = {
+    "fashion_mnist": _Source(
+        "Fashion-MNIST", "FashionMNIST", "FashionMNIST/raw", "fashion-mnist", (0.2860,), (0.3530,)
+    ),
+    "mnist": _Source("MNIST", "MNIST", "MNIST/raw", "mnist", (0.1307,), (0.3081,)),
+    "cifar10": _Source(
+        "CIFAR-10",
+        "CIFAR10",
+        "cifar-10-batches-py",
+        "cifar-10-batches-py",
+        (0.4914, 0.4822, 0.4465),
+        (0.2470, 0.2435, 0.2616),
+    ),
+}
+
+_Pixels = tuple[torch.Tensor, torch.Tensor]  # (N, C, H, W) in uint8, (N)
+
+
+def load(
+    name: str, root: str | None = None, system_folders: Sequence[str] = SYSTEM_FOLDERS
+) -> Dataset:
+    """One of the three, every channel with about zero mean and unit variance."""
+    source = _SOURCES[name]
+    base = Path(root).expanduser() if root is not None else None
+    folders = [Path(folder) / source.system_folder for folder in system_folders]
+    if base is not None:
+        folders.insert(0, base / source.folder)
+    splits = _first_found(source, folders)
+    if splits is None:
+        searched = " or ".join(map(str, folders))
+        if base is None:
+            raise DataError(
+                f"{source.title} is not in {searched}: set data.root to a folder that contains "
+                f"{source.folder}, or into which it may be downloaded."
+            )
+        _download(source, base, searched)
+        splits = _first_found(source, folders[:1])
+        if splits is None:
+            raise DataError(
+                f"{source.title} was downloaded but is not complete in {folders[0]}: "
+                "delete this folder and start again."
+            )
+    train, test = (_normalised(source, *split) for split in splits)
+    return Dataset(name, train, test, classes=10)
+
+
+def _first_found(source: _Source, folders: Sequence[Path]) -> tuple[_Pixels, _Pixels] | None:
+    read = _read_cifar if source.torchvision_class == "CIFAR10" else _read_idx
+    try:
+        return next((splits for folder in folders if (splits := read(source, folder))), None)
+    except PermissionError as error:
+        raise DataError(
+            f"{source.title} cannot be read ({error}): allow reading it or set another data.root."
+        ) from error
+
+
+def _read_idx(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None:
+    """Both splits, or None where the folder does not hold all four files."""
+
+    def split(prefix: str) -> _Pixels | None:
+        images = idx.find(folder, f"{prefix}-images-idx3-ubyte")
+        labels = idx.find(folder, f"{prefix}-labels-idx1-ubyte")
+        if images is None or labels is None:
+            return None
+        pixels, targets = idx.read(images), idx.read(labels)
+        if pixels.ndim != 3 or targets.shape != pixels.shape[:1] or int(targets.max()) > 9:
+            raise DataError(
+                f"The {prefix} files in {folder} are not {source.title} (images of shape "
+                f"{tuple(pixels.shape)}, labels of shape {tuple(targets.shape)}): replace them."
+            )
+        return pixels.unsqueeze(1), targets
+
+    train, test = split("train"), split("t10k")
+    return (train, test) if train and test else None
+
+
+def _read_cifar(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None:
+    """Both splits, or None where there is no such folder.
+
+    Its files are pickles, which run code when opened: torchvision compares their checksums first.
+    """
+    if not folder.is_dir():
+        return None
+    cifar10 = torchvision_import.datasets().CIFAR10
+
+    def split(train: bool) -> _Pixels:
+        try:
+            data = cifar10(folder.parent, train=train, download=False)
+        except RuntimeError as error:
+            raise DataError(
+                f"{source.title} in {folder} is not complete or was changed: delete this folder "
+                "and start again, or put a good copy there."
+            ) from error
+        return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
+
+    return split(True), split(False)
+
+
+def _normalised(source: _Source, pixels: torch.Tensor, targets: torch.Tensor) -> Examples:
+    mean = torch.tensor(source.mean).view(1, -1, 1, 1)
+    deviation = torch.tensor(source.deviation).view(1, -1, 1, 1)
+    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+    inputs.div_(255).sub_(mean).div_(deviation)
+    return Examples(inputs, targets.to(torch.int64))
+
+
+def _download(source: _Source, root: Path, searched: str) -> None:
+    """Into a folder beside the goal, then file by file into place.
+
+    A broken download leaves nothing behind, and processes that download at once do not see each
+    other's halves.
+    """
+    advice = f"set data.root to a folder that contains {source.folder}"
+    if not root.absolute().parent.is_dir():
+        raise DataError(
+            f"{source.title} is not in {searched}, and cannot be downloaded to {root} because "
+            f"{root.absolute().parent} does not exist: {advice}."
+        )
+    fetch = getattr(torchvision_import.datasets(), source.torchvision_class)
+    is_new = not root.exists()
+    try:
+        root.mkdir(exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(dir=root, prefix=".download-") as staging,
+            _socket_timeout(DOWNLOAD_TIMEOUT),
+        ):
+            fetch(staging, download=True)
+            for file in Path(staging).rglob("*"):
+                if file.is_file() and file.suffix != ".gz":
+                    goal = root / file.relative_to(staging)
+                    goal.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(file, goal)
+    except (OSError, RuntimeError) as error:
+        if is_new:
+            with contextlib.suppress(OSError):
+                root.rmdir()
+        reason = textwrap.shorten(" ".join(str(error).split()), 160)
+        raise DataError(
+            f"{source.title} is not in {searched}, and downloading it to {root} failed "
+            f"({reason}): {advice}."
+        ) from error
+
+
+@contextlib.contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    """torchvision sets no timeout, so behind a silent firewall it would wait for minutes."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

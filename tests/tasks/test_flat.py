@@ -1,0 +1,170 @@
+"""The flat view of a model: live, complete, and equal to plain autograd."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tasks import models
+from tasks.errors import ModelError
+from tasks.flat import FlatModel
+
+SHAPES = {"logistic": (1, 8, 8), "mlp": (1, 8, 8), "cnn": (1, 8, 8), "lenet5": (1, 12, 12)}
+SHAPES["resnet"] = (3, 8, 8)
+
+
+def build(name: str, seed: int = 0) -> nn.Module:
+    return models.build(name, input_shape=SHAPES[name], classes=5, seed=seed)
+
+
+def batch(name: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    inputs = torch.randn(*sizes, *SHAPES[name], generator=generator)
+    return inputs, torch.randint(5, sizes, generator=generator)
+
+
+def autograd(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    loss = cross_entropy(module(inputs), targets)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+def test_flattening_keeps_the_weights() -> None:
+    flat = FlatModel(build("cnn"))
+    assert torch.equal(flat.vector, nn.utils.parameters_to_vector(build("cnn").parameters()))
+    assert flat.size == 10_485
+
+
+def test_writing_into_the_vector_changes_the_model() -> None:
+    flat = FlatModel(build("mlp"))
+    inputs, _ = batch("mlp", 4)
+    assert float(flat.module(inputs).detach().abs().sum()) > 0
+    flat.vector.zero_()
+    assert float(flat.module(inputs).detach().abs().sum()) == 0
+
+
+def test_an_optimiser_on_the_module_moves_the_vector() -> None:
+    flat = FlatModel(build("mlp"))
+    before = flat.vector.clone()
+    optimiser = torch.optim.SGD(flat.module.parameters(), lr=0.5)
+    _, gradient = flat.loss_and_gradient(*batch("mlp", 4))
+    optimiser.step()
+    assert torch.allclose(flat.vector, before - 0.5 * gradient)
+
+
+def test_layout_says_where_each_parameter_lies() -> None:
+    flat = FlatModel(build("mlp"))
+    assert [slot.name for slot in flat.layout] == [
+        "hidden.weight",
+        "hidden.bias",
+        "output.weight",
+        "output.bias",
+    ]
+    assert (flat.layout[0].start, flat.layout[-1].stop) == (0, flat.size)
+    for slot, parameter in zip(flat.layout, flat.module.parameters(), strict=True):
+        piece = flat.vector[slot.start : slot.stop]
+        assert torch.equal(piece.view(slot.shape), parameter)
+        assert piece.data_ptr() == parameter.data_ptr()
+
+
+def test_load_copies() -> None:
+    flat, other = FlatModel(build("mlp")), FlatModel(build("mlp", seed=1)).vector
+    flat.load(other)
+    assert torch.equal(flat.vector, other)
+    other.zero_()
+    assert float(flat.vector.abs().sum()) > 0
+
+
+def test_load_refuses_a_vector_of_another_model() -> None:
+    with pytest.raises(ModelError, match=r"2,245 parameters cannot load .*\(7,\)"):
+        FlatModel(build("mlp")).load(torch.zeros(7))
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_gradient_equals_autograd(name: str) -> None:
+    flat = FlatModel(build(name))
+    inputs, targets = batch(name, 6)
+    loss, gradient = flat.loss_and_gradient(inputs, targets)
+    assert gradient is flat.gradient
+    assert torch.allclose(loss, cross_entropy(build(name)(inputs), targets))
+    assert torch.allclose(gradient, autograd(build(name), inputs, targets), atol=1e-6)
+
+
+def test_gradients_do_not_add_up_over_calls() -> None:
+    flat = FlatModel(build("mlp"))
+    inputs, targets = batch("mlp", 6)
+    first = flat.loss_and_gradient(inputs, targets)[1].clone()
+    assert torch.equal(flat.loss_and_gradient(inputs, targets)[1], first)
+
+
+def test_gradient_survives_an_optimiser_that_drops_it() -> None:
+    flat = FlatModel(build("mlp"))
+    inputs, targets = batch("mlp", 6)
+    expected = flat.loss_and_gradient(inputs, targets)[1].clone()
+    flat.module.zero_grad(set_to_none=True)
+    assert torch.equal(flat.loss_and_gradient(inputs, targets)[1], expected)
+
+
+def test_zero_grad_zeroes_what_the_module_sees() -> None:
+    flat = FlatModel(build("mlp"))
+    flat.loss_and_gradient(*batch("mlp", 6))
+    flat.zero_grad()
+    assert float(flat.gradient.abs().sum()) == 0
+    for parameter in flat.module.parameters():
+        assert parameter.grad is not None
+        assert float(parameter.grad.abs().sum()) == 0
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("chunk", [2, 64])
+def test_per_example_gradients_equal_a_loop(name: str, chunk: int) -> None:
+    flat = FlatModel(build(name))
+    inputs, targets = batch(name, 5)
+    module = build(name)
+    loop = torch.stack([autograd(module, inputs[i : i + 1], targets[i : i + 1]) for i in range(5)])
+    found = flat.per_example_gradients(inputs, targets, chunk=chunk)
+    assert found.shape == (5, flat.size)
+    assert torch.allclose(found, loop, atol=2e-6)
+    assert not found.requires_grad
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_gradients_of_many_clients_equal_a_loop(name: str) -> None:
+    flat = FlatModel(build(name))
+    inputs, targets = batch(name, 3, 4)
+    module = build(name)
+    loop = torch.stack([autograd(module, inputs[m], targets[m]) for m in range(3)])
+    assert torch.allclose(flat.batched_gradients(inputs, targets, chunk=2), loop, atol=2e-6)
+
+
+def test_vectorised_gradients_follow_the_live_vector_and_leave_the_buffer_alone() -> None:
+    flat = FlatModel(build("mlp"))
+    inputs, targets = batch("mlp", 3)
+    kept = flat.loss_and_gradient(inputs, targets)[1].clone()
+    before = flat.per_example_gradients(inputs, targets)
+    flat.vector.mul_(0.5)
+    assert not torch.allclose(flat.per_example_gradients(inputs, targets), before)
+    assert torch.equal(flat.gradient, kept)
+
+
+def test_no_examples_have_no_mean_gradient_but_an_empty_set_of_gradients() -> None:
+    flat = FlatModel(build("mlp"))
+    inputs, targets = batch("mlp", 0)
+    assert flat.per_example_gradients(inputs, targets).shape == (0, flat.size)
+    with pytest.raises(ModelError, match="empty batch"):
+        flat.loss_and_gradient(inputs, targets)
+    with pytest.raises(ModelError, match="empty batch"):
+        flat.batched_gradients(*batch("mlp", 2, 0))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.BatchNorm2d(3),
+        nn.BatchNorm2d(3, track_running_stats=False),
+        nn.InstanceNorm2d(3, track_running_stats=True),
+    ],
+)
+def test_layers_with_batch_statistics_are_refused_by_name(layer: nn.Module) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Sequential(nn.ReLU(), layer))
+    with pytest.raises(ModelError, match=rf"Layer '1\.1' \({type(layer).__name__}\).*GroupNorm"):
+        FlatModel(module)

@@ -1,0 +1,169 @@
+"""Partitions cover, do not overlap, leave nobody empty, and skew as they say."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.errors import PartitionError
+from tasks.partitions import (
+    SCHEMES,
+    _dirichlet,
+    _without_empty_clients,
+    class_histogram,
+    partition,
+)
+
+COVERING = tuple(scheme for scheme in SCHEMES if scheme != "one_example")
+
+
+def balanced(examples: int, classes: int = 10) -> torch.Tensor:
+    order = torch.randperm(examples, generator=torch.Generator().manual_seed(0))
+    return order % classes
+
+
+def sizes(parts: list[torch.Tensor]) -> list[int]:
+    return [len(part) for part in parts]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    scheme=st.sampled_from(COVERING),
+    targets=st.lists(st.integers(0, 9), min_size=1, max_size=80),
+    seed=st.integers(0, 2**32),
+    alpha=st.floats(1e-3, 1e3),
+    exponent=st.floats(0, 5),
+)
+def test_every_example_has_exactly_one_client_and_every_client_an_example(
+    data: st.DataObject,
+    scheme: str,
+    targets: list[int],
+    seed: int,
+    alpha: float,
+    exponent: float,
+) -> None:
+    clients = data.draw(st.integers(1, len(targets)))
+    shards = data.draw(st.integers(1, len(targets) // clients))
+    parts = partition(
+        torch.tensor(targets),
+        clients,
+        scheme,
+        seed,
+        alpha=alpha,
+        shards_per_client=shards,
+        exponent=exponent,
+    )
+    assert len(parts) == clients
+    assert min(sizes(parts)) >= 1
+    assert torch.cat(parts).sort().values.tolist() == list(range(len(targets)))
+    assert all(part.dtype == torch.int64 for part in parts)
+    assert all(part.tolist() == sorted(part.tolist()) for part in parts)
+
+
+@settings(max_examples=50, deadline=None)
+@given(examples=st.integers(1, 60), data=st.data(), seed=st.integers(0, 2**32))
+def test_one_example_gives_each_client_a_different_one(
+    examples: int, data: st.DataObject, seed: int
+) -> None:
+    clients = data.draw(st.integers(1, examples))
+    parts = partition(balanced(examples), clients, "one_example", seed)
+    assert sizes(parts) == [1] * clients
+    indices = torch.cat(parts)
+    assert len(indices.unique()) == clients
+    assert bool(((indices >= 0) & (indices < examples)).all())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_seed_alone_decides(scheme: str) -> None:
+    targets = balanced(500)
+    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    one, same, other = (torch.cat(partition(targets, 20, scheme, seed)) for seed in (5, 5, 6))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_part_carries_no_other_clients_indices_when_serialised(scheme: str) -> None:
+    part = partition(balanced(500), 50, scheme, 0)[3]
+    assert part.untyped_storage().nbytes() == 8 * len(part)
+
+
+def test_iid_sizes_are_equal_up_to_one() -> None:
+    assert sorted(set(sizes(partition(balanced(103), 10, "iid", 0)))) == [10, 11]
+
+
+def test_smaller_alpha_means_more_skew() -> None:
+    """Share of a client's most frequent class, averaged over clients: 0.1 would be no skew."""
+    targets = balanced(10_000)
+
+    def skew(alpha: float) -> float:
+        parts = partition(targets, 20, "dirichlet", 1, alpha=alpha)
+        histogram = class_histogram(targets, parts, 10).float()
+        return float((histogram.max(1).values / histogram.sum(1)).mean())
+
+    assert skew(0.05) > 0.6
+    assert 0.2 < skew(0.5) < 0.6
+    assert skew(1000.0) < 0.13
+
+
+def test_dirichlet_leaves_nobody_empty_where_the_draw_would() -> None:
+    targets = balanced(200, classes=2)
+    drawn = _dirichlet(np.random.default_rng(0), targets.numpy(), 150, 0.01)
+    assert np.bincount(drawn, minlength=150).min() == 0
+    assert min(sizes(partition(targets, 150, "dirichlet", 0, alpha=0.01))) == 1
+
+
+def test_empty_clients_are_served_by_the_largest_and_nothing_else_moves() -> None:
+    owner = np.array([0, 3, 0, 0, 3, 0, 3, 0, 4])
+    repaired = _without_empty_clients(owner, 5)
+    assert np.bincount(repaired).tolist() == [3, 1, 1, 3, 1]
+    assert set(owner[repaired != owner]) == {0}
+    assert int((repaired != owner).sum()) == 2
+
+
+def test_shards_give_each_client_few_classes() -> None:
+    targets = balanced(2000)
+    parts = partition(targets, 50, "shards", 3, shards_per_client=2)
+    present = (class_histogram(targets, parts, 10) > 0).sum(1)
+    assert set(sizes(parts)) == {40}
+    assert int(present.max()) == 2
+    assert len(torch.cat([targets[part] for part in parts[:25]]).unique()) == 10
+
+
+def test_sizes_follow_the_power_law() -> None:
+    found = torch.tensor(sizes(partition(balanced(100_000), 100, "by_size", 0, exponent=1.5)))
+    ranks = torch.arange(1.0, 101.0)
+    law = ranks**-1.5 / (ranks**-1.5).sum() * (100_000 - 100) + 1
+    assert torch.allclose(found.float(), law, atol=1.0)
+    assert sizes(partition(balanced(100), 8, "by_size", 0, exponent=0.0)) == [13] * 4 + [12] * 4
+
+
+def test_histogram_counts_each_class_of_each_client() -> None:
+    targets = torch.tensor([0, 2, 2, 1, 0])
+    parts = [torch.tensor([1, 2, 4]), torch.tensor([0])]
+    assert class_histogram(targets, parts, 4).tolist() == [[1, 0, 2, 0], [1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_more_clients_than_examples_is_refused(scheme: str) -> None:
+    with pytest.raises(PartitionError, match="choose between 1 and 9 clients"):
+        partition(balanced(9), 10, scheme, 0)
+    with pytest.raises(PartitionError, match="0 clients"):
+        partition(balanced(9), 0, scheme, 0)
+
+
+def test_impossible_settings_are_refused() -> None:
+    targets = balanced(100)
+    with pytest.raises(PartitionError, match=r"no partition 'random': choose one of iid"):
+        partition(targets, 10, "random", 0)
+    with pytest.raises(PartitionError, match="choose between 1 and 10 shards per client"):
+        partition(targets, 10, "shards", 0, shards_per_client=11)
+    for alpha in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(PartitionError, match="alpha above 0"):
+            partition(targets, 10, "dirichlet", 0, alpha=alpha)
+    with pytest.raises(PartitionError, match="at least 0"):
+        partition(targets, 10, "by_size", 0, exponent=-0.1)
