@@ -1,0 +1,26 @@
+"""The ClientApp: what a device answers. Protocol messages must stay cheap, so torch is imported only to train."""
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.query("introduce")
+def introduce(message: Message, context: Context) -> Message:
+    """Which client this node is: its part of a shared data set in simulations, else the node itself."""
+    return Message(
+        RecordDict({"self": ConfigRecord({"client": client_id(context)})}), reply_to=message
+    )
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """The client's half of a round: local step, clip, noise."""
+    from client.training import take_part
+
+    return Message(take_part(message.content, client_id(context)), reply_to=message)
+
+
+def client_id(context: Context) -> int:
+    return int(context.node_config.get("partition-id", context.node_id))

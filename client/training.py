@@ -1,0 +1,43 @@
+"""A device's part of a round: load its data and the model, run the strategy's local step, release the result."""
+
+from functools import lru_cache
+
+import torch
+from flwr.app import RecordDict
+
+from client.release import device_stream, release
+from conf import Config
+from privacy.randomness import derived_key
+from strategies import local_step
+from strategies.messages import Broadcast, upload
+from tasks.flat import FlatModel
+from tasks.job import Job
+
+
+def take_part(content: RecordDict, client: int) -> RecordDict:
+    """From the server's broadcast to this client's clipped and noised vector."""
+    broadcast = Broadcast.from_records(content)
+    config = broadcast.config
+    model = _model(config)
+    model.load(broadcast.model)
+    rows = local_step(config.strategy.name)(
+        broadcast, _job(config).shard(client), model, _generator(config, client, broadcast.round)
+    )
+    return upload(release(rows, broadcast.terms, device_stream(client, broadcast.round)))
+
+
+# One data set and one model per process, however many clients it simulates.
+@lru_cache(maxsize=2)
+def _job(config: Config) -> Job:
+    return Job(config)
+
+
+@lru_cache(maxsize=2)
+def _model(config: Config) -> FlatModel:
+    return _job(config).model()
+
+
+def _generator(config: Config, client: int, round: int) -> torch.Generator:
+    """For batches: reproducible, and no secret (the guarantee does not rest on it)."""
+    key = derived_key(config.seed, "batches", client, round)
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))

@@ -1,0 +1,175 @@
+"""What all strategies share: a round in Flower's vocabulary around two methods that a strategy writes.
+
+`broadcast` says what the cohort gets, `update` takes the sum of what came back. In between lies the device's half, a
+`LocalStep`. Everything else here is Flower's `Strategy` interface, so that a strategy also runs under Flower's own `start()`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from conf import Config
+from strategies.cohort import Cohorts, meet
+from strategies.messages import Aggregate, Broadcast, Number, uploaded
+from strategies.noise import NoisePlan, unit_count
+from tasks.examples import Examples
+from tasks.flat import FlatModel
+
+
+class RoundAborted(RuntimeError):
+    """A round that must not be applied: too few arrived. Nothing was changed."""
+
+
+class LocalStep(Protocol):
+    """The device's half: rows to be clipped each on its own and summed, one per privacy unit (one for unit `client`).
+
+    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
+    """
+
+    def __call__(
+        self,
+        broadcast: Broadcast,
+        shard: Examples,
+        model: FlatModel,
+        generator: torch.Generator,
+    ) -> torch.Tensor: ...
+
+
+class FederatedStrategy(Strategy):
+    """The server's half. Subclasses write `update`, and `broadcast_extras` if more than the model goes out."""
+
+    def __init__(
+        self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
+    ) -> None:
+        self.config = config
+        self.model = model
+        self.noise = noise
+        self.cohorts = cohorts
+        self.examples = examples
+        self.attempt = 0
+        self.dropped: dict[int, str] = {}
+        self.arrived = 0
+        self.snr: float | None = None
+        self._nodes: dict[int, int] = {}
+        self._cohort: dict[int, int] = {}  # client by node
+        self._arrays: ArrayRecord | None = None
+
+    # ------------------------------------------------------------------ what a strategy writes
+    def broadcast_extras(
+        self, server_round: int
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+        """Tensors and numbers that go out beside the model."""
+        return {}, {}
+
+    @abstractmethod
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        """Take the sum of a round into the model."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything beside the model that the next round depends on."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    # ------------------------------------------------------------------ Flower's interface
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self.meet(grid)
+        if arrays is not self._arrays:  # Flower's start() brings the initial model
+            self.model.load(torch.from_numpy(arrays["model"].numpy().copy()))
+        cohort = self.cohorts.draw(server_round, self.attempt)
+        self._cohort = {self._nodes[client]: client for client in cohort}
+        extra, numbers = self.broadcast_extras(server_round)
+        content = Broadcast(
+            config=self.config,
+            round=server_round,
+            terms=self.noise.terms(len(cohort)),
+            arrays={"model": self.model.vector, **extra},
+            numbers=numbers,
+        ).to_records()
+        return [
+            Message(content, node, "train", group_id=str(server_round)) for node in self._cohort
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        aggregate = self._sum(replies)
+        self.snr = signal_to_noise(aggregate)
+        self.update(server_round, aggregate)
+        return self.arrays(), MetricRecord({"clients": aggregate.clients})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []  # the server evaluates: client metrics in clear would leak
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        """Flower prints its own; ours is the run's first line."""
+
+    # ------------------------------------------------------------------ what the round loop asks
+    def meet(self, grid: Grid) -> None:
+        """Learn which node is which client, once."""
+        if not self._nodes:
+            self._nodes = meet(grid, self.config.clients.total, self.config.clients.timeout)
+
+    def arrays(self) -> ArrayRecord:
+        """The model as Flower carries it."""
+        self._arrays = ArrayRecord({"model": Array(self.model.vector.cpu().numpy())})
+        return self._arrays
+
+    @property
+    def cohort_size(self) -> int:
+        return len(self._cohort)
+
+    def mean(self, aggregate: Aggregate) -> torch.Tensor:
+        """The sum over the number of units, which must be public."""
+        return aggregate.sum / unit_count(self.config, aggregate.clients, self.examples)
+
+    # ------------------------------------------------------------------ inside
+    def _sum(self, replies: Iterable[Message]) -> Aggregate:
+        self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
+        parts: dict[int, tuple[np.ndarray, int]] = {}
+        for reply in replies:
+            client = self._cohort.get(reply.metadata.src_node_id)
+            if reply.has_content():
+                parts[-1 if client is None else client] = uploaded(reply.content)
+                self.dropped.pop(client, None)  # type: ignore[arg-type]
+            elif client is not None:
+                self.dropped[client] = reply.error.reason or f"error {reply.error.code}"
+        self.arrived = sum(clients for _, clients in parts.values())
+        needed = self.noise.smallest_survivors(len(self._cohort))
+        if self.arrived < needed:
+            reasons = sorted(set(self.dropped.values()))
+            raise RoundAborted(
+                f"{self.arrived} of {len(self._cohort)} clients delivered, {needed} are needed ({'; '.join(reasons)})"
+            )
+        total = np.zeros_like(next(iter(parts.values()))[0], dtype=np.float64)
+        for client in sorted(parts):  # in a fixed order: the same sum in every runtime
+            total += parts[client][0]
+        noise_std = self.noise.terms(len(self._cohort)).noise_std * self.arrived**0.5
+        return Aggregate(
+            torch.from_numpy(total).to(self.model.device, torch.float32), self.arrived, noise_std
+        )
+
+
+def signal_to_noise(aggregate: Aggregate) -> float | None:
+    """Estimated norm of the noise-free sum over the expected norm of the noise; None without noise."""
+    if aggregate.noise_std == 0:
+        return None
+    noise = aggregate.noise_std**2 * aggregate.sum.numel()
+    signal = float(aggregate.sum.double().square().sum()) - noise
+    return (max(signal, 0.0) / noise) ** 0.5

@@ -1,0 +1,51 @@
+"""DP-FedAvg (McMahan et al. 2018): clip each unit's update, add noise on the device, step on the mean.
+
+Formal guarantees: see `strategies.noise.NoisePlan.releases`. Unit client: one update (a gradient, or theta - theta_K after K
+local steps) per client. Unit example: one gradient per example, each clipped, summed over the shard.
+"""
+
+from typing import Any
+
+import torch
+
+from conf import Config
+from conf.schema import Unit
+from strategies.base import FederatedStrategy
+from strategies.cohort import Cohorts
+from strategies.local_update import client_update, example_gradients
+from strategies.messages import Aggregate, Broadcast
+from strategies.noise import NoisePlan
+from strategies.optimizer import ServerOptimizer
+from tasks.examples import Examples
+from tasks.flat import FlatModel
+
+
+class DPFedAvg(FederatedStrategy):
+    """The server's half: an optimiser step on the noisy mean."""
+
+    def __init__(
+        self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
+    ) -> None:
+        super().__init__(config, model, noise, cohorts, examples)
+        self.optimizer = ServerOptimizer(model.vector, config.strategy.server)
+
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        self.optimizer.step(self.mean(aggregate))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+def local_step(
+    broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
+) -> torch.Tensor:
+    """The device's half: one row per unit."""
+    if broadcast.config.privacy.unit is Unit.example:
+        return example_gradients(model, shard)
+    return client_update(model, shard, broadcast.config.strategy.local, generator).unsqueeze(0)
+
+
+SERVER, LOCAL_STEP = DPFedAvg, local_step

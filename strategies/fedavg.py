@@ -1,0 +1,31 @@
+"""FedAvg (McMahan et al. 2017): updates averaged by the number of examples. No privacy: the baseline.
+
+The weight travels inside the vector, as its last coordinate, so that any sum of vectors is a sum of weights too.
+"""
+
+import torch
+
+from strategies.dp_fedavg import DPFedAvg
+from strategies.local_update import client_update
+from strategies.messages import Aggregate, Broadcast
+from tasks.examples import Examples
+from tasks.flat import FlatModel
+
+
+class FedAvg(DPFedAvg):
+    """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted mean."""
+
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        self.optimizer.step(aggregate.sum[:-1] / aggregate.sum[-1])
+
+
+def local_step(
+    broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
+) -> torch.Tensor:
+    """The device's half: (n Delta, n) with n examples."""
+    update = client_update(model, shard, broadcast.config.strategy.local, generator)
+    weight = update.new_tensor([float(len(shard))])
+    return torch.cat([update * weight, weight]).unsqueeze(0)
+
+
+SERVER, LOCAL_STEP = FedAvg, local_step

@@ -1,0 +1,37 @@
+"""The work that devices do before sketch, clip and noise: one gradient, one per example, or several SGD steps."""
+
+import torch
+
+from conf.schema import LocalConfig
+from tasks.examples import Examples
+from tasks.flat import FlatModel
+
+
+def client_update(
+    model: FlatModel, shard: Examples, settings: LocalConfig, generator: torch.Generator
+) -> torch.Tensor:
+    """The direction in which the client wants the model to move against: its gradient (one step), or theta - theta_K."""
+    if settings.steps == 1:
+        _, gradient = model.loss_and_gradient(*_batch(shard, settings.batch, generator))
+        return gradient
+    start = model.vector.clone()
+    velocity = torch.zeros_like(start)
+    for _ in range(settings.steps):
+        _, gradient = model.loss_and_gradient(*_batch(shard, settings.batch, generator))
+        velocity.mul_(settings.momentum).add_(gradient)
+        model.vector.sub_(velocity, alpha=settings.lr)
+    return start - model.vector
+
+
+def example_gradients(model: FlatModel, shard: Examples) -> torch.Tensor:
+    """One gradient per example, as rows."""
+    return model.per_example_gradients(shard.inputs, shard.targets)
+
+
+def _batch(
+    shard: Examples, size: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if size == 0 or size >= len(shard):
+        return shard.inputs, shard.targets
+    chosen = torch.randperm(len(shard), generator=generator)[:size]
+    return shard.inputs[chosen], shard.targets[chosen]
