@@ -1,0 +1,101 @@
+"""What a person sees of a run: a first line, a live bar, a final table and the path of the report."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from conf import Config
+
+
+class ConsoleProgress:
+    """An `Observer` on a terminal; where there is none, a plain line for every tenth of the run."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None, status="starting")
+        self._accuracy: float | None = None
+
+    def __enter__(self) -> "ConsoleProgress":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def began(self, config: Config, done: int, guarantee: str) -> None:
+        self._console.print(
+            f"[bold]{config.strategy.name}[/bold] on {config.data.name} ({config.model.name}), "
+            f"{config.clients.per_round} of {config.clients.total} clients per round, secagg {config.secagg.name}, "
+            f"runtime {config.runtime.name}",
+            highlight=False,
+        )
+        self._console.print(guarantee, highlight=False)
+        if done:
+            self._console.print(f"Resuming after round {done}.", highlight=False)
+        self._rounds = config.rounds
+        self._progress.update(self._task, total=config.rounds, completed=done, status="")
+        if self._console.is_terminal:
+            self._progress.start()
+
+    def played(self, row: dict[str, Any]) -> None:
+        self._accuracy = row["accuracy"] if row["accuracy"] is not None else self._accuracy
+        dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""
+        status = (
+            f"accuracy {percent(self._accuracy)}  epsilon {epsilons(row['epsilon'])}  "
+            f"up {size(row['uplink_bytes'])}  down {size(row['downlink_bytes'])}{dropped}"
+        )
+        self._progress.update(self._task, completed=row["round"], status=status)
+        if not self._console.is_terminal and row["round"] % max(1, self._rounds // 10) == 0:
+            self._console.print(f"round {row['round']}/{self._rounds}  {status}", highlight=False)
+
+    def ended(self, summary: dict[str, Any], report: Path) -> None:
+        self._progress.stop()
+        if summary["stopped"]:
+            self._console.print(summary["stopped"], highlight=False)
+        table = Table(show_header=False)
+        table.add_row("rounds", str(summary["rounds"]))
+        table.add_row("accuracy", percent(summary["accuracy"]))
+        for adversary, value in summary["epsilon"].items():
+            told = "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
+            table.add_row(f"epsilon against {adversary}", told)
+        table.add_row("parameters", f"{summary['parameters']:,}")
+        table.add_row("sent per client, whole run", size(summary["uplink_bytes"]))
+        table.add_row("received per client, whole run", size(summary["downlink_bytes"]))
+        table.add_row("time", f"{summary['seconds']:.1f} s")
+        self._console.print(table)
+        self._console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def epsilons(spent: dict[str, float | None]) -> str:
+    """`model/server`, the two adversaries."""
+    return "/".join("∞" if value is None else f"{value:.2f}" for value in spent.values())
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"

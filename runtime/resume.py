@@ -1,0 +1,40 @@
+"""Going on with a run from its folder: the same configuration, or none."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conf import Config, ConfigError, compose, from_json, to_json
+
+
+def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
+    """The configuration of the run in `folder`; overrides may repeat what it was started with, not change it."""
+    try:
+        config = from_json(json.dumps(yaml.safe_load((folder / "config.yaml").read_text())))
+        before = (folder / "overrides.txt").read_text().splitlines()
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{folder} is not the folder of a run: it has no readable config.yaml and overrides.txt."
+        ) from error
+    if overrides:
+        wanted = compose([*before, *overrides])
+        different = _differences(json.loads(to_json(config)), json.loads(to_json(wanted)))
+        if different:
+            raise ConfigError(
+                f"{folder} has another configuration ({'; '.join(different)}): resume without these, or start a new run."
+            )
+    return config, folder
+
+
+def _differences(here: Any, there: Any, key: str = "") -> list[str]:
+    if isinstance(here, dict) and isinstance(there, dict):
+        keys = sorted(here.keys() | there.keys())
+        return [
+            line
+            for k in keys
+            for line in _differences(here.get(k), there.get(k), f"{key}.{k}" if key else k)
+        ]
+    return [] if here == there else [f"{key} is {here} there, {there} here"]

@@ -1,0 +1,54 @@
+"""Clients spread over processes by Flower's Ray engine, on this machine or on a running Ray cluster."""
+
+import logging
+import os
+import sys
+
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from conf.schema import SimulationRuntimeConfig
+
+
+class ClusterError(RuntimeError):
+    """Ray cannot be started or reached; the message says what to change."""
+
+
+def run_simulation(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    nodes: int,
+    settings: SimulationRuntimeConfig,
+    environment: dict[str, str],
+) -> None:
+    """Run both apps to the end; `environment` reaches the client processes."""
+    import ray
+    from flwr.simulation import run_simulation as run_flower_simulation
+
+    try:
+        # Flower would start Ray itself, but not hand our environment to the processes of a running cluster.
+        ray.init(
+            address=settings.address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env={"env_vars": {**environment, "PYTHONPATH": os.pathsep.join(sys.path)}},
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ClusterError(
+            f"No Ray cluster answers at runtime.address={settings.address}: start one there, or set runtime.address=null ({error})."
+        ) from error
+    try:
+        run_flower_simulation(
+            server_app,
+            client_app,
+            num_supernodes=nodes,
+            backend_config={
+                "client_resources": {
+                    "num_cpus": settings.cpus_per_client,
+                    "num_gpus": settings.gpus_per_client,
+                }
+            },
+        )
+    finally:
+        ray.shutdown()

@@ -1,0 +1,54 @@
+"""Checkpoints: everything that the next round depends on, written whole or not at all."""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+KEEP = 2
+
+
+class CheckpointError(ValueError):
+    """The folder has no checkpoint that this run could go on from; the message says why."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state after a round. Cohorts are a function of `cohort_key` and the round, so no generator needs saving."""
+
+    config: str
+    round: int
+    model: torch.Tensor
+    strategy: dict[str, Any]
+    accounts: str
+    cohort_key: int
+    seconds: float
+    traffic: tuple[float, float]
+
+    def save(self, folder: Path) -> None:
+        """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""
+        folder.mkdir(exist_ok=True)
+        path = folder / f"round-{self.round:06d}.pt"
+        unfinished = path.with_suffix(".unfinished")
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            torch.save(asdict(self), file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+        for old in sorted(folder.glob("round-*.pt"))[:-KEEP]:
+            old.unlink()
+
+    @staticmethod
+    def load_latest(folder: Path, config: str) -> "Checkpoint | None":
+        """The newest checkpoint of a run with this configuration, or None if there is none yet."""
+        paths = sorted(folder.glob("round-*.pt"))
+        if not paths:
+            return None
+        checkpoint = Checkpoint(**torch.load(paths[-1], weights_only=True, map_location="cpu"))
+        if checkpoint.config != config:
+            raise CheckpointError(
+                f"{paths[-1]} was made with another configuration than this run's: resume it with its own, or start a new run."
+            )
+        return checkpoint
