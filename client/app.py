@@ -1,9 +1,15 @@
-"""The ClientApp: what a device answers. Protocol messages must stay cheap, so torch is imported only to train."""
+"""The ClientApp: what a device answers. Protocol messages must stay cheap, so torch is imported only to train.
+
+Train replies leave as masked vectors; a server that asks without secure aggregation gets what the guard allows.
+"""
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
-app = ClientApp()
+from client.guard import guard_of
+from secagg import client_app
+from strategies.codec import RingCodec
+
+app = client_app(RingCodec(), guard_of)
 
 
 @app.query("introduce")

@@ -3,27 +3,34 @@
 from functools import lru_cache
 
 import torch
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from client.release import device_stream, release
 from conf import Config
 from privacy.randomness import derived_key
 from strategies import local_step
-from strategies.messages import Broadcast, upload
+from strategies.messages import decoded
+from strategies.terms import RingTerms
+from strategies.uploads import upload
 from tasks.flat import FlatModel
 from tasks.job import Job
 
 
 def take_part(content: RecordDict, client: int) -> RecordDict:
     """From the server's broadcast to this client's clipped and noised vector."""
-    broadcast = Broadcast.from_records(content)
+    broadcast = decoded(content)
     config = broadcast.config
     model = _model(config)
     model.load(broadcast.model)
     rows = local_step(config.strategy.name)(
         broadcast, _job(config).shard(client), model, _generator(config, client, broadcast.round)
     )
-    return upload(release(rows, broadcast.terms, device_stream(client, broadcast.round)))
+    with device_stream(client, broadcast.round) as stream:
+        reply = upload(release(rows, broadcast.terms, stream, broadcast.round))
+    if isinstance(broadcast.terms, RingTerms):
+        # For the codec on this device, which compares them with what the round was opened with.
+        reply["terms"] = ConfigRecord(broadcast.terms.to_record())  # type: ignore[arg-type]
+    return reply
 
 
 # One data set and one model per process, however many clients it simulates.

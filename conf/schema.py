@@ -5,7 +5,7 @@ turns the result into these frozen objects, and only they travel through the pro
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -17,6 +17,7 @@ frozen = dataclass(
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Bits = Annotated[int, Field(ge=16, le=64)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -39,6 +40,13 @@ class Randomness(StrEnum):
 
     secret = "secret"
     seeded = "seeded"
+
+
+class Noise(StrEnum):
+    """The law of the devices' noise."""
+
+    gaussian = "gaussian"
+    skellam = "skellam"
 
 
 class Sampling(StrEnum):
@@ -160,8 +168,25 @@ class StrategyConfig:
 
 
 @frozen
-class SecAggConfig:
+class NoSecAggConfig:
+    """The server sees every upload."""
+
     name: Literal["none"]
+    noise: Noise
+    bits: Bits
+    colluders: ClassVar[float] = 0.0
+
+
+@frozen
+class SecAggConfig:
+    """The server sees sums."""
+
+    name: Literal["pairwise", "semi_honest"]
+    noise: Literal[Noise.skellam]
+    bits: Bits
+    colluders: Share
+    merged: bool
+    stage_timeout: Positive
 
 
 @frozen
@@ -190,7 +215,7 @@ class Config:
     data: Annotated[DataConfig | SyntheticConfig, Field(discriminator="name")]
     model: ModelConfig
     privacy: PrivacyConfig
-    secagg: SecAggConfig
+    secagg: Annotated[NoSecAggConfig | SecAggConfig, Field(discriminator="name")]
     runtime: Annotated[LocalRuntimeConfig | SimulationRuntimeConfig, Field(discriminator="name")]
     strategy: StrategyConfig
 
@@ -198,6 +223,10 @@ class Config:
         if self.strategy.name == "fedavg" and self.privacy.private:
             raise ValueError(
                 "strategy=fedavg gives no privacy: take its privacy settings away, or choose strategy=dp_fedavg"
+            )
+        if self.secagg.noise is Noise.skellam and self.privacy.clip is None:
+            raise ValueError(
+                f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
             )
         if self.privacy.unit is Unit.example and (
             self.strategy.local.steps > 1 or self.strategy.local.batch > 0

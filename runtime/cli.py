@@ -37,6 +37,7 @@ def run(config: Config, folder: Path, overrides: Sequence[str]) -> None:
     from rich.console import Console
 
     from client.app import app as client_app
+    from runtime.environment import simulated_devices
     from runtime.local import run_local
     from runtime.progress import ConsoleProgress
     from runtime.simulation import run_simulation
@@ -44,7 +45,7 @@ def run(config: Config, folder: Path, overrides: Sequence[str]) -> None:
     from server.rounds import Rounds
 
     _prepare(folder, overrides)
-    with ConsoleProgress(Console()) as progress, _client_environment(config) as environment:
+    with ConsoleProgress(Console()) as progress, simulated_devices(config) as environment:
         server_app = serve(Rounds(config, folder, progress))
         if config.runtime.name == "local":
             run_local(server_app, client_app, config.clients.total)
@@ -78,7 +79,9 @@ def _one_sentence() -> Iterator[None]:
     """Errors that a user can mend, as a sentence; all others keep their traceback."""
     from privacy.calibration import ImpossibleBudgetError
     from privacy.costs import UnsupportedReleaseError
+    from privacy.encoding_plan import RingTooSmallError
     from runtime.simulation import ClusterError
+    from secagg import SettingsError
     from server.checkpoint import CheckpointError
     from strategies.cohort import TooFewClients
     from tasks.errors import TaskError
@@ -89,9 +92,11 @@ def _one_sentence() -> Iterator[None]:
         ConfigError,
         TaskError,
         ImpossibleBudgetError,
+        RingTooSmallError,
         UnsupportedReleaseError,
         CheckpointError,
         ClusterError,
+        SettingsError,
         TooFewClients,
     ) as error:
         print(f"fedsketch: {error}", file=sys.stderr)
@@ -122,20 +127,3 @@ def _prepare(folder: Path, overrides: Sequence[str]) -> None:
     flower = logging.getLogger("flwr")
     flower.handlers.clear()
     flower.propagate = True
-
-
-@contextmanager
-def _client_environment(config: Config) -> Iterator[dict[str, str]]:
-    """What client processes must know before the first message: the seed of the noise, only if the run is to be reproducible."""
-    from client.release import SEED_VARIABLE
-    from conf.schema import Randomness
-
-    if config.privacy.randomness is Randomness.secret:
-        os.environ.pop(SEED_VARIABLE, None)
-        yield {}
-        return
-    os.environ[SEED_VARIABLE] = str(config.seed)
-    try:
-        yield {SEED_VARIABLE: str(config.seed)}
-    finally:
-        del os.environ[SEED_VARIABLE]

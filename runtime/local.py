@@ -48,7 +48,7 @@ class LocalGrid(Grid):
         """Answer every message at once; the replies wait to be pulled."""
         ids = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = str(next(self._numbers))
+            message.metadata.__dict__["_message_id"] = f"{next(self._numbers):032x}"
             self._replies[message.metadata.message_id] = self._answer(message)
             ids.append(message.metadata.message_id)
         return ids

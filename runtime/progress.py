@@ -37,16 +37,18 @@ class ConsoleProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._progress.live.is_started:
+            self._progress.stop()
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self._console.print(
             f"[bold]{config.strategy.name}[/bold] on {config.data.name} ({config.model.name}), "
             f"{config.clients.per_round} of {config.clients.total} clients per round, secagg {config.secagg.name}, "
             f"runtime {config.runtime.name}",
+            soft_wrap=True,
             highlight=False,
         )
-        self._console.print(guarantee, highlight=False)
+        self._console.print(guarantee, soft_wrap=True, highlight=False)
         if done:
             self._console.print(f"Resuming after round {done}.", highlight=False)
         self._rounds = config.rounds
@@ -63,10 +65,12 @@ class ConsoleProgress:
         )
         self._progress.update(self._task, completed=row["round"], status=status)
         if not self._console.is_terminal and row["round"] % max(1, self._rounds // 10) == 0:
-            self._console.print(f"round {row['round']}/{self._rounds}  {status}", highlight=False)
+            self._console.print(
+                f"round {row['round']}/{self._rounds}  {status}", soft_wrap=True, highlight=False
+            )
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self._progress.stop()
+        self.__exit__(None, None, None)
         if summary["stopped"]:
             self._console.print(summary["stopped"], highlight=False)
         table = Table(show_header=False)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sys
 
 from flwr.clientapp import ClientApp
@@ -22,10 +23,14 @@ def run_simulation(
     environment: dict[str, str],
 ) -> None:
     """Run both apps to the end; `environment` reaches the client processes."""
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # or every start prints a warning
     import ray
     from flwr.simulation import run_simulation as run_flower_simulation
 
     try:
+        _refuse_deaf_address(settings.address)
         # Flower would start Ray itself, but not hand our environment to the processes of a running cluster.
         ray.init(
             address=settings.address,
@@ -34,7 +39,7 @@ def run_simulation(
             logging_level=logging.ERROR,
             runtime_env={"env_vars": {**environment, "PYTHONPATH": os.pathsep.join(sys.path)}},
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ClusterError(
             f"No Ray cluster answers at runtime.address={settings.address}: start one there, or set runtime.address=null ({error})."
         ) from error
@@ -52,3 +57,10 @@ def run_simulation(
         )
     finally:
         ray.shutdown()
+
+
+def _refuse_deaf_address(address: str | None) -> None:
+    """Ray itself would wait for minutes where nobody listens."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=5).close()

@@ -3,30 +3,30 @@
 import json
 import math
 
-from conf import Config
 from conf.schema import Against
 from privacy.accounting import Accountant
 from strategies.noise import NoisePlan
 
 
 class Accounts:
-    """One accountant per adversary. `model` is charged for applied rounds, `server` for every attempt that it saw."""
+    """One accountant per adversary. `model` is charged for applied rounds, `server` for every attempt."""
 
-    def __init__(self, config: Config, noise: NoisePlan) -> None:
+    def __init__(self, noise: NoisePlan) -> None:
         self._noise = noise
-        self._budget = config.privacy.epsilon
-        self._against = config.privacy.against
-        self._accountants = {adversary: Accountant(config.privacy.delta) for adversary in Against}
+        self._privacy = noise.config.privacy
+        self._accountants = {adversary: Accountant(self._privacy.delta) for adversary in Against}
 
     def affordable(self) -> bool:
         """Whether one more round fits into the budget."""
-        if self._budget is None:
+        if self._privacy.epsilon is None:
             return True
-        release = self._noise.releases()[self._against]
-        return not self._accountants[self._against].would_exceed(release, self._budget)
+        accountant = self._accountants[self._privacy.against]
+        return not accountant.would_exceed(self._noise.worst_release(), self._privacy.epsilon)
 
-    def charge(self, adversary: Against, cohort: int) -> None:
-        self._accountants[adversary].record(self._noise.releases(cohort)[adversary])
+    def charge(self, adversary: Against, cohort: int, clients: int | None = None) -> None:
+        """One more round of this cohort, of whom so many arrived (the fewest allowed if nobody knows)."""
+        arrived = self._noise.survivors(cohort) if clients is None else clients
+        self._accountants[adversary].record(self._noise.releases(cohort, arrived)[adversary])
 
     def charge_lost(self, attempts: list[tuple[int, int]], checkpoint: int) -> None:
         """Charge what was seen after a checkpoint and before a kill; those rounds will be played again with other noise.

@@ -15,15 +15,17 @@ from flwr.serverapp import Grid
 
 from conf import Config, to_json
 from conf.schema import Against, Randomness
+from secagg import Aborted, SecAggGrid
 from server.accounts import Accounts
+from server.aggregation import aggregating
 from server.checkpoint import Checkpoint
 from server.evaluation import evaluate
+from server.guarantee import guarantee
 from server.run_folder import RunFolder, versions
 from server.traffic import MeteredGrid
-from strategies import server_half
+from strategies import plan_noise, server_half
 from strategies.base import FederatedStrategy, RoundAborted
 from strategies.cohort import Cohorts, TooFewClients
-from strategies.noise import guarantee, plan_noise
 from tasks.job import Job
 
 log = logging.getLogger(__name__)
@@ -43,95 +45,67 @@ class Rounds:
     """One run, from its configuration to its report."""
 
     def __init__(self, config: Config, path: Path, observer: Observer) -> None:
+        # Everything is built and planned here, so that what does not fit fails before anything starts.
         self.config = config
         self.folder = RunFolder(path)
         self.observer = observer
         self.job = Job(config)
-        self.noise = plan_noise(config)
-        self.accounts = Accounts(config, self.noise)
-        self.model = (
-            self.job.model()
-        )  # built and partitioned here, so that what does not fit fails before anything starts
-        self.histogram = self.job.histogram().tolist()
+        self.model = self.job.model()
+        self.noise = plan_noise(config, self.job, self.model.size)
+        self.accounts = Accounts(self.noise)
+        self.sentence = guarantee(self.noise)
+        self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid) -> None:
         """Play all rounds that are left."""
+        started = time.monotonic()
         self.folder.begin(self.config)
         checkpoint = self.folder.latest_checkpoint(self.config)
         strategy = self._strategy(checkpoint)
-        done = checkpoint.round if checkpoint else 0
-        before = checkpoint.seconds if checkpoint else 0.0
-        self.traffic = checkpoint.traffic if checkpoint else (0.0, 0.0)
-        started = time.monotonic()
-        sentence = guarantee(self.noise)
-        self.observer.began(self.config, done, sentence)
-        metered = MeteredGrid(grid)
-        strategy.meet(metered)
-        metered.take()
+        done, before = 0, 0.0
+        if checkpoint is not None:
+            done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
+        self.observer.began(self.config, done, self.sentence)
+        self.meter = MeteredGrid(grid)
+        self.grid = aggregating(self.meter, self.config)
+        strategy.meet(self.grid)
+        self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
         stopped = None
         for current in range(done + 1, self.config.rounds + 1):
             if not self.accounts.affordable():
                 stopped = f"Stopped after round {current - 1}: another would exceed epsilon {self.config.privacy.epsilon:g}."
                 break
-            row = self._round(current, strategy, metered)
+            row = self._round(current, strategy)
             self.folder.append_metrics(row)
-            elapsed = before + time.monotonic() - started
             if current % self.config.checkpoint_every == 0 or current == self.config.rounds:
+                elapsed = before + time.monotonic() - started
                 self._checkpoint(current, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
-        summary = {
-            "rounds": row.get("round", 0),
-            "accuracy": row.get("accuracy"),
-            "loss": row.get("loss"),
-            "epsilon": self.accounts.epsilon(),
-            "delta": self.config.privacy.delta,
-            "noise_multiplier": self.noise.noise_multiplier,
-            "guarantee": sentence,
-            "stopped": stopped,
-            "uplink_bytes": self.traffic[0],
-            "downlink_bytes": self.traffic[1],
-            "seconds": before + time.monotonic() - started,
-            "seed": self.config.seed,
-            "parameters": strategy.model.size,
-            "versions": versions(),
-            "partition": {"histogram": self.histogram},
-        }
-        report = self.folder.finish(strategy.model, summary)
-        self.observer.ended(summary, report)
+        summary = self._summary(row, stopped, before + time.monotonic() - started)
+        self.observer.ended(summary, self.folder.finish(strategy.model, summary))
 
     def _strategy(self, checkpoint: Checkpoint | None) -> FederatedStrategy:
-        if checkpoint is not None:
-            key = checkpoint.cohort_key
-        elif self.config.privacy.randomness is Randomness.seeded:
-            key = self.config.seed
-        else:
-            key = secrets.randbits(128)
+        seeded = self.config.privacy.randomness is Randomness.seeded
+        key = self.config.seed if seeded else secrets.randbits(128)
+        cohorts = Cohorts(self.config.clients, key if checkpoint is None else checkpoint.cohort_key)
         strategy = server_half(self.config.strategy.name)(
-            self.config,
-            self.model,
-            self.noise,
-            Cohorts(self.config.clients, key),
-            len(self.job.dataset.train),
+            self.config, self.model, self.noise, cohorts, len(self.job.dataset.train)
         )
         if checkpoint is not None:
             strategy.model.load(checkpoint.model)
             strategy.load_state_dict(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
-        if (
-            self.config.privacy.randomness is Randomness.secret
-        ):  # seeded noise is drawn again the same
+        if not seeded:  # seeded noise is drawn again the same
             done = checkpoint.round if checkpoint else 0
             self.accounts.charge_lost(self.folder.attempts_after(done), done)
         return strategy
 
-    def _round(
-        self, current: int, strategy: FederatedStrategy, grid: MeteredGrid
-    ) -> dict[str, Any]:
+    def _round(self, current: int, strategy: FederatedStrategy) -> dict[str, Any]:
         start = time.monotonic()
-        clients_seconds = self._exchange(current, strategy, grid)
+        clients_seconds = self._exchange(current, strategy)
         update_seconds = time.monotonic() - start - clients_seconds
-        up, down = (total / max(strategy.cohort_size, 1) for total in grid.take())
+        up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
         accuracy = loss = None
         if current % self.config.evaluate_every == 0 or current == self.config.rounds:
@@ -154,32 +128,39 @@ class Rounds:
             "snr": strategy.snr,
         }
 
-    def _exchange(self, current: int, strategy: FederatedStrategy, grid: MeteredGrid) -> float:
+    def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
         """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients."""
         waited = 0.0
         for attempt in range(self.config.clients.retries + 1):
             strategy.attempt = attempt
-            messages = strategy.configure_train(current, strategy.arrays(), ConfigRecord(), grid)
+            messages = strategy.configure_train(
+                current, strategy.arrays(), ConfigRecord(), self.grid
+            )
             self.folder.announce(current, strategy.cohort_size)
             start = time.monotonic()
-            replies = list(grid.send_and_receive(messages, timeout=self.config.clients.timeout))
-            waited += time.monotonic() - start
-            # The server has seen what came, whether or not the round is applied.
-            self.accounts.charge(Against.server, strategy.cohort_size)
             try:
+                replies = self.grid.send_and_receive(messages, timeout=self.config.clients.timeout)
+                waited += time.monotonic() - start
                 strategy.aggregate_train(current, replies)
-            except RoundAborted as aborted:
-                log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
+            except (RoundAborted, Aborted) as aborted:
                 problem = aborted
+                log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
+                self.accounts.charge(Against.server, strategy.cohort_size)
                 continue
-            for client, reason in strategy.dropped.items():
-                log.warning("Round %d: client %d dropped out: %s", current, client, reason)
-            self.accounts.charge(Against.model, strategy.cohort_size)
+            self._log_dropouts(current, strategy)
+            for adversary in Against:
+                self.accounts.charge(adversary, strategy.cohort_size, strategy.arrived)
             return waited
         raise TooFewClients(
             f"Round {current} failed {attempt + 1} times, the last time because {problem}; "
             "raise clients.tolerated_dropouts or see to these clients, then resume."
         )
+
+    def _log_dropouts(self, current: int, strategy: FederatedStrategy) -> None:
+        if isinstance(self.grid, SecAggGrid) and self.grid.report is not None:
+            strategy.explain_dropouts(self.grid.report.dropouts)
+        for client, reason in strategy.dropped.items():
+            log.warning("Round %d: client %d dropped out: %s", current, client, reason)
 
     def _checkpoint(self, current: int, strategy: FederatedStrategy, seconds: float) -> Checkpoint:
         return Checkpoint(
@@ -192,3 +173,22 @@ class Rounds:
             seconds=seconds,
             traffic=self.traffic,
         )
+
+    def _summary(self, row: dict[str, Any], stopped: str | None, seconds: float) -> dict[str, Any]:
+        return {
+            "rounds": row.get("round", 0),
+            "accuracy": row.get("accuracy"),
+            "loss": row.get("loss"),
+            "epsilon": self.accounts.epsilon(),
+            "delta": self.config.privacy.delta,
+            "noise_multiplier": self.noise.noise_multiplier,
+            "guarantee": self.sentence,
+            "stopped": stopped,
+            "uplink_bytes": self.traffic[0],
+            "downlink_bytes": self.traffic[1],
+            "seconds": seconds,
+            "seed": self.config.seed,
+            "parameters": self.model.size,
+            "versions": versions(),
+            "partition": {"histogram": self.job.histogram().tolist()},
+        }

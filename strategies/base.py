@@ -5,7 +5,7 @@
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,11 +13,16 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from conf import Config
+from conf.schema import Sampling, Unit
+from privacy.encoding import decode
 from strategies.cohort import Cohorts, meet
-from strategies.messages import Aggregate, Broadcast, Number, uploaded
-from strategies.noise import NoisePlan, unit_count
+from strategies.messages import Aggregate, Broadcast, Number
+from strategies.noise import NoisePlan
+from strategies.terms import GaussianTerms, Terms
+from strategies.uploads import uploaded
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 
@@ -59,8 +64,14 @@ class FederatedStrategy(Strategy):
         self._nodes: dict[int, int] = {}
         self._cohort: dict[int, int] = {}  # client by node
         self._arrays: ArrayRecord | None = None
+        self._terms: Terms = GaussianTerms(None, 0.0, 1)
 
     # ------------------------------------------------------------------ what a strategy writes
+    @staticmethod
+    def upload_size(config: Config, parameters: int) -> int:
+        """How many numbers a client sends, for a model of so many parameters."""
+        return parameters
+
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
@@ -88,10 +99,11 @@ class FederatedStrategy(Strategy):
         cohort = self.cohorts.draw(server_round, self.attempt)
         self._cohort = {self._nodes[client]: client for client in cohort}
         extra, numbers = self.broadcast_extras(server_round)
+        self._terms = self.noise.terms(len(cohort))
         content = Broadcast(
             config=self.config,
             round=server_round,
-            terms=self.noise.terms(len(cohort)),
+            terms=self._terms,
             arrays={"model": self.model.vector, **extra},
             numbers=numbers,
         ).to_records()
@@ -102,7 +114,7 @@ class FederatedStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        aggregate = self._sum(replies)
+        aggregate = self._sum(server_round, replies)
         self.snr = signal_to_noise(aggregate)
         self.update(server_round, aggregate)
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
@@ -135,35 +147,66 @@ class FederatedStrategy(Strategy):
     def cohort_size(self) -> int:
         return len(self._cohort)
 
+    def explain_dropouts(self, reasons: Mapping[int, str]) -> None:
+        """Why nodes dropped out, where somebody below knows better."""
+        for node, reason in reasons.items():
+            if self._cohort.get(node) in self.dropped:
+                self.dropped[self._cohort[node]] = reason
+
     def mean(self, aggregate: Aggregate) -> torch.Tensor:
-        """The sum over the number of units, which must be public."""
-        return aggregate.sum / unit_count(self.config, aggregate.clients, self.examples)
+        """The sum over the number of units, a public number: under Poisson sampling the true size of the cohort is secret,
+        and the expected one stands in for it."""
+        clients: float = aggregate.clients
+        if self.config.clients.sampling is Sampling.poisson:
+            clients = self.config.clients.per_round
+        if self.config.privacy.unit is Unit.example:
+            clients *= self.examples / self.config.clients.total
+        return aggregate.sum / clients
 
     # ------------------------------------------------------------------ inside
-    def _sum(self, replies: Iterable[Message]) -> Aggregate:
+    def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
-        parts: dict[int, tuple[np.ndarray, int]] = {}
+        parts: dict[int, tuple[NDArray[np.generic], int]] = {}
         for reply in replies:
-            client = self._cohort.get(reply.metadata.src_node_id)
-            if reply.has_content():
-                parts[-1 if client is None else client] = uploaded(reply.content)
-                self.dropped.pop(client, None)  # type: ignore[arg-type]
-            elif client is not None:
+            client = self._cohort.get(reply.metadata.src_node_id, -1)
+            if reply.has_error():
                 self.dropped[client] = reply.error.reason or f"error {reply.error.code}"
+                continue
+            parts[client] = uploaded(reply.content)
+            for survivor in _survivors(reply):
+                self.dropped.pop(self._cohort.get(survivor, -1), None)
         self.arrived = sum(clients for _, clients in parts.values())
-        needed = self.noise.smallest_survivors(len(self._cohort))
+        needed = self.noise.survivors(len(self._cohort))
         if self.arrived < needed:
             reasons = sorted(set(self.dropped.values()))
             raise RoundAborted(
                 f"{self.arrived} of {len(self._cohort)} clients delivered, {needed} are needed ({'; '.join(reasons)})"
             )
-        total = np.zeros_like(next(iter(parts.values()))[0], dtype=np.float64)
-        for client in sorted(parts):  # in a fixed order: the same sum in every runtime
-            total += parts[client][0]
-        noise_std = self.noise.terms(len(self._cohort)).noise_std * self.arrived**0.5
+        # In a fixed order: the same sum in every runtime.
+        total = self._total([parts[client][0] for client in sorted(parts)], server_round)
         return Aggregate(
-            torch.from_numpy(total).to(self.model.device, torch.float32), self.arrived, noise_std
+            torch.from_numpy(total).to(self.model.device, torch.float32),
+            self.arrived,
+            self._terms.sum_std(self.arrived),
         )
+
+    def _total(self, vectors: list[NDArray[Any]], server_round: int) -> NDArray[np.float64]:
+        if isinstance(self._terms, GaussianTerms):
+            total = np.zeros(vectors[0].shape)
+            for vector in vectors:
+                total += vector
+            return total
+        ring = np.zeros(vectors[0].shape, dtype=np.uint64)
+        for vector in vectors:
+            ring += vector  # modulo 2^64, and so modulo 2^b
+        ring &= np.uint64((1 << self._terms.plan.bits) - 1)
+        return decode(ring, self._terms.plan, rotation_seed=server_round)
+
+
+def _survivors(reply: Message) -> list[int]:
+    """The nodes in a reply: those that secure aggregation names, or the one that sent it."""
+    record = reply.content.config_records.get("secagg")
+    return [reply.metadata.src_node_id] if record is None else list(record["survivors"])  # type: ignore[arg-type]
 
 
 def signal_to_noise(aggregate: Aggregate) -> float | None:

@@ -5,6 +5,7 @@ The weight travels inside the vector, as its last coordinate, so that any sum of
 
 import torch
 
+from conf import Config
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_update import client_update
 from strategies.messages import Aggregate, Broadcast
@@ -14,6 +15,10 @@ from tasks.flat import FlatModel
 
 class FedAvg(DPFedAvg):
     """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted mean."""
+
+    @staticmethod
+    def upload_size(config: Config, parameters: int) -> int:
+        return parameters + 1
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         self.optimizer.step(aggregate.sum[:-1] / aggregate.sum[-1])

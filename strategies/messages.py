@@ -7,22 +7,13 @@ aggregation sits between; either way the server makes an `Aggregate` of it and n
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from conf import Config, from_json, to_json
+from strategies.terms import Terms, terms_from_record
 
 Number = int | float | str | bytes | bool
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a device must bound and blur what it sends: L2 clip per unit (None: no bound), and the standard deviation of the
-    noise that it adds to every coordinate."""
-
-    clip: float | None
-    noise_std: float
 
 
 @dataclass(frozen=True)
@@ -40,18 +31,12 @@ class Broadcast:
         return self.arrays["model"]
 
     def to_records(self) -> RecordDict:
-        head: dict[str, Number] = {
-            "config": to_json(self.config),
-            "round": self.round,
-            "noise-std": self.terms.noise_std,
-        }
-        if self.terms.clip is not None:
-            head["clip"] = self.terms.clip
         return RecordDict(
             {
                 "arrays": ArrayRecord({k: Array(v.cpu().numpy()) for k, v in self.arrays.items()}),
                 "numbers": ConfigRecord(dict(self.numbers)),
-                "head": ConfigRecord(head),  # type: ignore[arg-type]
+                "terms": ConfigRecord(self.terms.to_record()),  # type: ignore[arg-type]
+                "head": ConfigRecord({"config": to_json(self.config), "round": self.round}),
             }
         )
 
@@ -62,7 +47,7 @@ class Broadcast:
         return Broadcast(
             config=from_json(str(head["config"])),
             round=int(head["round"]),  # type: ignore[arg-type]
-            terms=Terms(head.get("clip"), float(head["noise-std"])),  # type: ignore[arg-type]
+            terms=terms_from_record(dict(records.config_records["terms"])),  # type: ignore[arg-type]
             arrays={key: _tensor(array) for key, array in arrays.items()},
             numbers=dict(records.config_records["numbers"]),  # type: ignore[arg-type]
         )
@@ -78,20 +63,15 @@ class Aggregate:
     noise_std: float
 
 
-def upload(vector: np.ndarray, clients: int = 1) -> RecordDict:
-    """The content of a reply: one vector that stands for so many clients, and nothing else."""
-    return RecordDict(
-        {
-            "update": ArrayRecord({"sum": Array(vector)}),
-            "cohort": MetricRecord({"clients": clients}),
-        }
-    )
+def decoded(records: RecordDict) -> Broadcast:
+    """The broadcast in these records; the clients of a cohort that share a process, and so the records, share the result."""
+    global _last
+    if _last is None or _last[0] is not records:
+        _last = (records, Broadcast.from_records(records))
+    return _last[1]
 
 
-def uploaded(records: RecordDict) -> tuple[np.ndarray, int]:
-    """The inverse of `upload`."""
-    vector = records.array_records["update"]["sum"].numpy()
-    return vector, int(records.metric_records["cohort"]["clients"])  # type: ignore[arg-type]
+_last: tuple[RecordDict, Broadcast] | None = None
 
 
 def _tensor(array: Array) -> torch.Tensor:

@@ -1,63 +1,79 @@
 """How much noise a run needs, who adds which share of it, and what each round releases to whom.
 
-Every device adds Gaussian noise of variance (z C)^2 / m, where m is the smallest number of survivors with which a round is
-applied. So the sum over any s >= m survivors carries at least the noise z C that the accountant books.
+Every device adds its share of the noise such that the sum over the fewest survivors with which a round is applied, less those who
+may collude with the server, carries what the budget asks for. More survivors bring more noise, never less.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from conf import Config
-from conf.schema import Against, Randomness, Sampling, Unit
+from conf.schema import Against, Noise, Sampling
 from privacy import release
-from privacy.calibration import calibrate
+from privacy.calibration import calibrate, calibrate_skellam
+from privacy.encoding_plan import plan_encoding
 from privacy.release import Adversary, Release
-from strategies.messages import Terms
+from strategies.terms import GaussianTerms, RingTerms, Terms
 
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The noise multiplier z of the sum, and what follows from it."""
+    """The noise of a run whose uploads have `dim` numbers, with at most `units` privacy units per client."""
 
     config: Config
-    noise_multiplier: float
+    dim: int
+    units: int
 
-    def smallest_survivors(self, cohort: int) -> int:
+    def survivors(self, cohort: int) -> int:
         """With fewer than this many a round is not applied."""
-        return max(1, cohort - math.floor(cohort * self.config.clients.tolerated_dropouts))
+        return max(1, cohort - self._drops(cohort))
 
     def terms(self, cohort: int) -> Terms:
         """What each device of a cohort of this size must do."""
-        clip = self.config.privacy.clip
-        share = self.noise_multiplier / math.sqrt(self.smallest_survivors(cohort))
-        return Terms(clip, 0.0 if clip is None else share * clip)
+        return _terms(self, cohort)
 
-    def releases(self, cohort: int | None = None) -> dict[Against, Release]:
-        """What a round with a cohort of this size (the usual one if not given) shows to each adversary.
+    def releases(self, cohort: int, clients: int) -> dict[Against, Release]:
+        """What a round shows to each adversary when `clients` of a cohort of this size arrived.
 
         Unit: `privacy.unit`. Adjacency: zero-out (the unit's contribution is replaced by zero; its device still adds noise).
-        - `model`: sees the models, so of each round only the noisy sum; the cohort is a secret of the server.
-        - `server`: without secure aggregation it sees each device's vector under that device's noise alone.
+        - `model`: sees the models, so of each round only the noisy sum; who was in the cohort is the server's secret.
+        - `server`: picks the cohort. Under secure aggregation it sees the noisy sum, and up to `secagg.colluders` clients tell it
+          their noise; without, it sees each device's upload under that device's noise alone.
         """
-        size = self.config.clients.per_round if cohort is None else cohort
-        alone = self.noise_multiplier / math.sqrt(self.smallest_survivors(size))
+        terms, unit = self.terms(cohort), release.Unit(self.config.privacy.unit.value)
+        colluders = self._colluders(cohort)
+        seen = clients if self.masked else 1
+        server = Adversary.server(colluders) if colluders else Adversary.SERVER
         return {
-            Against.model: self._release(Adversary.MODEL, self.noise_multiplier, self._sampling()),
-            Against.server: self._release(Adversary.SERVER, alone, release.NoSampling()),
+            Against.model: terms.release(clients, self.sampling, unit, Adversary.MODEL),
+            Against.server: terms.release(seen, release.NoSampling(), unit, server),
         }
 
-    def _release(
-        self, adversary: Adversary, noise_multiplier: float, sampling: release.Sampling
-    ) -> Release:
-        return Release(
-            mechanism=release.Gaussian(noise_multiplier),
-            sampling=sampling,
-            adjacency=release.Adjacency.ZERO_OUT,
-            unit=release.Unit(self.config.privacy.unit.value),
-            adversary=adversary,
-        )
+    def worst_release(self) -> Release:
+        """What a round of the usual size costs at most, against the adversary whom the budget binds."""
+        cohort = self.config.clients.per_round
+        return self.releases(cohort, self.survivors(cohort))[self.config.privacy.against]
 
-    def _sampling(self) -> release.Sampling:
+    @property
+    def masked(self) -> bool:
+        return self.config.secagg.name != "none"
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """Standard deviation of the noise of the sum, as far as colluders do not know it, over the sensitivity; worst case."""
+        if self.config.privacy.noise_multiplier is not None:
+            return self.config.privacy.noise_multiplier
+        terms = self.terms(self.config.clients.per_round)
+        if isinstance(terms, GaussianTerms):
+            return terms.noise_multiplier
+        plan = terms.plan
+        honest = plan.noise_variance(plan.clients - plan.drops, plan.colluders)
+        return math.sqrt(honest) / plan.l2_sensitivity
+
+    @cached_property
+    def sampling(self) -> release.Sampling:
+        """The cohort's secret draw, as far as a theorem covers it."""
         clients = self.config.clients
         if clients.per_round == clients.total:
             return release.NoSampling()
@@ -65,50 +81,79 @@ class NoisePlan:
             return release.Poisson(clients.per_round / clients.total)
         if clients.sampling is Sampling.passes:
             return release.FullPasses(-(-clients.total // clients.per_round))
+        if self.config.secagg.noise is Noise.skellam:
+            return release.NoSampling()  # no theorem for integer noise on a sample of fixed size
         return release.WithoutReplacement(clients.per_round, clients.total)
 
+    def _drops(self, cohort: int) -> int:
+        return math.floor(cohort * self.config.clients.tolerated_dropouts)
 
-def plan_noise(config: Config) -> NoisePlan:
-    """The plan that meets the budget `privacy.epsilon` against `privacy.against` over all rounds."""
-    privacy = config.privacy
+    def _colluders(self, cohort: int) -> int:
+        return math.floor(cohort * self.config.secagg.colluders)
+
+
+@lru_cache(maxsize=256)
+def _terms(plan: NoisePlan, cohort: int) -> Terms:
+    if plan.config.secagg.noise is Noise.gaussian:
+        clip = plan.config.privacy.clip
+        return GaussianTerms(clip, _gaussian_multiplier(plan), plan.survivors(cohort))
+    return _ring_terms(plan, cohort)
+
+
+@lru_cache(maxsize=8)
+def _gaussian_multiplier(plan: NoisePlan) -> float:
+    """z of the sum, from the budget unless it is given."""
+    config = plan.config
+    privacy, cohort = config.privacy, config.clients.per_round
     if privacy.noise_multiplier is not None:
-        return NoisePlan(config, privacy.noise_multiplier)
-    assert privacy.epsilon is not None
-    multiplier = calibrate(
-        lambda z: NoisePlan(config, z).releases()[privacy.against],
-        rounds=config.rounds,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
+        return privacy.noise_multiplier
+    assert privacy.epsilon is not None  # or the config would not have passed
+    survivors, unit = plan.survivors(cohort), release.Unit(privacy.unit.value)
+
+    def template(z: float) -> Release:
+        terms = GaussianTerms(privacy.clip, z, survivors)
+        if privacy.against is Against.model:
+            return terms.release(survivors, plan.sampling, unit, Adversary.MODEL)
+        return terms.release(1, release.NoSampling(), unit, Adversary.SERVER)
+
+    return calibrate(template, rounds=config.rounds, epsilon=privacy.epsilon, delta=privacy.delta)
+
+
+def _ring_terms(plan: NoisePlan, cohort: int) -> RingTerms:
+    """The ring, its scale and the devices' integer noise for a cohort of this size."""
+    config, privacy = plan.config, plan.config.privacy
+    assert privacy.clip is not None
+    unit = release.Unit(privacy.unit.value)
+    drops, colluders = plan._drops(cohort), plan._colluders(cohort)
+    sampling, adversary = plan.sampling, Adversary.MODEL
+    if privacy.against is Against.server:
+        sampling, adversary = release.NoSampling(), Adversary.SERVER
+        if not plan.masked:  # each upload is seen alone
+            drops = cohort - 1
+
+    def variance(l2: float, l1: float) -> float:
+        if privacy.noise_multiplier is not None:
+            return (privacy.noise_multiplier * l2) ** 2
+        assert privacy.epsilon is not None
+        return calibrate_skellam(
+            lambda mechanism: Release(
+                mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary
+            ),
+            l2_sensitivity=l2,
+            l1_sensitivity=l1,
+            rounds=config.rounds,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+        )
+
+    encoding = plan_encoding(
+        dim=plan.dim,
+        clients=cohort,
+        units=plan.units,
+        clip=privacy.clip,
+        noise=variance,
+        bits=config.secagg.bits,
+        drops=drops,
+        colluders=colluders,
     )
-    return NoisePlan(config, multiplier)
-
-
-def unit_count(config: Config, clients: int, examples: int) -> float:
-    """What the noisy sum is divided by: a public number. `examples` is the size of the training set over all clients.
-
-    Under Poisson sampling the true size of the cohort is secret, so the expected one stands in for it.
-    """
-    if config.clients.sampling is Sampling.poisson:
-        clients = config.clients.per_round
-    if config.privacy.unit is Unit.example:
-        return clients * examples / config.clients.total
-    return float(clients)
-
-
-def guarantee(plan: NoisePlan) -> str:
-    """What holds, against whom, for which unit and adjacency, in one sentence."""
-    privacy = plan.config.privacy
-    if plan.noise_multiplier == 0:
-        return "No privacy: nothing is noised."
-    if privacy.epsilon is None:
-        bound = f"with noise multiplier {plan.noise_multiplier:.4g}"
-    else:
-        bound = f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} (noise multiplier {plan.noise_multiplier:.4g})"
-    seen = {
-        Against.model: "all who see the models of every round, but not the server's messages",
-        Against.server: "the server, which sees every message",
-    }[privacy.against]
-    sentence = f"{bound}, per {privacy.unit.value} (its contribution zeroed out), against {seen}."
-    if privacy.randomness is Randomness.seeded:
-        sentence += " NOT PRIVATE: privacy.randomness=seeded makes the noise reproducible."
-    return sentence[0].upper() + sentence[1:]
+    return RingTerms(encoding)

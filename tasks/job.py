@@ -38,6 +38,11 @@ class Job:
         """The examples of one client."""
         return self.dataset.train.take(self._parts[client])
 
+    @property
+    def largest_shard(self) -> int:
+        """The number of examples of the client that has most."""
+        return max(map(len, self._parts))
+
     def histogram(self) -> torch.Tensor:
         """Examples per client and class."""
         return class_histogram(self.dataset.train.targets, self._parts, self.dataset.classes)

@@ -1,0 +1,223 @@
+"""What secure aggregation costs, beside Flower's own SecAgg+ primitives, in one run.
+
+    python benchmarks/secagg.py [--quick]
+
+Ours is the real protocol: all devices of a round with one client more than the neighbours, 5 % of
+which drop out before they send their vectors; the time is the CPU time of one device over all its
+steps (caches cleared) and of the server. Flower's is the sequence of calls that its SecAgg+ mod
+and workflow make, without their messages; its server time is that of one client's work times the
+number of clients. Encoding (clip, round, noise) is on neither side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+# This file has the name of the package that it measures: look for that one above this folder.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
+    decrypt,
+    encrypt,
+    generate_shared_key,
+)
+from flwr.common.secure_aggregation.ndarrays_arithmetic import (
+    parameters_addition,
+    parameters_mod,
+    parameters_subtraction,
+)
+from flwr.common.secure_aggregation.secaggplus_utils import (
+    pseudo_rand_gen,
+    share_keys_plaintext_concat,
+)
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_private_key,
+    bytes_to_public_key,
+    generate_key_pairs,
+    private_key_to_bytes,
+    public_key_to_bytes,
+)
+
+from secagg import SecAggPlan, SimulationGuard, SimulationRoster, VectorPlan, device
+from secagg.coordinator import Coordinator, Step
+from secagg.device import Node
+from secagg.identity import verify
+from secagg.masking import apply_masks
+from secagg.settings import RoundSettings
+
+MODEL = bytes(32)
+MEASURED = 2  # devices whose time is taken, with cold caches
+STEPS = {
+    Step.ADVERTISE: device.advertise,
+    Step.SHARE: device.share,
+    Step.SIGN: device.sign,
+    Step.UNMASK: device.unmask,
+}
+
+
+@dataclass
+class Cost:
+    """CPU milliseconds of a client and of the server; bytes that a client sends, in all and masked."""
+
+    client: float
+    server: float
+    up: int
+    vector: int
+
+
+def cpu(work: Callable[[], object]) -> float:
+    """CPU milliseconds of one call."""
+    began = time.process_time()
+    work()
+    return 1000 * (time.process_time() - began)
+
+
+def ours(neighbours: int, dim: int) -> Cost:
+    """A whole round; the mean over the measured devices."""
+    n = neighbours + 1
+    settings = SecAggPlan(drops=0.05).settings(1, 1, range(n), VectorPlan(dim, 32), MODEL)
+    nodes = [Node(i, 1, SimulationGuard(i)) for i in range(n)]
+    states = [b""] * n
+    silent = set(range(n - settings.drops, n))
+    coordinator = Coordinator(settings, SimulationRoster())
+    vector = np.zeros(dim, dtype="<u4")
+    client = server = 0.0
+    up = sent = 0
+    while coordinator.step is not Step.DONE:
+        step = coordinator.step
+        began = time.process_time()
+        requests = coordinator.requests()
+        server += time.process_time() - began
+        for i, request in requests.items():
+            if step is Step.MASK and i in silent:
+                continue
+            if i < MEASURED:
+                verify.cache_clear()
+                RoundSettings.decode.cache_clear()
+            began = time.process_time()
+            if step is Step.MASK:
+                ticket = device.open_mask(nodes[i], states[i], request, MODEL)
+                states[i], reply = device.mask(nodes[i], ticket, vector)
+            else:
+                states[i], reply = STEPS[step](nodes[i], states[i], request)
+            if i < MEASURED:
+                client += time.process_time() - began
+                up += len(reply)
+                sent = len(reply) if step is Step.MASK else sent
+            began = time.process_time()
+            coordinator.receive(i, reply)
+            server += time.process_time() - began
+        began = time.process_time()
+        coordinator.close()
+        server += time.process_time() - began
+    if coordinator.sums[0].total.any():
+        raise RuntimeError("The sum of zeros is not zero.")
+    return Cost(1000 * client / MEASURED, 1000 * server, up // MEASURED, sent)
+
+
+def flowers(neighbours: int, dim: int) -> Cost:
+    """The calls of one client of Flower's SecAgg+, and the server's per client."""
+    n = neighbours + 1
+    threshold, modulus = n // 2 + 1, 1 << 32
+    drops = int(0.05 * n)
+    peers = [public_key_to_bytes(generate_key_pairs()[1]) for _ in range(neighbours)]
+    kept: dict[str, list[bytes]] = {}
+
+    def client() -> None:
+        secret_1, secret_2 = (private_key_to_bytes(generate_key_pairs()[0]) for _ in range(2))
+        seed = os.urandom(32)
+        seed_shares = create_shares(seed, threshold, n)
+        key_shares = create_shares(secret_1, threshold, n)
+        agreed, sealed = [], []
+        for i, public in enumerate(peers):
+            key = generate_shared_key(bytes_to_private_key(secret_2), bytes_to_public_key(public))
+            text = share_keys_plaintext_concat(0, i, seed_shares[i], key_shares[i])
+            agreed.append(key)
+            sealed.append(encrypt(key, text))
+        for key, text in zip(agreed, sealed, strict=True):
+            decrypt(key, text)
+        vector = [np.zeros(dim, dtype=np.int64)]
+        vector = parameters_addition(vector, pseudo_rand_gen(seed, modulus, [(dim,)]))
+        for i, public in enumerate(peers):
+            key = generate_shared_key(bytes_to_private_key(secret_1), bytes_to_public_key(public))
+            mask = pseudo_rand_gen(key, modulus, [(dim,)])
+            combine = parameters_addition if i % 2 else parameters_subtraction
+            vector = combine(vector, mask)
+        vector = parameters_mod(vector, modulus)
+        kept.update(seed=seed_shares, key=key_shares, sealed=sealed, secret=[secret_1])
+
+    def one_mask() -> None:
+        mask = pseudo_rand_gen(bytes(32), modulus, [(dim,)])
+        parameters_subtraction([np.zeros(dim, dtype=np.int64)], mask)
+
+    def one_agreement() -> None:
+        generate_shared_key(bytes_to_private_key(kept["secret"][0]), bytes_to_public_key(peers[0]))
+
+    client_ms = cpu(client)
+    join_seed = cpu(lambda: combine_shares(kept["seed"][:threshold]))
+    join_key = cpu(lambda: combine_shares(kept["key"][:threshold]))
+    mask, agreement = cpu(one_mask), cpu(one_agreement)
+    server_ms = (n - drops) * (join_seed + 2 * mask)  # the vector itself is added too
+    server_ms += drops * (join_key + (n - drops) * (mask + agreement))
+    up = sum(len(text) for text in kept["sealed"]) + 8 * dim
+    up += sum(len(share) for share in kept["seed"])
+    return Cost(client_ms, server_ms, up, 8 * dim)
+
+
+def openssl_speed() -> float | None:
+    """GB/s of `openssl speed -evp aes-128-ctr` on blocks of 16 KiB, or None without openssl."""
+    program = shutil.which("openssl")
+    if program is None:
+        return None
+    command = [program, "speed", "-seconds", "1", "-bytes", "16384", "-evp", "aes-128-ctr"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"AES-128-CTR\s+([\d.]+)k", output, re.IGNORECASE)
+    return float(found.group(1)) * 1000 / 1e9 if found else None
+
+
+def mask_speed() -> float:
+    """GB/s of keystream expanded and added to a vector of a million 32-bit numbers."""
+    keys = [os.urandom(16) for _ in range(50)]
+    vector = np.zeros(1_000_000, dtype="<u4")
+    best = min(cpu(lambda: apply_masks(vector, keys, [])) for _ in range(5))
+    return len(keys) * vector.nbytes / (best / 1000) / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only 1e4 dimensions")
+    dims = [10**4] if parser.parse_args().quick else [10**4, 10**5, 10**6]
+    print("CPU ms per round (ours / Flower's SecAgg+ = times faster); bytes up per client\n")
+    head = f"{'neighbours':>10} {'dims':>8} | {'client':>28} | {'server':>32} | "
+    print(head + f"{'bytes up':>25} | {'vector, B/coord':>15}")
+    for neighbours in (10, 50, 100):
+        for dim in dims:
+            we, they = ours(neighbours, dim), flowers(neighbours, dim)
+            print(
+                f"{neighbours:>10} {dim:>8.0e} | "
+                f"{we.client:>8.1f} / {they.client:>8.1f} = {they.client / we.client:>5.0f}x | "
+                f"{we.server:>9.1f} / {they.server:>10.1f} = {they.server / we.server:>6.0f}x | "
+                f"{we.up:>11,} / {they.up:>11,} | {we.vector / dim:>6.3f} / {they.vector / dim:.3f}",
+                flush=True,
+            )
+    speed, limit = mask_speed(), openssl_speed()
+    print(f"\nmask expansion and addition: {speed:.2f} GB/s", end="")
+    if limit is None:
+        print("; openssl is not installed, so there is no ratio")
+    else:
+        print(f" = {speed / limit:.0%} of openssl's AES-128-CTR ({limit:.2f} GB/s)")
+
+
+if __name__ == "__main__":
+    main()

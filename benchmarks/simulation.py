@@ -1,0 +1,136 @@
+"""Client updates per second of our runtimes, beside a plain Flower FedAvg app of the same model and data, in one run.
+
+    python benchmarks/simulation.py [--rounds 12]
+
+Start-up is excluded: the first two rounds (process start, imports, data) are not counted. The plain app does what Flower's
+quickstart does (state dict down, one SGD step on the shard, state dict up) under `run_simulation`; ours does the same work
+as `strategy=fedavg` with one local step.
+"""
+
+import argparse
+import json
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from rich.console import Console
+from rich.table import Table
+
+from conf import Config, compose
+from runtime.cli import run
+
+WARM_UP = 2
+CLIENTS = 100
+
+
+def config(rounds: int, runtime: str) -> Config:
+    return compose(
+        [
+            "strategy=fedavg",
+            "strategy.local.steps=1",
+            "strategy.local.batch=0",
+            f"clients.total={CLIENTS}",
+            f"clients.per_round={CLIENTS}",
+            f"rounds={rounds}",
+            f"runtime={runtime}",
+            f"evaluate_every={rounds}",
+            f"checkpoint_every={rounds}",
+        ]
+    )
+
+
+def ours(rounds: int, runtime: str) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        run(config(rounds, runtime), Path(folder), [])
+        rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
+    seconds = sum(row["seconds"]["round"] for row in rows[WARM_UP:])
+    return CLIENTS * (rounds - WARM_UP) / seconds
+
+
+def network() -> torch.nn.Module:
+    from tasks import models
+
+    return models.build("mlp", input_shape=(1, 8, 8), classes=10, width=32, seed=0)
+
+
+def plain(rounds: int) -> float:
+    """Flower as its quickstart uses it."""
+    client_app, server_app = ClientApp(), ServerApp()
+    times: list[float] = []
+
+    @client_app.train()
+    def train(message: Message, context: Context) -> Message:
+        from tasks import datasets
+
+        train = datasets.load("digits").train  # cached in the process
+        mine = slice(int(context.node_config["partition-id"]), None, CLIENTS)
+        inputs, targets = train.inputs[mine], train.targets[mine]
+        model = network()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        optimizer.step()
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord(model.state_dict()),
+                "metrics": MetricRecord({"num-examples": len(targets)}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        def mark(server_round: int, arrays: ArrayRecord) -> None:
+            times.append(time.monotonic())
+
+        strategy = FedAvg(
+            fraction_train=1.0,
+            fraction_evaluate=0.0,
+            min_train_nodes=CLIENTS,
+            min_available_nodes=CLIENTS,
+        )
+        initial = ArrayRecord(network().state_dict())
+        strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=mark)
+
+    run_simulation(
+        server_app,
+        client_app,
+        num_supernodes=CLIENTS,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )
+    return CLIENTS * (rounds - WARM_UP) / (times[-1] - times[WARM_UP])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    rounds = parser.parse_args().rounds
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    speeds = {
+        "plain Flower FedAvg, run_simulation": plain(rounds),
+        "fedsketch runtime=simulation": ours(rounds, "simulation"),
+        "fedsketch runtime=local": ours(rounds, "local"),
+    }
+    peer = speeds["plain Flower FedAvg, run_simulation"]
+    table = Table(title=f"{CLIENTS} clients, mlp on digits, {rounds - WARM_UP} rounds")
+    for heading in ("", "client updates per second", "ratio to plain Flower"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, speed in speeds.items():
+        table.add_row(name, f"{speed:.0f}", f"{speed / peer:.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What was released to whom, what it costs, and the mechanisms that pay for it on the device."""

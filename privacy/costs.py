@@ -1,0 +1,169 @@
+"""What one release costs: its Renyi curve and, where there is one, its place among (sampled) Gaussians. Or a refusal.
+
+This file is the table of which theorem is allowed for which mechanism, sampling, adjacency and adversary. What is not listed is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from privacy import coordinate_sampling, poisson, renyi, skellam, sketched, without_replacement
+from privacy.release import (
+    Adjacency,
+    Adversary,
+    CoordinateSampledGaussian,
+    FullPasses,
+    Gaussian,
+    MatrixGaussian,
+    Mechanism,
+    Poisson,
+    Release,
+    Skellam,
+    SketchedGaussian,
+    SketchKnowledge,
+    Unit,
+    WithoutReplacement,
+)
+from privacy.renyi import LARGEST_SAMPLED_ORDER, ORDERS, Curve
+
+_FACTOR = {Adjacency.ADD_OR_REMOVE: 1.0, Adjacency.ZERO_OUT: 1.0, Adjacency.REPLACE_ONE: 2.0}
+"""How far, in units of its bound C, one unit can move the sum."""
+
+_POISSON_REPLACE = "Poisson sampling lets the size of the data vary, which replace-one keeps fixed: state add/remove or zero-out adjacency."
+
+
+class UnsupportedReleaseError(ValueError):
+    """No theorem known here covers this release; the message says what to state instead."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`curve` is the Renyi curve; `pair` = (rate, noise multiplier) of the (sampled) Gaussian that dominates the release, or None."""
+
+    curve: Curve
+    pair: tuple[float, float] | None
+
+
+def _gaussian_equivalent(mechanism: Mechanism) -> float | None:
+    """The noise multiplier of the plain Gaussian mechanism that this one is, if it is one."""
+    if isinstance(mechanism, Gaussian):
+        return mechanism.noise_multiplier
+    if isinstance(mechanism, MatrixGaussian):
+        # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row moves it by at
+        # most the largest column norm times its clip, for adaptively chosen rows too.
+        return mechanism.noise_multiplier / mechanism.column_norm
+    if isinstance(mechanism, SketchedGaussian) and mechanism.knowledge is SketchKnowledge.PUBLIC:
+        return mechanism.noise_multiplier
+    return None
+
+
+def _refuse_what_does_not_fit(release: Release) -> None:
+    server = release.adversary.name == "server"
+    if server and isinstance(release.sampling, Poisson | WithoutReplacement):
+        raise UnsupportedReleaseError(
+            "the server picks the cohort, so sampling hides nothing from it: state NoSampling for the server adversary."
+        )
+    if server and isinstance(release.sampling, FullPasses) and release.unit is Unit.CLIENT:
+        raise UnsupportedReleaseError(
+            "the server picks the cohort and may pick a client twice in a pass: state NoSampling for the server adversary."
+        )
+    if server and isinstance(release.mechanism, CoordinateSampledGaussian):
+        raise UnsupportedReleaseError(
+            "in L2-CSGM the server sees every client's vector and adds the noise itself: it is trusted, and only the "
+            "model adversary has a guarantee."
+        )
+    secret = getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET
+    if secret and release.adversary != Adversary.EAVESDROPPER:
+        raise UnsupportedReleaseError(
+            f"the R-secret bound holds only against an eavesdropper who sees neither R nor a model made with it, not against the "
+            f"{release.adversary}: state r_public."
+        )
+    if release.adversary == Adversary.EAVESDROPPER and not secret:
+        raise UnsupportedReleaseError(
+            "the eavesdropper is the adversary of r_secret sketches only: state the server or the model."
+        )
+    if isinstance(release.sampling, FullPasses) and release.adjacency is Adjacency.ADD_OR_REMOVE:
+        raise UnsupportedReleaseError(
+            "a unit that is missing shifts others into other rounds of a pass: state zero-out adjacency for full passes."
+        )
+    if isinstance(release.mechanism, MatrixGaussian) and not isinstance(
+        release.sampling, FullPasses
+    ):
+        raise UnsupportedReleaseError(
+            "a column norm bounds one participation per pass: a matrix-factorised release needs FullPasses(rounds of the matrix)."
+        )
+
+
+def cost(release: Release) -> Cost:
+    """The cost of one release (of one whole pass for FullPasses), or UnsupportedReleaseError."""
+    _refuse_what_does_not_fit(release)
+    return _cost(release.mechanism, release.sampling, release.adjacency)
+
+
+@lru_cache(maxsize=1024)
+def _cost(mechanism: Mechanism, sampling: object, adjacency: Adjacency) -> Cost:
+    multiplier = _gaussian_equivalent(mechanism)
+    if multiplier is not None:
+        result = _gaussian_cost(multiplier, sampling, adjacency)
+    elif isinstance(mechanism, Skellam):
+        result = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+    elif isinstance(sampling, Poisson | WithoutReplacement):
+        raise UnsupportedReleaseError(
+            f"no theorem here covers {type(mechanism).__name__} on a sampled cohort: state NoSampling, which costs more and holds."
+        )
+    elif adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedReleaseError(
+            f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
+        )
+    elif isinstance(mechanism, CoordinateSampledGaussian):
+        curve = coordinate_sampling.curve(
+            mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf
+        )
+        result = Cost(curve, None)
+    elif isinstance(mechanism, SketchedGaussian):
+        curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
+        result = Cost(curve, None)
+    else:
+        raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+    result.curve.setflags(write=False)
+    return result
+
+
+def _gaussian_cost(multiplier: float, sampling: object, adjacency: Adjacency) -> Cost:
+    if isinstance(sampling, Poisson):
+        if adjacency is Adjacency.REPLACE_ONE:
+            raise UnsupportedReleaseError(_POISSON_REPLACE)
+        return Cost(poisson.gaussian(sampling.rate, multiplier), (sampling.rate, multiplier))
+    if isinstance(sampling, WithoutReplacement):
+        rate, halved = sampling.size / sampling.population, multiplier / 2.0
+        if adjacency is Adjacency.ADD_OR_REMOVE:
+            return Cost(poisson.gaussian(rate, halved), (rate, halved))
+        if adjacency is Adjacency.ZERO_OUT:
+            return Cost(without_replacement.zero_out(rate, multiplier), None)
+        return Cost(without_replacement.gaussian(rate, halved), None)
+    multiplier /= _FACTOR[adjacency]
+    return Cost(renyi.gaussian(multiplier), (1.0, multiplier))
+
+
+def _skellam_curve(mechanism: Skellam, sampling: object, adjacency: Adjacency) -> Curve:
+    def at(factor: float, orders: Curve) -> Curve:
+        l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
+        return skellam.curve(mechanism.variance, l2, l1, orders)
+
+    every = np.arange(LARGEST_SAMPLED_ORDER + 1.0)
+    if isinstance(sampling, Poisson):
+        if adjacency is Adjacency.REPLACE_ONE:
+            raise UnsupportedReleaseError(_POISSON_REPLACE)
+        return poisson.symmetric_integer_curve(sampling.rate, at(1.0, ORDERS), at(1.0, every))
+    if isinstance(sampling, WithoutReplacement):
+        rate = sampling.size / sampling.population
+        # The same cases as for the Gaussian: see privacy/without_replacement.py.
+        if adjacency is Adjacency.ADD_OR_REMOVE:
+            return poisson.symmetric_integer_curve(rate, at(2.0, ORDERS), at(2.0, every))
+        # As a replacement; and unsampled, whose sensitivity is that of the adjacency itself.
+        unsampled = at(_FACTOR[adjacency], ORDERS)
+        return without_replacement.general(rate, unsampled, at(2.0, every))
+    return at(_FACTOR[adjacency], ORDERS)

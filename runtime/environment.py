@@ -1,0 +1,28 @@
+"""What simulated devices must know before the first message, and no message may tell them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from client.guard import SIMULATION_VARIABLE
+from client.release import SEED_VARIABLE
+from conf import Config
+from conf.schema import Randomness
+
+
+@contextmanager
+def simulated_devices(config: Config) -> Iterator[dict[str, str]]:
+    """Mark this process, and by the yielded variables others, as one that simulates devices: no policy, no ledger; and noise from
+    the seed, if and only if the run is to be reproducible."""
+    variables = {SIMULATION_VARIABLE: "1"}
+    if config.privacy.randomness is Randomness.seeded:
+        variables[SEED_VARIABLE] = str(config.seed)
+    before = {name: os.environ.pop(name, None) for name in (SIMULATION_VARIABLE, SEED_VARIABLE)}
+    os.environ.update(variables)
+    try:
+        yield variables
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value

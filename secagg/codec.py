@@ -1,0 +1,52 @@
+"""The seam between an application's records and the vector that is summed.
+
+The server's codec says how long the vector is, in which ring, and what the application commits
+to; the device's codec turns the reply of the train handler into that vector (this is where
+clipping, rounding and noise happen); the server's turns the sum back into records. Nothing else
+of a reply travels: what is not in the vector does not leave the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flwr.app import RecordDict
+
+from secagg.packing import Ring
+from secagg.settings import RoundSettings, Scalar, Sizes
+
+
+@dataclass(frozen=True)
+class VectorPlan:
+    """Length and ring of the vector, and what the application commits to in the round's hash."""
+
+    dim: int
+    bits: int
+    application: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of one group modulo 2^bits, and who is in it."""
+
+    total: Ring
+    survivors: tuple[int, ...]
+    group: int = 0
+
+
+class Codec(Protocol):
+    """Plans, encodes and decodes vectors."""
+
+    def plan(self, broadcast: RecordDict, sizes: Sizes) -> VectorPlan:
+        """Server: the vector that answers this broadcast in a cohort of these sizes."""
+
+    def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
+        """Device: the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
+
+        Raises `Refusal` when the reply does not fit or `settings.application` is not acceptable.
+        """
+
+    def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
+        """Server: the records that the strategy sees as the one reply of a group."""

@@ -1,0 +1,93 @@
+"""The seam through which a device's owner decides.
+
+The protocol checks by itself what makes a round sound (thresholds, signatures, stages, lists).
+What is a matter of policy or must outlive the process is the guard's: the roster, the smallest
+cohort, the noise, the budget, a ledger on disk. Each method is called before the bytes that it is
+about leave the device and raises `Refusal` to stop them.
+
+A node's state can be older than its last answer (a crash, a second process). A guard that keeps a
+ledger should therefore remember each (run, round, step) durably and refuse a second `charge`,
+`endorse` or `settle` of a round: the state machine refuses too, but only by the state that it was
+given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from secagg.errors import Refusal
+from secagg.identity import Directory, Identity
+from secagg.settings import RoundSettings
+
+
+class Guard(Protocol):
+    """What a device asks its owner."""
+
+    @property
+    def identity(self) -> Identity:
+        """The device's own long-term key."""
+
+    @property
+    def roster(self) -> Directory:
+        """The public keys of those whom the owner accepts as peers."""
+
+    def admit(self, settings: RoundSettings) -> None:
+        """Before keys leave: are these settings acceptable, and was the round never seen before?"""
+
+    def charge(self, settings: RoundSettings) -> None:
+        """Before the masked vector leaves: book the worst case of this release, durably."""
+
+    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+        """Before the signature on a survivor list leaves: at most one list per round."""
+
+    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+        """Before shares leave: book what the round really was, given who is in the sum."""
+
+    def admit_unmasked(self, message_type: str) -> None:
+        """A train message without secure aggregation arrived: may the plain reply leave?"""
+
+
+class SimulationGuard:
+    """A guard without a policy, for simulations and tests: its keys are public.
+
+    Every node's private key follows from its id, so that the nodes of one simulation know each
+    other without a roster file. This protects nobody: never install it on a real device.
+    """
+
+    def __init__(self, node: int) -> None:
+        self.identity = simulated_identity(node)
+        self.roster = SimulationRoster()
+
+    def admit(self, settings: RoundSettings) -> None:
+        """Every sound round is welcome."""
+
+    def charge(self, settings: RoundSettings) -> None:
+        """There is no budget."""
+
+    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+        """The state machine's own check is enough in a simulation."""
+
+    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+        """There is no budget."""
+
+    def admit_unmasked(self, message_type: str) -> None:
+        raise Refusal(
+            f"A {message_type!r} message came without secure aggregation: wrap the grid in SecAggGrid."
+        )
+
+
+class SimulationRoster:
+    """Knows every id, because simulated keys follow from ids."""
+
+    def key_of(self, node: int) -> bytes | None:
+        return simulated_identity(node).public
+
+
+@lru_cache(maxsize=16384)
+def simulated_identity(node: int) -> Identity:
+    seed = hashlib.sha256(b"secagg/1 simulation, not secret" + node.to_bytes(8, "little")).digest()
+    return Identity(Ed25519PrivateKey.from_private_bytes(seed))

@@ -1,0 +1,99 @@
+"""Keys of one round: agreement, derivation, and the encryption of shares.
+
+Every device draws two X25519 pairs per round and never uses them again: pair c encrypts shares,
+pair s seeds the pairwise masks. They are apart because a dropout makes its neighbours reveal s,
+while c must stay secret. Every derived key is bound to the round (`context`, a hash of its
+settings), to the purpose and to the ordered pair of nodes, and is used for one message or one
+mask, so that the nonces may be constant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from secagg.errors import Malformed, Refusal
+from secagg.masking import KEY_BYTES
+from secagg.shamir import SHARE_BYTES
+
+PUBLIC_BYTES = 32
+SHARES_BYTES = 2 * SHARE_BYTES  # a share of the self mask's seed and one of the key s
+SEALED_BYTES = SHARES_BYTES + 16
+_NONCE = bytes(12)
+
+
+def new_private() -> bytes:
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_of(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: X25519PrivateKey, public: bytes) -> bytes:
+    """The shared secret, refused when the other key is a low-order point."""
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise Refusal("A peer's public key is not a valid X25519 key.") from error
+
+
+def load_private(private: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(private)
+
+
+def _derive(secret: bytes, length: int, label: bytes, *parts: bytes) -> bytes:
+    info = b"secagg/1 " + label + b"".join(struct.pack("<I", len(part)) + part for part in parts)
+    return HKDF(hashes.SHA256(), length, None, info).derive(secret)
+
+
+def _pair(one: int, other: int) -> bytes:
+    return struct.pack("<QQ", min(one, other), max(one, other))
+
+
+def share_keys(secret: bytes, context: bytes, me: int, peer: int) -> tuple[bytes, bytes]:
+    """Keys for the shares that `me` sends to `peer` and receives from it."""
+    both = _derive(secret, 64, b"shares", context, _pair(me, peer))
+    return (both[:32], both[32:]) if me < peer else (both[32:], both[:32])
+
+
+def pair_mask_key(secret: bytes, context: bytes, broadcast: bytes, one: int, other: int) -> bytes:
+    """Seed of the mask between two nodes; the lower id adds it, the higher subtracts it.
+
+    It depends on the hash of what was broadcast: masks of devices that were sent different models
+    do not cancel, and a device that is asked twice with different models uses different masks.
+    """
+    return _derive(secret, KEY_BYTES, b"pair mask", context, broadcast, _pair(one, other))
+
+
+def self_mask_key(seed: bytes, context: bytes, broadcast: bytes, node: int) -> bytes:
+    """Key of the mask that a node adds alone, so that a late vector stays hidden."""
+    return _derive(seed, KEY_BYTES, b"self mask", context, broadcast, struct.pack("<Q", node))
+
+
+def seed_commitment(seed: bytes, context: bytes, node: int) -> bytes:
+    """Lets the server notice a wrong share instead of computing a wrong sum."""
+    return hashlib.sha256(b"secagg/1 seed" + context + struct.pack("<Q", node) + seed).digest()
+
+
+def seal(key: bytes, shares: bytes, context: bytes, sender: int, receiver: int) -> bytes:
+    """Encrypt the two shares of `sender` for `receiver`."""
+    aad = context + struct.pack("<QQ", sender, receiver)
+    return ChaCha20Poly1305(key).encrypt(_NONCE, shares, aad)
+
+
+def unseal(key: bytes, sealed: bytes, context: bytes, sender: int, receiver: int) -> bytes:
+    aad = context + struct.pack("<QQ", sender, receiver)
+    try:
+        shares = ChaCha20Poly1305(key).decrypt(_NONCE, sealed, aad)
+    except InvalidTag as error:
+        raise Refusal(f"The shares of node {sender} were altered or belong elsewhere.") from error
+    if len(shares) != SHARES_BYTES:
+        raise Malformed(f"The shares of node {sender} have a wrong length.")
+    return shares

@@ -1,0 +1,152 @@
+"""The bytes of each message of the protocol, and what is signed.
+
+Requests go from the server to a device and replies back; both start with their kind and the hash
+of the round's settings. Positions are those in the cohort. The request of the first stage is the
+encoding of the settings themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+
+from secagg.errors import Malformed
+from secagg.identity import SIGNATURE_BYTES
+from secagg.keys import PUBLIC_BYTES, SEALED_BYTES
+from secagg.settings import RoundSettings
+from secagg.shamir import SHARE_BYTES
+from secagg.wire import HASH_BYTES, Kind, Reader, Writer
+
+PAIR_BYTES = 2 * PUBLIC_BYTES
+ADVERT_BYTES = PAIR_BYTES + SIGNATURE_BYTES
+
+
+def key_statement(digest: bytes, node: int, public: bytes) -> bytes:
+    """What a device signs about its fresh keys."""
+    return b"secagg/1 keys" + digest + struct.pack("<Q", node) + public
+
+
+def survivor_statement(context: bytes, broadcast: bytes, alive: bytes, survivors: bytes) -> bytes:
+    """What a device signs about who is in the sum, under which keys and of which broadcast."""
+    lists = hashlib.sha256(struct.pack("<I", len(alive)) + alive + survivors).digest()
+    return b"secagg/1 survivors" + context + broadcast + lists
+
+
+def advertise_reply(settings: RoundSettings, advert: bytes) -> bytes:
+    return Writer(Kind.ADVERTISE_REPLY, settings.digest).raw(advert).done()
+
+
+def read_advertise_reply(settings: RoundSettings, data: bytes) -> bytes:
+    reader = _open(settings, data, Kind.ADVERTISE_REPLY)
+    advert = reader.raw(ADVERT_BYTES)
+    reader.end()
+    return advert
+
+
+def share_request(
+    settings: RoundSettings, present: Iterable[int], adverts: Mapping[int, bytes]
+) -> bytes:
+    out = Writer(Kind.SHARE_REQUEST, settings.digest).members(settings.n, present)
+    return out.table(settings.n, adverts).done()
+
+
+def read_share_request(
+    settings: RoundSettings, data: bytes
+) -> tuple[tuple[int, ...], dict[int, bytes]]:
+    reader = _open(settings, data, Kind.SHARE_REQUEST)
+    present, adverts = reader.members(settings.n), reader.table(settings.n, ADVERT_BYTES)
+    reader.end()
+    return present, adverts
+
+
+def share_reply(settings: RoundSettings, commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
+    out = Writer(Kind.SHARE_REPLY, settings.digest).raw(commitment)
+    return out.table(settings.n, sealed).done()
+
+
+def read_share_reply(settings: RoundSettings, data: bytes) -> tuple[bytes, dict[int, bytes]]:
+    reader = _open(settings, data, Kind.SHARE_REPLY)
+    commitment, sealed = reader.raw(HASH_BYTES), reader.table(settings.n, SEALED_BYTES)
+    reader.end()
+    return commitment, sealed
+
+
+def mask_request(
+    settings: RoundSettings, alive: Iterable[int], sealed: Mapping[int, bytes]
+) -> bytes:
+    out = Writer(Kind.MASK_REQUEST, settings.digest).members(settings.n, alive)
+    return out.table(settings.n, sealed).done()
+
+
+def read_mask_request(
+    settings: RoundSettings, data: bytes
+) -> tuple[tuple[int, ...], dict[int, bytes]]:
+    reader = _open(settings, data, Kind.MASK_REQUEST)
+    alive, sealed = reader.members(settings.n), reader.table(settings.n, SEALED_BYTES)
+    reader.end()
+    return alive, sealed
+
+
+def mask_reply(settings: RoundSettings, packed: bytes) -> bytes:
+    return Writer(Kind.MASK_REPLY, settings.digest).raw(packed).done()
+
+
+def read_mask_reply(settings: RoundSettings, data: bytes) -> memoryview:
+    return _open(settings, data, Kind.MASK_REPLY).rest()
+
+
+def sign_request(settings: RoundSettings, survivors: Iterable[int]) -> bytes:
+    return Writer(Kind.SIGN_REQUEST, settings.digest).members(settings.n, survivors).done()
+
+
+def read_sign_request(settings: RoundSettings, data: bytes) -> tuple[int, ...]:
+    reader = _open(settings, data, Kind.SIGN_REQUEST)
+    survivors = reader.members(settings.n)
+    reader.end()
+    return survivors
+
+
+def sign_reply(settings: RoundSettings, signature: bytes) -> bytes:
+    return Writer(Kind.SIGN_REPLY, settings.digest).raw(signature).done()
+
+
+def read_sign_reply(settings: RoundSettings, data: bytes) -> bytes:
+    reader = _open(settings, data, Kind.SIGN_REPLY)
+    signature = reader.raw(SIGNATURE_BYTES)
+    reader.end()
+    return signature
+
+
+def unmask_request(
+    settings: RoundSettings, survivors: Iterable[int], signatures: Mapping[int, bytes]
+) -> bytes:
+    out = Writer(Kind.UNMASK_REQUEST, settings.digest).members(settings.n, survivors)
+    return out.table(settings.n, signatures).done()
+
+
+def read_unmask_request(
+    settings: RoundSettings, data: bytes
+) -> tuple[tuple[int, ...], dict[int, bytes]]:
+    reader = _open(settings, data, Kind.UNMASK_REQUEST)
+    survivors, signatures = reader.members(settings.n), reader.table(settings.n, SIGNATURE_BYTES)
+    reader.end()
+    return survivors, signatures
+
+
+def unmask_reply(settings: RoundSettings, shares: Mapping[int, bytes]) -> bytes:
+    return Writer(Kind.UNMASK_REPLY, settings.digest).table(settings.n, shares).done()
+
+
+def read_unmask_reply(settings: RoundSettings, data: bytes) -> dict[int, bytes]:
+    reader = _open(settings, data, Kind.UNMASK_REPLY)
+    shares = reader.table(settings.n, SHARE_BYTES)
+    reader.end()
+    return shares
+
+
+def _open(settings: RoundSettings, data: bytes, kind: Kind) -> Reader:
+    reader = Reader(data, kind)
+    if reader.raw(HASH_BYTES) != settings.digest:
+        raise Malformed("The message belongs to another round.")
+    return reader

@@ -1,0 +1,89 @@
+"""Vectors over Z_2^b: their machine type, and their b bits per coordinate on the wire.
+
+Arithmetic runs in the smallest unsigned machine type that holds b bits, where wraparound is free:
+a sum modulo 2^32 is also right modulo 2^20. Coordinate i takes the bits from i*b to (i+1)*b of
+the packed bytes, least significant first, and the last byte is padded with zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secagg.errors import Malformed
+
+Ring = NDArray[np.unsignedinteger[Any]]
+
+SMALLEST_RING = 16
+LARGEST_RING = 64
+
+
+def ring_dtype(bits: int) -> np.dtype[Any]:
+    """Little-endian unsigned type in which the ring of `bits` bits is computed."""
+    if not SMALLEST_RING <= bits <= LARGEST_RING:
+        raise ValueError(f"A ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {bits}.")
+    return np.dtype("<u2" if bits == 16 else "<u4" if bits <= 32 else "<u8")
+
+
+def reduce(vector: Ring, bits: int) -> Ring:
+    """The vector modulo 2^bits, in place."""
+    if bits < 8 * vector.dtype.itemsize:
+        np.bitwise_and(vector, vector.dtype.type((1 << bits) - 1), out=vector)
+    return vector
+
+
+def centred(vector: Ring, bits: int) -> NDArray[np.int64]:
+    """Representatives in [-2^(bits-1), 2^(bits-1)), as signed integers."""
+    shift = np.uint64(64 - bits)
+    return (vector.astype(np.uint64) << shift).view(np.int64) >> shift.astype(np.int64)
+
+
+def packed_size(dim: int, bits: int) -> int:
+    return (dim * bits + 7) // 8
+
+
+def pack(vector: Ring, bits: int) -> bytes:
+    """The bytes of a reduced vector."""
+    dtype = ring_dtype(bits)
+    if bits == 8 * dtype.itemsize:
+        return vector.astype(dtype, copy=False).tobytes()
+    # 64 coordinates of b bits are exactly b words: column i of a row of 64 lands at bit i*b.
+    rows = -(-len(vector) // 64)
+    table = np.zeros(rows * 64, dtype=np.uint64)
+    table[: len(vector)] = vector
+    columns = np.ascontiguousarray(table.reshape(rows, 64).T)
+    words = np.zeros((bits, rows), dtype=np.uint64)
+    for i in range(64):
+        word, shift = divmod(i * bits, 64)
+        words[word] |= columns[i] << np.uint64(shift)
+        if shift + bits > 64:
+            words[word + 1] |= columns[i] >> np.uint64(64 - shift)
+    return words.T.astype("<u8").tobytes()[: packed_size(len(vector), bits)]
+
+
+def unpack(data: bytes | memoryview, dim: int, bits: int) -> Ring:
+    """The reduced vector of exactly `dim` coordinates in the bytes."""
+    dtype = ring_dtype(bits)
+    if len(data) != packed_size(dim, bits):
+        raise Malformed(
+            f"A vector of {len(data)} bytes came where {packed_size(dim, bits)} belong."
+        )
+    if bits == 8 * dtype.itemsize:
+        return np.frombuffer(data, dtype=dtype).copy()
+    spare = 8 * len(data) - dim * bits
+    if spare and data[-1] >> (8 - spare):
+        raise Malformed("The padding bits of a vector are not zero.")
+    rows = -(-dim // 64)
+    raw = np.zeros(rows * bits * 8, dtype=np.uint8)
+    raw[: len(data)] = np.frombuffer(data, dtype=np.uint8)
+    words = np.ascontiguousarray(raw.view("<u8").astype(np.uint64).reshape(rows, bits).T)
+    columns = np.empty((64, rows), dtype=np.uint64)
+    for i in range(64):
+        word, shift = divmod(i * bits, 64)
+        columns[i] = words[word] >> np.uint64(shift)
+        if shift + bits > 64:
+            columns[i] |= words[word + 1] << np.uint64(64 - shift)
+    columns &= np.uint64((1 << bits) - 1)
+    return columns.T.reshape(-1)[:dim].astype(dtype)

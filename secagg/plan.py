@@ -1,0 +1,88 @@
+"""The server's choices, from which the settings of each round follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from secagg import graph
+from secagg.codec import VectorPlan
+from secagg.errors import SettingsError
+from secagg.settings import NONCE_BYTES, RoundSettings, Sizes, majority
+
+
+@dataclass(frozen=True)
+class SecAggPlan:
+    """How rounds are run.
+
+    `drops` are the dropouts that a sum tolerates and `colluders` the clients that may work with the
+    server; a float below 1 is a fraction (of a group, of the cohort), an int a count. Without
+    `consistency` a round takes 4 trips instead of 5 and is private against a semi-honest server
+    only. With `merged` the keys and shares of the next round ride on the last messages of this
+    one (3 trips), if the next round has the same cohort or the one told to `SecAggGrid.expect`.
+    `stage_timeout` bounds the stages around training, `train_timeout` training itself.
+    """
+
+    drops: int | float = 0.1
+    colluders: int | float = 0
+    consistency: bool = True
+    groups: int = 1
+    merged: bool = False
+    stage_timeout: float = 120.0
+    train_timeout: float = 3600.0
+    poll_interval: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, value in (("drops", self.drops), ("colluders", self.colluders)):
+            if value < 0 or (isinstance(value, float) and value >= 1):
+                raise SettingsError(f"{name} is a fraction below 1 or a count, not {value}.")
+        if self.groups < 1:
+            raise SettingsError("A round has at least one group.")
+        if min(self.stage_timeout, self.train_timeout, self.poll_interval) <= 0:
+            raise SettingsError("Timeouts and the poll interval are positive.")
+
+    def sizes(self, n: int) -> Sizes:
+        """The numbers of a round with n clients."""
+        return Sizes(
+            n, _count(self.drops, n // self.groups), _count(self.colluders, n), self.groups
+        )
+
+    def settings(
+        self, run: int, round: int, cohort: Iterable[int], vector: VectorPlan, broadcast: bytes
+    ) -> RoundSettings:
+        """The settings of a round, with the smallest threshold and quorum that the rules allow."""
+        nodes = tuple(sorted(cohort))
+        sizes = self.sizes(len(nodes))
+        quorum = majority(sizes.most, sizes.colluders)
+        degree, threshold = sizes.most - 1, quorum
+        if self.groups == 1 and sizes.n > graph.COMPLETE_UP_TO:
+            try:
+                ring_degree, ring_threshold = graph.ring_parameters(
+                    sizes.n, sizes.colluders, sizes.drops
+                )
+            except SettingsError:
+                pass  # too many drops or colluders for a ring: the complete graph may still do
+            else:
+                degree, threshold = ring_degree, ring_threshold
+        return RoundSettings(
+            run=run,
+            round=round,
+            nonce=os.urandom(NONCE_BYTES),
+            cohort=nodes,
+            degree=degree,
+            threshold=threshold,
+            quorum=quorum,
+            drops=sizes.drops,
+            colluders=sizes.colluders,
+            groups=self.groups,
+            consistency=self.consistency,
+            dim=vector.dim,
+            bits=vector.bits,
+            broadcast=broadcast,
+            application=vector.application,
+        )
+
+
+def _count(value: int | float, n: int) -> int:
+    return int(value * n) if isinstance(value, float) else value

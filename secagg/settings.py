@@ -1,0 +1,268 @@
+"""What a round is: the settings that the server proposes and every device checks by itself.
+
+The settings have one canonical encoding; its hash goes into every signature and every key of the
+round, so two devices that were shown different settings cannot finish a round together. Rules
+(derived in part; the same as in Google's secure aggregation), with n clients, D tolerated drops
+and A colluders with the server:
+
+- share threshold t >= floor((h + A) / 2) + 1 for the h holders of a secret (a client's neighbours
+  and itself): the shares that h - A honest holders give once and A colluders give twice never
+  make both secrets of a client;
+- quorum q >= floor((n + A) / 2) + 1: two different survivor lists never both get a quorum of
+  signatures;
+- n - D >= max(t, q): the tolerated drops do not stop the round.
+
+In a ring (more than 128 clients) the threshold follows Bell et al. for a semi-honest server. With
+groups every group obeys the rules alone and with all A colluders inside it, because who is in
+which group may be steered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from secagg import graph
+from secagg.errors import Malformed, SettingsError
+from secagg.packing import LARGEST_RING, SMALLEST_RING
+from secagg.wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
+
+NONCE_BYTES = 16
+MAX_DIM = 2**31
+MAX_APPLICATION = 64
+
+Scalar = bool | int | float | str | bytes
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The numbers of a round that a codec needs in order to plan its vector.
+
+    A released sum is over at least `least` and at most `most` clients, `colluders` of whom may
+    work with the server.
+    """
+
+    n: int
+    drops: int
+    colluders: int
+    groups: int = 1
+
+    @property
+    def least(self) -> int:
+        return self.n // self.groups - self.drops
+
+    @property
+    def most(self) -> int:
+        return -(-self.n // self.groups)
+
+
+def majority(n: int, colluders: int) -> int:
+    """Smallest threshold or quorum among n of whom `colluders` answer twice."""
+    return (n + colluders) // 2 + 1
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """One round, as hashed and signed. `cohort` ascends; `drops` counts per group.
+
+    `application` is what the application commits to (clip, scale, noise, ...): it is covered by
+    the hash and is for the device's guard and codec to judge. `broadcast` is the hash of the
+    content of the train message, or empty when the keys were exchanged before it was known;
+    either way the hash of what a device really received goes into its masks and its signature.
+    """
+
+    run: int
+    round: int
+    nonce: bytes
+    cohort: tuple[int, ...]
+    degree: int
+    threshold: int
+    quorum: int
+    drops: int
+    colluders: int
+    groups: int
+    consistency: bool
+    dim: int
+    bits: int
+    broadcast: bytes
+    application: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_fields()
+        self._check_rules()
+
+    @property
+    def n(self) -> int:
+        return len(self.cohort)
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.n, self.drops, self.colluders, self.groups)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every client of a sum exchanges masks with every other."""
+        return self.groups > 1 or self.degree == self.n - 1
+
+    def threshold_of(self, members: int) -> int:
+        """Share threshold in a group of this many clients."""
+        return self.threshold if self.groups == 1 else majority(members, self.colluders)
+
+    def quorum_of(self, members: int) -> int:
+        return self.quorum if self.groups == 1 else majority(members, self.colluders)
+
+    def index(self, node: int) -> int | None:
+        return self._places.get(node)
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {node: place for place, node in enumerate(self.cohort)}
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(b"secagg/1 settings" + self.encoded).digest()
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The canonical encoding, which is also the request of the first stage."""
+        out = Writer(Kind.ADVERTISE_REQUEST).u64(self.run).u64(self.round).raw(self.nonce)
+        out.u32(self.n).raw(struct.pack(f"<{self.n}Q", *self.cohort))
+        for number in (self.degree, self.threshold, self.quorum, self.drops, self.colluders):
+            out.u32(number)
+        out.u32(self.groups).u8(self.consistency).u32(self.dim).u8(self.bits)
+        out.blob(self.broadcast).u8(len(self.application))
+        for key in sorted(self.application):
+            out.blob(key.encode())
+            _put_scalar(out, self.application[key])
+        return out.done()
+
+    @classmethod
+    @lru_cache(maxsize=4)  # a process that simulates many devices decodes the same bytes for each
+    def decode(cls, data: bytes) -> RoundSettings:
+        """Settings from bytes; raises Malformed or, if a rule is broken, SettingsError."""
+        reader = Reader(data, Kind.ADVERTISE_REQUEST)
+        run, round_, nonce = reader.u64(), reader.u64(), reader.raw(NONCE_BYTES)
+        n = reader.u32()
+        cohort = struct.unpack(f"<{n}Q", reader.view(8 * n))
+        degree, threshold, quorum, drops, colluders, groups = (reader.u32() for _ in range(6))
+        consistency = reader.u8()
+        if consistency > 1:
+            raise Malformed("A flag is neither 0 nor 1.")
+        dim, bits, broadcast = reader.u32(), reader.u8(), reader.blob()
+        application: dict[str, Scalar] = {}
+        last = ""
+        for _ in range(reader.u8()):
+            try:
+                key = reader.blob().decode()
+            except UnicodeDecodeError as error:
+                raise Malformed("A name is not text.") from error
+            if application and key <= last:
+                raise Malformed("The names of the application are not in order.")
+            application[key] = _get_scalar(reader)
+            last = key
+        reader.end()
+        return cls(
+            run, round_, nonce, cohort, degree, threshold, quorum, drops, colluders, groups,
+            bool(consistency), dim, bits, broadcast, application,
+        )  # fmt: skip
+
+    def _check_fields(self) -> None:
+        if not all(0 <= number < 2**64 for number in (self.run, self.round, *self.cohort)):
+            raise SettingsError("The run, the round and the node ids are 64-bit numbers.")
+        if not 2 <= self.n <= MAX_MEMBERS:
+            raise SettingsError(f"A cohort has 2 to {MAX_MEMBERS} clients, not {self.n}.")
+        if any(a >= b for a, b in zip(self.cohort, self.cohort[1:], strict=False)):
+            raise SettingsError("The cohort's ids are not distinct and ascending.")
+        if len(self.nonce) != NONCE_BYTES or len(self.broadcast) not in (0, HASH_BYTES):
+            raise SettingsError("The nonce or the hash of the broadcast has a wrong length.")
+        if not 1 <= self.dim < MAX_DIM:
+            raise SettingsError(f"A vector has 1 to {MAX_DIM - 1} coordinates, not {self.dim}.")
+        if not SMALLEST_RING <= self.bits <= LARGEST_RING:
+            raise SettingsError(f"A ring has 16 to 64 bits, not {self.bits}.")
+        if len(self.application) > MAX_APPLICATION:
+            raise SettingsError(f"The application commits to at most {MAX_APPLICATION} values.")
+
+    def _check_rules(self) -> None:
+        if min(self.drops, self.colluders) < 0 or not 1 <= self.groups <= self.n // 2:
+            raise SettingsError(
+                "Drops and colluders are counts, and a group has 2 clients at least."
+            )
+        sizes = self.sizes
+        if sizes.least < majority(sizes.most, self.colluders):
+            raise SettingsError(
+                f"{sizes.most} clients with {self.drops} drops and {self.colluders} colluders cannot "
+                f"finish: at least {majority(sizes.most, self.colluders)} must stay, so tolerate "
+                "fewer drops or colluders, or take a larger cohort."
+            )
+        if self.groups > 1:
+            if sizes.most > graph.COMPLETE_UP_TO:
+                raise SettingsError("A group has at most 128 clients: ask for more groups.")
+            need_threshold = need_quorum = majority(sizes.most, self.colluders)
+            if self.degree != sizes.most - 1:
+                raise SettingsError("A group is a complete graph: its degree is its size less one.")
+        elif self.degree == self.n - 1:
+            need_threshold = need_quorum = majority(self.n, self.colluders)
+        else:
+            need_quorum = majority(self.n, self.colluders)
+            need_threshold = self._ring_threshold()
+        if self.threshold < need_threshold or self.quorum < need_quorum:
+            raise SettingsError(
+                f"The threshold {self.threshold} and the quorum {self.quorum} are below the rule's "
+                f"{need_threshold} and {need_quorum}."
+            )
+        if sizes.least < max(self.threshold, self.quorum):
+            raise SettingsError(
+                f"The threshold {self.threshold} or the quorum {self.quorum} is above the "
+                f"{sizes.least} clients that stay in the worst case."
+            )
+
+    def _ring_threshold(self) -> int:
+        if self.n <= graph.COMPLETE_UP_TO:
+            raise SettingsError("Up to 128 clients the graph is complete: set the degree to n - 1.")
+        if self.degree % 2 or not 0 < self.degree < self.n:
+            raise SettingsError("A ring's degree is even and smaller than the cohort.")
+        least, _ = graph.ring_parameters(self.n, self.colluders, self.drops)
+        if self.degree < least:
+            raise SettingsError(f"The ring's degree {self.degree} is below the rule's {least}.")
+        return graph.threshold_range(self.n, self.degree, self.colluders, self.drops)[0]
+
+
+def _put_scalar(out: Writer, value: Scalar) -> None:
+    # bool first: it is an int to Python.
+    if isinstance(value, bool):
+        out.u8(0).u8(value)
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise SettingsError("A whole number of the application does not fit 64 bits.")
+        out.u8(1).raw(struct.pack("<q", value))
+    elif isinstance(value, float):
+        out.u8(2).raw(struct.pack("<d", value))
+    elif isinstance(value, str):
+        out.u8(3).blob(value.encode())
+    else:
+        out.u8(4).blob(value)
+
+
+def _get_scalar(reader: Reader) -> Scalar:
+    match reader.u8():
+        case 0:
+            flag = reader.u8()
+            if flag > 1:
+                raise Malformed("A flag is neither 0 nor 1.")
+            return bool(flag)
+        case 1:
+            return int(struct.unpack("<q", reader.view(8))[0])
+        case 2:
+            return float(struct.unpack("<d", reader.view(8))[0])
+        case 3:
+            try:
+                return reader.blob().decode()
+            except UnicodeDecodeError as error:
+                raise Malformed("A text of the application is not text.") from error
+        case 4:
+            return reader.blob()
+        case _:
+            raise Malformed("A value of the application has an unknown type.")

@@ -1,0 +1,131 @@
+"""What a device remembers between messages, as bytes for Flower's `Context.state`.
+
+A node runs a new process for every message, so the state is the only memory. It holds at most two
+rounds: one whose vector has left, and the next one, whose keys may be exchanged ahead. Secrets
+are dropped as soon as the protocol no longer needs them: the keys and the seed when the vector
+leaves, the rest with the round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from secagg.errors import Malformed, Refusal
+from secagg.keys import PUBLIC_BYTES, SHARES_BYTES
+from secagg.settings import RoundSettings
+from secagg.wire import HASH_BYTES, Kind, Reader, Writer
+
+PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares
+
+
+class Stage(IntEnum):
+    """The last step that a device took in a round."""
+
+    ADVERTISED = 1
+    SHARED = 2
+    MASKED = 3
+    SIGNED = 4
+
+
+@dataclass
+class Session:
+    """One open round. Tables are by position in the cohort."""
+
+    settings: RoundSettings
+    stage: Stage
+    private_c: bytes = b""
+    private_s: bytes = b""
+    seed: bytes = b""
+    context: bytes = b""
+    members: tuple[int, ...] = ()
+    peers: dict[int, bytes] = field(default_factory=dict)
+    broadcast: bytes = b""
+    alive: tuple[int, ...] = ()
+    shares: dict[int, bytes] = field(default_factory=dict)
+    signed: bytes = b""
+
+    def encode(self) -> bytes:
+        n = self.settings.n
+        out = Writer(Kind.STATE).blob(self.settings.encoded).u8(self.stage)
+        for secret in (self.private_c, self.private_s, self.seed, self.context):
+            out.blob(secret)
+        out.members(n, self.members).table(n, self.peers).blob(self.broadcast)
+        return out.members(n, self.alive).table(n, self.shares).blob(self.signed).done()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Session:
+        reader = Reader(data, Kind.STATE)
+        settings = RoundSettings.decode(reader.blob())
+        n = settings.n
+        try:
+            stage = Stage(reader.u8())
+        except ValueError as error:
+            raise Malformed("The device's state is damaged.") from error
+        session = cls(
+            settings,
+            stage,
+            private_c=reader.blob(),
+            private_s=reader.blob(),
+            seed=reader.blob(),
+            context=reader.blob(),
+            members=reader.members(n),
+            peers=reader.table(n, PEER_BYTES),
+            broadcast=reader.blob(),
+            alive=reader.members(n),
+            shares=reader.table(n, SHARES_BYTES),
+            signed=reader.blob(),
+        )
+        reader.end()
+        return session
+
+
+@dataclass
+class DeviceState:
+    """The highest round seen in this run, and the open rounds by the hash of their settings."""
+
+    last_round: int = -1
+    sessions: dict[bytes, Session] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        out = Writer(Kind.STATE).u64(self.last_round + 1).u8(len(self.sessions))
+        for digest, session in self.sessions.items():
+            out.raw(digest).blob(session.encode())
+        return out.done()
+
+    @classmethod
+    def decode(cls, data: bytes) -> DeviceState:
+        if not data:
+            return cls()
+        reader = Reader(data, Kind.STATE)
+        state = cls(last_round=reader.u64() - 1)
+        for _ in range(reader.u8()):
+            digest = reader.raw(HASH_BYTES)
+            state.sessions[digest] = Session.decode(reader.blob())
+        reader.end()
+        return state
+
+    def open(self, session: Session) -> None:
+        """Start a round; rounds whose vector never left are forgotten, and at most one other stays."""
+        waiting = [
+            (digest, other)
+            for digest, other in self.sessions.items()
+            if other.stage >= Stage.MASKED
+        ]
+        self.sessions = dict(waiting[-1:])
+        self.sessions[session.settings.digest] = session
+        self.last_round = session.settings.round
+
+    def at(self, digest: bytes, *stages: Stage) -> Session:
+        """The round that a request is about, which must have taken exactly the step before."""
+        session = self.sessions.get(digest)
+        if session is None:
+            raise Refusal(
+                "The request is about a round that this device does not know or has ended."
+            )
+        if session.stage not in stages:
+            raise Refusal(
+                f"Round {session.settings.round} has reached the step {session.stage.name.lower()} "
+                "on this device: the request is out of order or repeated."
+            )
+        return session

@@ -1,0 +1,137 @@
+"""A strict binary codec: every byte has one meaning, every length is bounded by the bytes that
+are there.
+
+A message is a kind, the hash of the round that it belongs to, and sets or tables over the cohort.
+A set is a bitmap; a table is a set with one item of fixed width per member. Decoding accepts
+exactly what encoding makes (canonical), never allocates more than a small multiple of its input,
+and raises `Malformed` for anything else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+import numpy as np
+
+from secagg.errors import Malformed
+
+HASH_BYTES = 32
+MAX_MEMBERS = 100_000
+
+
+class Kind(IntEnum):
+    ADVERTISE_REQUEST = 1
+    ADVERTISE_REPLY = 2
+    SHARE_REQUEST = 3
+    SHARE_REPLY = 4
+    MASK_REQUEST = 5
+    MASK_REPLY = 6
+    SIGN_REQUEST = 7
+    SIGN_REPLY = 8
+    UNMASK_REQUEST = 9
+    UNMASK_REPLY = 10
+    STATE = 11
+
+
+class Writer:
+    """Collects the parts of a message."""
+
+    def __init__(self, kind: Kind, digest: bytes = b"") -> None:
+        self._parts: list[bytes] = [bytes([kind]), digest]
+
+    def raw(self, data: bytes) -> Writer:
+        self._parts.append(data)
+        return self
+
+    def u8(self, value: int) -> Writer:
+        return self.raw(struct.pack("<B", value))
+
+    def u32(self, value: int) -> Writer:
+        return self.raw(struct.pack("<I", value))
+
+    def u64(self, value: int) -> Writer:
+        return self.raw(struct.pack("<Q", value))
+
+    def blob(self, data: bytes) -> Writer:
+        return self.u32(len(data)).raw(data)
+
+    def members(self, n: int, indices: Iterable[int]) -> Writer:
+        return self.u32(n).raw(bitmap(n, indices))
+
+    def table(self, n: int, items: Mapping[int, bytes]) -> Writer:
+        self.members(n, items)
+        return self.raw(b"".join(items[index] for index in sorted(items)))
+
+    def done(self) -> bytes:
+        return b"".join(self._parts)
+
+
+class Reader:
+    """Takes a message apart and notices every byte too few or too many."""
+
+    def __init__(self, data: bytes, kind: Kind) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+        if self.u8() != kind:
+            raise Malformed(f"The message is not of the kind {kind.name}.")
+
+    def raw(self, size: int) -> bytes:
+        return bytes(self.view(size))
+
+    def view(self, size: int) -> memoryview:
+        if size > len(self._data) - self._at:
+            raise Malformed("The message is too short.")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def u8(self) -> int:
+        return self.view(1)[0]
+
+    def u32(self) -> int:
+        return int(struct.unpack("<I", self.view(4))[0])
+
+    def u64(self) -> int:
+        return int(struct.unpack("<Q", self.view(8))[0])
+
+    def blob(self) -> bytes:
+        return self.raw(self.u32())
+
+    def rest(self) -> memoryview:
+        return self.view(len(self._data) - self._at)
+
+    def members(self, n: int) -> tuple[int, ...]:
+        """A set over a cohort that has exactly n members, ascending."""
+        if self.u32() != n:
+            raise Malformed("A set is over a cohort of another size.")
+        packed = np.frombuffer(self.view((n + 7) // 8), dtype=np.uint8)
+        indices = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+        if len(indices) and indices[-1] >= n:
+            raise Malformed("A set holds members outside the cohort.")
+        return tuple(indices.tolist())
+
+    def table(self, n: int, width: int) -> dict[int, bytes]:
+        indices = self.members(n)
+        items = self.raw(width * len(indices))
+        return {
+            index: items[width * place : width * (place + 1)] for place, index in enumerate(indices)
+        }
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise Malformed("The message is too long.")
+
+
+def bitmap(n: int, indices: Iterable[int]) -> bytes:
+    """The set as n bits, lowest index first, padded with zeros."""
+    flags = np.zeros(n, dtype=np.uint8)
+    flags[list(indices)] = 1
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def digest_of(data: bytes) -> bytes:
+    """The hash in a message's head, by which a device finds the round it belongs to."""
+    if len(data) < 1 + HASH_BYTES:
+        raise Malformed("The message is too short.")
+    return bytes(data[1 : 1 + HASH_BYTES])

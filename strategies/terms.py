@@ -1,0 +1,89 @@
+"""The terms of a round: how a device must bound and blur what it sends. Made by the server, judged and kept by the device.
+
+Without integers (`GaussianTerms`) for servers that are trusted with real numbers; with them (`RingTerms`) wherever vectors are
+summed under masks. Both say how much noise a sum of so many devices carries, and what seeing it releases.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from privacy import release
+from privacy.encoding_plan import EncodingPlan
+from privacy.release import Adversary, Release
+
+Scalar = bool | int | float | str | bytes
+
+
+@dataclass(frozen=True)
+class GaussianTerms:
+    """L2 clip per unit (None: no bound), and the standard deviation of the noise that this device adds to every coordinate.
+
+    `noise_multiplier` is that of the sum over `survivors`, the fewest with which a round is applied.
+    """
+
+    clip: float | None
+    noise_multiplier: float
+    survivors: int
+
+    @property
+    def noise_std(self) -> float:
+        return (
+            0.0
+            if self.clip is None
+            else self.clip * self.noise_multiplier / math.sqrt(self.survivors)
+        )
+
+    def sum_std(self, clients: int) -> float:
+        """Standard deviation of the noise in each coordinate of a sum over so many devices."""
+        return self.noise_std * math.sqrt(clients)
+
+    def release(
+        self, clients: int, sampling: release.Sampling, unit: release.Unit, adversary: Adversary
+    ) -> Release:
+        """What a sum over so many devices shows (one device: its own upload)."""
+        mechanism = release.Gaussian(self.noise_multiplier * math.sqrt(clients / self.survivors))
+        return Release(mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary)
+
+    def to_record(self) -> dict[str, Scalar]:
+        record: dict[str, Scalar] = {
+            "noise": "gaussian",
+            "noise-multiplier": self.noise_multiplier,
+            "survivors": self.survivors,
+        }
+        return record if self.clip is None else {**record, "clip": self.clip}
+
+
+@dataclass(frozen=True)
+class RingTerms:
+    """Clip, round, exact Skellam noise, reduce modulo 2^b, as the encoding plan says."""
+
+    plan: EncodingPlan
+
+    def sum_std(self, clients: int) -> float:
+        return self.plan.noise_std(clients)
+
+    def release(
+        self, clients: int, sampling: release.Sampling, unit: release.Unit, adversary: Adversary
+    ) -> Release:
+        variance = float(self.plan.noise_variance(clients, adversary.colluders))
+        mechanism = release.Skellam(variance, self.plan.l2_sensitivity, self.plan.l1_sensitivity)
+        return Release(mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary)
+
+    def to_record(self) -> dict[str, Scalar]:
+        return {"noise": "skellam", **asdict(self.plan)}
+
+
+Terms = GaussianTerms | RingTerms
+
+
+def terms_from_record(record: Mapping[str, Scalar]) -> Terms:
+    """The inverse of `to_record`."""
+    if record["noise"] == "gaussian":
+        return GaussianTerms(
+            record.get("clip"),  # type: ignore[arg-type]
+            float(record["noise-multiplier"]),
+            int(record["survivors"]),
+        )
+    fields = {key: value for key, value in record.items() if key != "noise"}
+    return RingTerms(EncodingPlan(**fields))  # type: ignore[arg-type]

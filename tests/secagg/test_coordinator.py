@@ -1,0 +1,226 @@
+"""The sum is exact whatever drops out, and below the limits nothing is revealed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.coordinator import Coordinator, Step
+from secagg.errors import Aborted
+from secagg.guard import SimulationRoster
+from secagg.settings import RoundSettings
+
+STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
+Build = Callable[..., Any]
+
+
+def check(devices: Any, drops: dict[Step, list[int]]) -> None:
+    coordinator = devices.run(drops)
+    assert coordinator.sums
+    for result in coordinator.sums:
+        np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
+    late = {*drops.get(Step.SIGN, ()), *drops.get(Step.UNMASK, ())}
+    early = {i for step in STAGES[:3] for i in drops.get(step, ())}
+    included = {i for result in coordinator.sums for i in result.survivors}
+    assert included == set(devices.settings.cohort) - early
+    assert late <= included
+    assert set(coordinator.lost) == early | late
+    # Nothing of the round stays in the state of a device that took part to the end.
+    for node in included - late:
+        assert len(devices.states[node]) < 20
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "options", "drops"),
+    [
+        ("two clients", 2, {}, {}),
+        ("three, one never answers", 3, {"drops": 1}, {0: 1}),
+        ("three, one stops before its shares", 3, {"drops": 1}, {1: 1}),
+        ("three, one stops before its vector", 3, {"drops": 1}, {2: 1}),
+        ("three, one stops before it signs", 3, {"drops": 1}, {3: 1}),
+        ("three, one stops before it reveals", 3, {"drops": 1}, {4: 1}),
+        ("ten, down to the threshold before vectors", 10, {"drops": 4}, {2: 4}),
+        ("ten, down to the threshold at each stage", 10, {"drops": 4}, {0: 1, 1: 1, 2: 1, 3: 1}),
+        ("ten, down to the quorum after vectors", 10, {"drops": 0}, {3: 4}),
+        ("ten, down to the threshold at the end", 10, {"drops": 0}, {4: 4}),
+        ("colluders raise the threshold", 12, {"drops": 2, "colluders": 4}, {1: 1, 2: 1}),
+        ("odd ring of 17 bits", 7, {"bits": 17, "drops": 2}, {2: 2}),
+        ("small ring of 16 bits", 7, {"bits": 16, "drops": 2}, {1: 2}),
+        ("large ring of 64 bits", 7, {"bits": 64, "drops": 2}, {2: 1, 4: 1}),
+        ("semi-honest, four trips", 9, {"consistency": False, "drops": 2}, {0: 1, 2: 1}),
+        ("the last complete graph", 128, {"dim": 3}, {2: 5, 4: 3}),
+        ("the first ring", 129, {"dim": 3}, {0: 2, 1: 2, 2: 4, 3: 2, 4: 2}),
+        ("a ring of 300", 300, {"dim": 3, "drops": 0.05, "colluders": 0.1}, {1: 5, 2: 10}),
+        ("three groups", 30, {"groups": 3, "drops": 2}, {2: 2}),
+        ("seven groups of odd sizes", 31, {"groups": 7, "drops": 1}, {1: 1}),
+    ],
+)  # fmt: skip
+def test_named_rounds_are_exact(
+    name: str, n: int, options: dict[str, Any], drops: dict[int, int], fleet: Build
+) -> None:
+    devices = fleet(n, seed=n, **options)
+    ids = iter(devices.settings.cohort[1::2] + devices.settings.cohort[::2])
+    check(devices, {Step(stage): [next(ids) for _ in range(many)] for stage, many in drops.items()})
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_pattern_of_tolerated_drops_is_exact(data: st.DataObject, fleet: Build) -> None:
+    n = data.draw(st.integers(2, 24))
+    colluders = data.draw(st.integers(0, max(0, n // 4 - 1)))
+    most = n - ((n + colluders) // 2 + 1)
+    drops = data.draw(st.integers(0, most))
+    devices = fleet(
+        n,
+        seed=data.draw(st.integers(0, 2**32)),
+        drops=drops,
+        colluders=colluders,
+        bits=data.draw(st.integers(16, 64)),
+        dim=data.draw(st.integers(1, 70)),
+        consistency=data.draw(st.booleans()),
+    )
+    order = data.draw(st.permutations(devices.settings.cohort))
+    early = data.draw(st.integers(0, drops))
+    gone: dict[Step, list[int]] = {}
+    for node in order[:early]:
+        gone.setdefault(data.draw(st.sampled_from(STAGES[:3])), []).append(node)
+    # After the vectors, everyone down to the threshold may still leave.
+    later = [Step.SIGN, Step.UNMASK] if devices.settings.consistency else [Step.UNMASK]
+    for node in order[early : data.draw(st.integers(early, most))]:
+        gone.setdefault(data.draw(st.sampled_from(later)), []).append(node)
+    check(devices, gone)
+
+
+@settings(max_examples=6, deadline=None)
+@given(n=st.integers(129, 300), seed=st.integers(0, 2**32), data=st.data())
+def test_large_rings_are_exact(n: int, seed: int, data: st.DataObject, fleet: Build) -> None:
+    devices = fleet(n, seed=seed, dim=2, drops=0.05, bits=data.draw(st.integers(16, 64)))
+    order = data.draw(st.permutations(devices.settings.cohort))
+    gone: dict[Step, list[int]] = {}
+    for node in order[: devices.settings.drops]:
+        gone.setdefault(data.draw(st.sampled_from(STAGES)), []).append(node)
+    check(devices, gone)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("consistency", [True, False])
+def test_one_drop_too_many_aborts(stage: Step, consistency: bool, fleet: Build) -> None:
+    if stage is Step.SIGN and not consistency:
+        stage = Step.UNMASK
+    devices = fleet(9, drops=2, consistency=consistency)
+    too_many = 3 if stage <= Step.MASK else 9 - 5 + 1
+    gone = list(devices.settings.cohort[:too_many])
+    with pytest.raises(Aborted) as caught:
+        devices.run({stage: gone})
+    assert caught.value.stage == stage.name.lower()
+    assert set(caught.value.missing) == set(gone)
+    if stage < Step.UNMASK:
+        assert not any(step is Step.UNMASK for step, _ in devices.requests)
+
+
+def test_a_group_below_its_limit_stops_the_round_before_anything_is_revealed(fleet: Build) -> None:
+    devices = fleet(20, groups=2, drops=1)
+    coordinator = devices.run(until=Step.MASK)
+    first = coordinator._groups[0].members
+    gone = [devices.settings.cohort[i] for i in first[:2]]
+    with pytest.raises(Aborted):
+        devices.stage(coordinator, gone)
+    assert not any(step in (Step.SIGN, Step.UNMASK) for step, _ in devices.requests)
+
+
+def test_garbage_from_one_client_loses_only_that_client(fleet: Build) -> None:
+    devices = fleet(8, drops=2)
+    liar = devices.settings.cohort[3]
+    coordinator = Coordinator(devices.settings, SimulationRoster())
+    coordinator.bind(devices.settings.broadcast)
+    for node, request in coordinator.requests().items():
+        answer = devices.answer(Step.ADVERTISE, node, request)
+        coordinator.receive(node, os.urandom(161) if node == liar else answer)
+    coordinator.close()
+    while coordinator.step is not Step.DONE:
+        devices.stage(coordinator)
+    assert list(coordinator.lost) == [liar]
+    result = coordinator.sums[0]
+    np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
+
+
+def test_a_wrong_signature_is_found_by_a_server_with_a_roster(fleet: Build) -> None:
+    devices = fleet(8, drops=2)
+    coordinator = devices.run(until=Step.SIGN)
+    for node, request in coordinator.requests().items():
+        reply = devices.answer(Step.SIGN, node, request)
+        if node == devices.settings.cohort[0]:
+            reply = reply[:-1] + bytes([reply[-1] ^ 1])
+        coordinator.receive(node, reply)
+    coordinator.close()
+    assert "does not verify" in coordinator.lost[devices.settings.cohort[0]]
+    devices.stage(coordinator)
+    np.testing.assert_array_equal(
+        coordinator.sums[0].total, devices.expected(devices.settings.cohort)
+    )
+
+
+@pytest.mark.parametrize("owner_dropped", [True, False])
+def test_a_wrong_share_stops_the_round_instead_of_a_wrong_sum(
+    owner_dropped: bool, fleet: Build
+) -> None:
+    devices = fleet(6, drops=1)
+    dead = devices.settings.cohort[:1] if owner_dropped else ()
+    coordinator = devices.run({Step.MASK: dead}, until=Step.UNMASK)
+    for number, (node, request) in enumerate(coordinator.requests().items()):
+        reply = bytearray(devices.answer(Step.UNMASK, node, request))
+        if number == 0:
+            # The first share after the head and the set is that of the first client.
+            reply[1 + 32 + 4 + 1 + 32] ^= 1
+        coordinator.receive(node, bytes(reply))
+    with pytest.raises(Aborted, match="shares of node 1000 do not give"):
+        coordinator.close()
+
+
+def test_answers_out_of_turn_are_ignored(fleet: Build) -> None:
+    devices = fleet(4, drops=1)
+    coordinator = devices.run(until=Step.SIGN)
+    node = devices.settings.cohort[0]
+    total = coordinator._groups[0].total.copy()
+    coordinator.receive(999, b"unknown node")
+    coordinator.receive(node, devices.replies[Step.MASK, node])
+    np.testing.assert_array_equal(coordinator._groups[0].total, total)
+
+
+def test_a_vector_counts_once(fleet: Build) -> None:
+    devices = fleet(4, drops=0)
+    coordinator = devices.run(until=Step.MASK)
+    for node, request in coordinator.requests().items():
+        reply = devices.answer(Step.MASK, node, request)
+        coordinator.receive(node, reply)
+        coordinator.receive(node, reply)
+    coordinator.close()
+    while coordinator.step is not Step.DONE:
+        devices.stage(coordinator)
+    np.testing.assert_array_equal(
+        coordinator.sums[0].total, devices.expected(devices.settings.cohort)
+    )
+
+
+def test_groups_are_disjoint_even_and_depend_on_every_key(fleet: Build) -> None:
+    seen = set()
+    for seed in range(5):
+        devices = fleet(23, groups=4, drops=0, seed=seed)
+        coordinator = devices.run()
+        groups = [result.survivors for result in coordinator.sums]
+        assert sorted(i for group in groups for i in group) == list(devices.settings.cohort)
+        assert sorted(len(group) for group in groups) == [5, 6, 6, 6]
+        seen.add(tuple(groups))
+    assert len(seen) == 5
+
+
+def test_settings_reach_devices_unchanged(fleet: Build) -> None:
+    devices = fleet(3)
+    request = next(iter(Coordinator(devices.settings).requests().values()))
+    assert RoundSettings.decode(request) == devices.settings

@@ -1,0 +1,149 @@
+"""The plain codec: means in fixed point, exact to its scale, and refusals instead of clipping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.codec import Sum
+from secagg.errors import Refusal, SettingsError
+from secagg.fixed_point import FixedPoint
+from secagg.packing import reduce, ring_dtype
+from secagg.plan import SecAggPlan
+from secagg.settings import RoundSettings, Sizes
+
+
+def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:
+    arrays = ArrayRecord({"b": Array(np.array(values)), "a": Array(np.array([[1.0], [2.0]]))})
+    return RecordDict(
+        {"arrays": arrays, "metrics": MetricRecord({"num-examples": weight, **metrics})}
+    )
+
+
+def settings_for(codec: FixedPoint, like: RecordDict, n: int = 4) -> RoundSettings:
+    plan = SecAggPlan(drops=0)
+    vector = codec.plan(like, plan.sizes(n))
+    return plan.settings(1, 1, range(n), vector, b"")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    bits=st.sampled_from([32, 40, 64]),
+    n=st.integers(2, 30),
+    seed=st.integers(0, 2**32),
+    extreme=st.booleans(),
+)
+def test_the_mean_is_right_and_never_wraps(bits: int, n: int, seed: int, extreme: bool) -> None:
+    rng = np.random.default_rng(seed)
+    codec = FixedPoint(bits=bits, value_limit=4.0, weight_limit=100, metrics=("loss",))
+    sign = rng.choice([-1.0, 1.0])
+    replies = [
+        reply(
+            np.full(3, 4.0 * sign) if extreme else rng.uniform(-4, 4, 3),
+            weight=100 if extreme else int(rng.integers(1, 101)),
+            loss=1000.0 * sign if extreme else float(rng.uniform(-9, 9)),
+        )
+        for _ in range(n)
+    ]
+    chosen = settings_for(codec, replies[0], n)
+    total = np.zeros(chosen.dim, dtype=ring_dtype(bits))
+    for one in replies:
+        total += codec.encode(one, chosen)
+    decoded = codec.decode(Sum(reduce(total, bits), tuple(range(n))), chosen, replies[0])
+    weights = np.array([one["metrics"]["num-examples"] for one in replies], dtype=float)
+    values = np.array([one["arrays"]["b"].numpy() for one in replies])
+    mean = (weights[:, None] * values).sum(0) / weights.sum()
+    step = n / (codec._scales(chosen.sizes)[0] * weights.sum())  # every client rounds by half
+    np.testing.assert_allclose(decoded["arrays"]["b"].numpy(), mean, atol=step, rtol=1e-9)
+    assert list(decoded["arrays"]) == ["b", "a"]
+    assert decoded["metrics"]["num-examples"] == weights.sum()
+    losses = np.array([one["metrics"]["loss"] for one in replies])
+    step = n / (codec._scales(chosen.sizes)[1] * weights.sum())
+    assert decoded["metrics"]["loss"] == pytest.approx((weights @ losses) / weights.sum(), abs=step)
+
+
+def test_dtypes_and_shapes_of_the_broadcast_return() -> None:
+    codec = FixedPoint()
+    broadcast = RecordDict(
+        {
+            "model": ArrayRecord(
+                {
+                    "w": Array(np.ones((2, 3), dtype=np.float32)),
+                    "count": Array(np.array(5, dtype=np.int64)),
+                }
+            )
+        }
+    )
+    content = RecordDict(
+        {"model": broadcast["model"], "metrics": MetricRecord({"num-examples": 7})}
+    )
+    chosen = settings_for(codec, broadcast, 2)
+    total = codec.encode(content, chosen) + codec.encode(content, chosen)
+    decoded = codec.decode(Sum(total, (0, 1)), chosen, broadcast)
+    assert decoded["model"]["w"].numpy().dtype == np.float32
+    np.testing.assert_allclose(decoded["model"]["w"].numpy(), np.ones((2, 3)), atol=1e-3)
+    assert decoded["model"]["count"].numpy() == np.int64(5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (reply([5.0, 0, 0]), "value_limit"),
+        (reply([np.nan, 0, 0]), "value_limit"),
+        (reply([np.inf, 0, 0]), "value_limit"),
+        (reply([0.0, 0, 0], weight=101), "whole number up to 100"),
+        (reply([0.0, 0, 0], weight=-1), "whole number"),
+        (reply([0.0, 0, 0], weight=1.5), "whole number"),
+        (reply([0.0, 0, 0], weight=[1, 2]), "does not report"),
+        (reply([0.0, 0]), "other limits, metrics or arrays"),
+        (RecordDict({"arrays": ArrayRecord()}), "MetricRecord"),
+        (RecordDict({"metrics": MetricRecord({"num-examples": 1})}), "ArrayRecord"),
+    ],
+)
+def test_replies_outside_the_limits_are_refused(wrong: RecordDict, what: str) -> None:
+    codec = FixedPoint(value_limit=4.0, weight_limit=100)
+    chosen = settings_for(codec, reply([0.0, 0, 0]))
+    with pytest.raises(Refusal, match=what):
+        codec.encode(wrong, chosen)
+
+
+def test_a_server_with_other_limits_is_refused() -> None:
+    """The device's limits are its own: a server cannot raise them."""
+    mine, theirs = FixedPoint(value_limit=4.0), FixedPoint(value_limit=1e9, bits=64)
+    chosen = settings_for(theirs, reply([0.0, 0, 0]))
+    with pytest.raises(Refusal, match="other limits"):
+        mine.encode(reply([0.0, 0, 0]), chosen)
+
+
+def test_other_rings_than_the_devices_are_refused() -> None:
+    mine, theirs = FixedPoint(bits=32), FixedPoint(bits=64)
+    chosen = settings_for(theirs, reply([0.0, 0, 0]))
+    with pytest.raises(Refusal, match="bits"):
+        mine.encode(reply([0.0, 0, 0]), chosen)
+
+
+def test_a_ring_that_is_too_small_says_what_to_change() -> None:
+    with pytest.raises(SettingsError, match="raise bits or lower weight_limit"):
+        FixedPoint(bits=16, weight_limit=10_000).plan(reply([0.0]), Sizes(10, 0, 0))
+
+
+def test_no_examples_at_all_is_an_error() -> None:
+    codec = FixedPoint()
+    nothing = reply([0.0, 0, 0], weight=0)
+    chosen = settings_for(codec, nothing, 2)
+    total = codec.encode(nothing, chosen)
+    with pytest.raises(SettingsError, match="No survivor"):
+        codec.decode(Sum(total + total, (0, 1)), chosen, nothing)
+
+
+def test_limits_are_committed_in_the_settings() -> None:
+    content = reply([0.0, 0, 0])
+    one = settings_for(FixedPoint(value_limit=4.0), content)
+    two = replace(one, application=settings_for(FixedPoint(value_limit=5.0), content).application)
+    assert one.digest != two.digest

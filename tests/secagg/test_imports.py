@@ -1,0 +1,34 @@
+"""The package stands alone and starts fast."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import secagg
+
+ALLOWED = {"cryptography", "flwr", "numpy", "secagg"}
+FLOWER = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+
+
+def test_importing_secagg_does_not_import_torch() -> None:
+    code = "import sys, secagg; sys.exit('torch' in sys.modules)"
+    root = Path(secagg.__file__).parents[1]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_only_the_declared_packages_are_imported() -> None:
+    for path in Path(secagg.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                top = name.split(".")[0]
+                assert top in ALLOWED or top in sys.stdlib_module_names, f"{path.name}: {name}"
+                assert top != "flwr" or name in FLOWER, f"{path.name}: {name}"
+                assert name not in ("random", "pickle"), f"{path.name}: {name}"

@@ -1,0 +1,63 @@
+"""Packing keeps every vector of every ring, in no more bytes than the bits need."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import Malformed
+from secagg.packing import centred, pack, packed_size, reduce, ring_dtype, unpack
+
+
+@pytest.mark.parametrize("bits", range(16, 65))
+@pytest.mark.parametrize("dim", [1, 63, 64, 65, 200])
+def test_every_ring_round_trips(bits: int, dim: int) -> None:
+    rng = np.random.default_rng(bits * 1000 + dim)
+    vector = reduce(
+        rng.integers(0, 2**64 - 1, dim, dtype=np.uint64, endpoint=True).astype(ring_dtype(bits)),
+        bits,
+    )
+    vector[0] = (1 << bits) - 1
+    data = pack(vector, bits)
+    assert len(data) == (dim * bits + 7) // 8
+    np.testing.assert_array_equal(unpack(data, dim, bits), vector)
+
+
+@settings(max_examples=50, deadline=None)
+@given(bits=st.integers(16, 64), data=st.data())
+def test_packed_bits_are_the_numbers_in_order(bits: int, data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=70))
+    packed = pack(np.array(numbers, dtype=ring_dtype(bits)), bits)
+    whole = sum(number << (bits * place) for place, number in enumerate(numbers))
+    assert int.from_bytes(packed, "little") == whole
+
+
+def test_wrong_length_and_padding_are_malformed() -> None:
+    data = pack(np.arange(5, dtype="<u4"), 17)
+    with pytest.raises(Malformed):
+        unpack(data[:-1], 5, 17)
+    with pytest.raises(Malformed):
+        unpack(data + b"\0", 5, 17)
+    with pytest.raises(Malformed):
+        unpack(data[:-1] + b"\xff", 5, 17)
+
+
+@pytest.mark.parametrize("bits", [16, 17, 32, 40, 64])
+def test_centred_reads_twos_complement(bits: int) -> None:
+    half = 1 << (bits - 1)
+    values = [0, 1, -1, half - 1, -half]
+    ring = np.array([v % (1 << bits) for v in values], dtype=np.uint64).astype(ring_dtype(bits))
+    assert centred(ring, bits).tolist() == values
+
+
+def test_32_bits_take_4_bytes() -> None:
+    assert packed_size(10**6, 32) == 4 * 10**6
+    assert packed_size(10**6, 20) == 2_500_000
+
+
+@pytest.mark.parametrize("bits", [0, 15, 65])
+def test_other_rings_are_refused(bits: int) -> None:
+    with pytest.raises(ValueError, match="16 to 64"):
+        ring_dtype(bits)

@@ -1,0 +1,61 @@
+"""A thousand devices in one process: time and the server's memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secagg.coordinator import Coordinator, Step
+from secagg.guard import SimulationRoster
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("consistency", [True, False])
+def test_a_thousand_clients_with_5_percent_drops(
+    consistency: bool, fleet: Callable[..., Any]
+) -> None:
+    devices = fleet(1000, dim=1000, drops=0.05, colluders=0.2, consistency=consistency)
+    assert (devices.settings.degree, devices.settings.threshold) == (52, 37)
+    began = time.process_time()
+    coordinator = devices.run({Step.MASK: devices.settings.cohort[::20]})
+    seconds = time.process_time() - began
+    (result,) = coordinator.sums
+    assert len(result.survivors) == 950
+    np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
+    assert seconds < 60
+
+
+def test_the_servers_memory_does_not_grow_with_clients_times_dimensions(
+    fleet: Callable[..., Any],
+) -> None:
+    """40 clients of 200,000 numbers are 32 MB of vectors: the server holds a few of them."""
+    devices = fleet(40, dim=200_000, drops=2)
+    coordinator = devices.run(until=Step.MASK)
+    requests = coordinator.requests()
+    tracemalloc.start()
+    for node, request in requests.items():
+        devices.states[node], reply = b"", devices.answer(Step.MASK, node, request)
+        coordinator.receive(node, reply)
+        del reply
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 800_000
+
+
+def test_server_state_for_a_thousand_clients_is_small(fleet: Callable[..., Any]) -> None:
+    devices = fleet(300, dim=1000)
+    tracemalloc.start()
+    coordinator = Coordinator(devices.settings, SimulationRoster())
+    coordinator.bind(devices.settings.broadcast)
+    while coordinator.step is not Step.DONE:
+        devices.stage(coordinator)
+        devices.requests.clear()
+        devices.replies.clear()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak * (1000 / 300) < 1e9
