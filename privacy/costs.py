@@ -85,6 +85,12 @@ def _refuse_what_does_not_fit(release: Release) -> None:
         raise UnsupportedReleaseError(
             "the eavesdropper is the adversary of r_secret sketches only: state the server or the model."
         )
+    without_its_noise = isinstance(release.mechanism, Skellam) and release.unit is Unit.CLIENT
+    if without_its_noise and release.adjacency is Adjacency.ADD_OR_REMOVE:
+        # In k dimensions the two variances n mu and (n - 1) mu are told apart with a divergence of about k / (4 n^2).
+        raise UnsupportedReleaseError(
+            "devices bring the Skellam noise, so a client that is missing takes its noise along: state zero-out adjacency."
+        )
     if isinstance(release.sampling, FullPasses) and release.adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
             "a unit that is missing shifts others into other rounds of a pass: state zero-out adjacency for full passes."

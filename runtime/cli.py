@@ -22,7 +22,7 @@ def main() -> None:
     if any(argument.startswith("-") for argument in arguments):
         _hydra_main()  # sweeps (-m), --help, --cfg job, ...
         return
-    with _one_sentence():
+    with one_sentence():
         resume = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
         overrides = [a for a in arguments if not a.startswith("resume=")]
         if resume:
@@ -64,7 +64,7 @@ def _hydra_main() -> None:
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")
     def job(composed: DictConfig) -> None:
         hydra_config = HydraConfig.get()
-        with _one_sentence():
+        with one_sentence():
             run(
                 load(composed),
                 Path(hydra_config.runtime.output_dir),
@@ -75,7 +75,7 @@ def _hydra_main() -> None:
 
 
 @contextmanager
-def _one_sentence() -> Iterator[None]:
+def one_sentence() -> Iterator[None]:
     """Errors that a user can mend, as a sentence; all others keep their traceback."""
     from privacy.calibration import ImpossibleBudgetError
     from privacy.costs import UnsupportedReleaseError

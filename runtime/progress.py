@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from conf import Config
+from server.readable import duration, percent, size
 
 
 class ConsoleProgress:
@@ -60,7 +61,7 @@ class ConsoleProgress:
         self._accuracy = row["accuracy"] if row["accuracy"] is not None else self._accuracy
         dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""
         status = (
-            f"accuracy {percent(self._accuracy)}  epsilon {epsilons(row['epsilon'])}  "
+            f"accuracy {accuracy(self._accuracy)}  epsilon {epsilons(row['epsilon'])}  "
             f"up {size(row['uplink_bytes'])}  down {size(row['downlink_bytes'])}{dropped}"
         )
         self._progress.update(self._task, completed=row["round"], status=status)
@@ -75,31 +76,22 @@ class ConsoleProgress:
             self._console.print(summary["stopped"], highlight=False)
         table = Table(show_header=False)
         table.add_row("rounds", str(summary["rounds"]))
-        table.add_row("accuracy", percent(summary["accuracy"]))
+        table.add_row("accuracy", accuracy(summary["accuracy"]))
         for adversary, value in summary["epsilon"].items():
             told = "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
             table.add_row(f"epsilon against {adversary}", told)
         table.add_row("parameters", f"{summary['parameters']:,}")
         table.add_row("sent per client, whole run", size(summary["uplink_bytes"]))
         table.add_row("received per client, whole run", size(summary["downlink_bytes"]))
-        table.add_row("time", f"{summary['seconds']:.1f} s")
+        table.add_row("time", duration(summary["seconds"]))
         self._console.print(table)
         self._console.print(f"Report: {report}", soft_wrap=True, highlight=False)
 
 
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
+def accuracy(share: float | None) -> str:
+    return "-" if share is None else percent(share)
 
 
 def epsilons(spent: dict[str, float | None]) -> str:
     """`model/server`, the two adversaries."""
     return "/".join("∞" if value is None else f"{value:.2f}" for value in spent.values())
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} GB"

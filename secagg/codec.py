@@ -45,7 +45,8 @@ class Codec(Protocol):
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
         """Device: the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
 
-        Raises `Refusal` when the reply does not fit or `settings.application` is not acceptable.
+        Raises `Refusal` when the reply does not fit or `settings.application` is not acceptable;
+        the sentence goes to the server, so it must not quote the reply.
         """
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:

@@ -128,7 +128,10 @@ class Coordinator:
             return messages.mask_request(settings, group.alive, sealed)
         if self.step is Step.SIGN:
             return messages.sign_request(settings, group.survivors)
-        return messages.unmask_request(settings, group.survivors, self._signed(group))
+        # A quorum is enough: more signatures would only cost bytes and verifications.
+        quorum = settings.quorum_of(len(group.members))
+        signatures = dict(list(self._signed(group).items())[:quorum])
+        return messages.unmask_request(settings, group.survivors, signatures)
 
     def _signed(self, group: _Group) -> dict[int, bytes]:
         return {i: self._signatures[i] for i in group.survivors if i in self._signatures}

@@ -2,7 +2,8 @@
 
 The vector is [w * arrays, w * metrics, w], so the number of examples and the metrics are in the
 sum and nowhere else. Numbers are rounded to a scale at which the sum of the largest possible
-cohort cannot wrap around; a reply outside the limits is refused, never clipped silently.
+cohort cannot wrap around; a reply outside the limits is refused, never clipped silently; the refusal itself tells the server that
+a limit was passed, so choose limits that ordinary replies stay within.
 
 No differential privacy: the server learns the exact sum of the survivors. It hides single updates
 from the server, not what the mean itself gives away.
@@ -62,13 +63,13 @@ class FixedPoint:
             raise Refusal(f"The train handler does not report the number {missing[0]!r}.")
         weight = float(record[self.weight_key])  # type: ignore[arg-type]
         if not (0 <= weight <= self.weight_limit and weight.is_integer()):
-            raise Refusal(f"The weight {weight} is not a whole number up to {self.weight_limit}.")
+            raise Refusal(f"The weight is not a whole number up to {self.weight_limit}.")
         values = np.concatenate(
             [arrays[name].numpy().astype(np.float64).reshape(-1) for name in sorted(arrays)]
         )
         metrics = np.array([record[name] for name in self.metrics], dtype=np.float64)
-        _bounded(values, self.value_limit, "an array", "value_limit")
-        _bounded(metrics, self.metric_limit, "a metric", "metric_limit")
+        _bounded(values, self.value_limit, "the arrays", "value_limit")
+        _bounded(metrics, self.metric_limit, "the metrics", "metric_limit")
         value_scale, metric_scale = self._scales(settings.sizes)
         numbers = np.concatenate(
             [values * (weight * value_scale), metrics * (weight * metric_scale), [weight]]
@@ -144,9 +145,9 @@ def _only(records: Mapping[str, T], where: str, kind: str) -> T:
 
 
 def _bounded(values: NDArray[np.float64], limit: float, what: str, option: str) -> None:
-    largest = float(np.max(np.abs(values), initial=0.0))
-    if not largest <= limit:  # also when it is not a number
-        raise Refusal(f"The value {largest:g} of {what} is beyond {limit:g}: raise {option}.")
+    if not np.max(np.abs(values), initial=0.0) <= limit:  # also when it is not a number
+        # The sentence goes to the server: it names the limit, never the value.
+        raise Refusal(f"A number of {what} is beyond {limit:g}: raise {option} on both sides.")
 
 
 def _cast(values: NDArray[np.float64], dtype: str) -> NDArray[np.generic]:

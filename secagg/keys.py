@@ -2,14 +2,14 @@
 
 Every device draws two X25519 pairs per round and never uses them again: pair c encrypts shares,
 pair s seeds the pairwise masks. They are apart because a dropout makes its neighbours reveal s,
-while c must stay secret. Every derived key is bound to the round (`context`, a hash of its
-settings), to the purpose and to the ordered pair of nodes, and is used for one message or one
-mask, so that the nonces may be constant.
+while c must stay secret. Every derived key is bound to the round (`context`, a hash of its settings), to the purpose and
+to the ordered pair of nodes, and is used for one message or one mask.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 
 from cryptography.exceptions import InvalidTag
@@ -24,8 +24,8 @@ from secagg.shamir import SHARE_BYTES
 
 PUBLIC_BYTES = 32
 SHARES_BYTES = 2 * SHARE_BYTES  # a share of the self mask's seed and one of the key s
-SEALED_BYTES = SHARES_BYTES + 16
-_NONCE = bytes(12)
+_NONCE_BYTES = 12
+SEALED_BYTES = _NONCE_BYTES + SHARES_BYTES + 16
 
 
 def new_private() -> bytes:
@@ -83,15 +83,20 @@ def seed_commitment(seed: bytes, context: bytes, node: int) -> bytes:
 
 
 def seal(key: bytes, shares: bytes, context: bytes, sender: int, receiver: int) -> bytes:
-    """Encrypt the two shares of `sender` for `receiver`."""
+    """Encrypt the two shares of `sender` for `receiver`.
+
+    The key is used once, but a device whose state was rolled back could share twice under it: a
+    random nonce keeps even that safe.
+    """
     aad = context + struct.pack("<QQ", sender, receiver)
-    return ChaCha20Poly1305(key).encrypt(_NONCE, shares, aad)
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, shares, aad)
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes, sender: int, receiver: int) -> bytes:
     aad = context + struct.pack("<QQ", sender, receiver)
     try:
-        shares = ChaCha20Poly1305(key).decrypt(_NONCE, sealed, aad)
+        shares = ChaCha20Poly1305(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], aad)
     except InvalidTag as error:
         raise Refusal(f"The shares of node {sender} were altered or belong elsewhere.") from error
     if len(shares) != SHARES_BYTES:

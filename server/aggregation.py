@@ -10,15 +10,19 @@ from strategies.codec import RingCodec
 
 def aggregating(grid: Grid, config: Config) -> Grid:
     """A Grid whose train replies are what `config.secagg` lets the server see."""
-    settings = config.secagg
-    if isinstance(settings, NoSecAggConfig):
+    if isinstance(config.secagg, NoSecAggConfig):
         return grid
-    plan = SecAggPlan(
+    return SecAggGrid(grid, secagg_plan(config), RingCodec())
+
+
+def secagg_plan(config: Config) -> SecAggPlan:
+    """How rounds of secure aggregation are run."""
+    assert not isinstance(config.secagg, NoSecAggConfig)
+    return SecAggPlan(
         drops=config.clients.tolerated_dropouts,
-        colluders=settings.colluders,
-        consistency=settings.name == "pairwise",
-        merged=settings.merged,
-        stage_timeout=settings.stage_timeout,
+        colluders=config.secagg.colluders,
+        consistency=config.secagg.name == "pairwise",
+        merged=config.secagg.merged,
+        stage_timeout=config.secagg.stage_timeout,
         train_timeout=config.clients.timeout,
     )
-    return SecAggGrid(grid, plan, RingCodec())

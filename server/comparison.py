@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from server import plots
+from server import plots, readable
 from server.page import figure, text_of, write_page
 from server.plots import Axis, Level, Line
 from server.run_record import Run, at, number, read_run
@@ -60,10 +60,10 @@ def _comparison_figures(
     """Accuracy against what it costs. A run without that cost (no guarantee, so no epsilon) is a level line."""
     who, summed = "of whom the budget binds; dashed: no guarantee", "per client, summed over rounds"
     views: tuple[tuple[Axis, str, Callable[[Run], list[float | None]]], ...] = (
-        (Axis("epsilon", plots.plain), who, _spent),
+        (Axis("epsilon", readable.plain), who, _spent),
         (plots.ROUND, "", lambda run: [row["round"] for row in run.rows]),
-        (Axis("bytes up", plots.size), summed, _sent("uplink_bytes")),
-        (Axis("bytes up and down", plots.size), summed, _sent("uplink_bytes", "downlink_bytes")),
+        (Axis("bytes up", readable.size), summed, _sent("uplink_bytes")),
+        (Axis("bytes up and down", readable.size), summed, _sent("uplink_bytes", "downlink_bytes")),
     )
     for axis, note, costs in views:
         lines, levels = [], []
@@ -80,7 +80,7 @@ def _comparison_figures(
             continue
         log = axis is not plots.ROUND and plots.spread([line.x[-1] for line in lines], 5)
         ends = (
-            f"{line.label}: {plots.percent(line.y[-1])} at {axis.text(line.x[-1])}"
+            f"{line.label}: {readable.percent(line.y[-1])} at {axis.text(line.x[-1])}"
             for line in lines
         )
         title = f"Accuracy against {axis.label}"
@@ -172,10 +172,14 @@ def _table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         planned = number(run.config, "rounds") or 0
         missing = f" of {planned}" if planned > len(run.rows) else ""
         row = [name, run.setting("strategy.name"), run.setting("data.name")]
-        row += [text_of(run.last("epsilon", adversary), plots.plain) for adversary in adversaries]
-        row += [text_of(run.last("accuracy"), plots.percent), f"{len(run.rows)}{missing}"]
-        row += [plots.size(sum(run.series(key)[1])) for key in ("uplink_bytes", "downlink_bytes")]
-        row += [plots.duration(run.seconds())]
+        row += [
+            text_of(run.last("epsilon", adversary), readable.plain) for adversary in adversaries
+        ]
+        row += [text_of(run.last("accuracy"), readable.percent), f"{len(run.rows)}{missing}"]
+        row += [
+            readable.size(sum(run.series(key)[1])) for key in ("uplink_bytes", "downlink_bytes")
+        ]
+        row += [readable.duration(run.seconds())]
         row += [" ".join(f"{key}={value}" for key, value in settings.items())]
         rows.append(row)
     return headers, rows

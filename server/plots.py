@@ -20,6 +20,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from server.readable import plain
+
 # Middle tones, with a contrast of at least 3 to 1 on white and on near-black.
 COLORS = (
     "#3583d6",
@@ -60,7 +62,6 @@ _STYLE: dict[Any, Any] = {
 _LOCK = Lock()
 _SIZE = (5.4, 3.1)
 _MAX_BARS = 50
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
@@ -92,31 +93,6 @@ class Level:
     label: str
     y: float
     color: str = INK
-
-
-def plain(value: float) -> str:
-    """A number as short as it reads well."""
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def size(count: float) -> str:
-    """Bytes in decimal units, three digits."""
-    unit = 0
-    while abs(count) >= 999.5 and unit < len(_UNITS) - 1:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.3g} {_UNITS[unit]}"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 ROUND = Axis("round", plain, integer=True)

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from server import plots
+from server import plots, readable
 from server.comparison import compare, print_table, write_comparison
 from server.page import ReportError, figure, text_of, write_page
 from server.plots import Axis, Level, Line
@@ -72,21 +72,21 @@ def _banners(run: Run) -> str:
 def _tiles(run: Run) -> str:
     rounds, accuracies = run.series("accuracy")
     best = max(zip(accuracies, rounds, strict=True), default=None)
-    note = f"best {plots.percent(best[0])} in round {best[1]}" if best else "not evaluated"
-    tiles = [("Accuracy", text_of(run.last("accuracy"), plots.percent), note)]
+    note = f"best {readable.percent(best[0])} in round {best[1]}" if best else "not evaluated"
+    tiles = [("Accuracy", text_of(run.last("accuracy"), readable.percent), note)]
     for adversary in run.adversaries():
         spent = run.last("epsilon", adversary)
-        delta = text_of(run.last("delta"), plots.plain, "unknown")
+        delta = text_of(run.last("delta"), readable.plain, "unknown")
         note = "no guarantee" if spent is None else f"at delta {delta}"
-        tiles.append((f"Epsilon, {adversary}", text_of(spent, plots.plain), note))
+        tiles.append((f"Epsilon, {adversary}", text_of(spent, readable.plain), note))
     for title, key in (("Bytes up", "uplink_bytes"), ("Bytes down", "downlink_bytes")):
         values = run.series(key)[1]
         mean = sum(values) / max(len(values), 1)
-        note = f"per client and round; {plots.size(sum(values))} in all"
-        tiles.append((title, plots.size(mean), note))
-    pace = plots.duration(run.seconds() / max(len(run.rows), 1))
+        note = f"per client and round; {readable.size(sum(values))} in all"
+        tiles.append((title, readable.size(mean), note))
+    pace = readable.duration(run.seconds() / max(len(run.rows), 1))
     note = f"{len(run.rows)} rounds, {pace} each"
-    tiles.append(("Wall time", plots.duration(run.seconds()), note))
+    tiles.append(("Wall time", readable.duration(run.seconds()), note))
     cells = (
         f'<div class="tile"><dt>{escape(title)}</dt><dd>{value}<span>{escape(note)}</span></dd></div>'
         for title, value, note in tiles
@@ -101,14 +101,14 @@ def _guarantee(run: Run) -> str:
     )
     sentence = at(run.summary, "guarantee") or pending
     privacy = at(run.config, "privacy")
-    budget, clip = (text_of(number(privacy, key), plots.plain) for key in ("epsilon", "clip"))
+    budget, clip = (text_of(number(privacy, key), readable.plain) for key in ("epsilon", "clip"))
     multiplier = number({**(privacy or {}), **run.summary}, "noise_multiplier")
     facts = {
         "unit": run.setting("privacy.unit"),
         "budget": f"{budget} against {run.setting('privacy.against')}",
         "delta": run.setting("privacy.delta"),
         "clip": clip,
-        "noise multiplier": text_of(multiplier, plots.plain, "as the budget asks"),
+        "noise multiplier": text_of(multiplier, readable.plain, "as the budget asks"),
         "randomness": run.setting("privacy.randomness"),
     }
     settings = escape(" · ".join(f"{name}: {value}" for name, value in facts.items()))
@@ -118,25 +118,25 @@ def _guarantee(run: Run) -> str:
 def _figures(run: Run) -> Iterator[str]:
     """All pictures of a run for which it has numbers."""
     yield _curve(run, "accuracy", "Accuracy", "on the test set", plots.ACCURACY)
-    yield _curve(run, "loss", "Loss", "on the test set", Axis("loss", plots.plain))
+    yield _curve(run, "loss", "Loss", "on the test set", Axis("loss", readable.plain))
     budget = number(run.config, "privacy", "epsilon")
     levels = [Level(f"budget ({run.setting('privacy.against')})", budget)] if budget else []
     spent = {name: ("epsilon", name) for name in run.adversaries()}
-    axis = Axis("epsilon", plots.plain)
+    axis = Axis("epsilon", readable.plain)
     yield _curves(run, spent, "Epsilon", "spent so far, per adversary", axis, levels)
     sent = {"up": ("uplink_bytes",), "down": ("downlink_bytes",)}
-    axis = Axis("bytes", plots.size, from_zero=True)
+    axis = Axis("bytes", readable.size, from_zero=True)
     yield _curves(run, sent, "Traffic", "mean bytes per client and round", axis)
     yield _times(run)
-    axis = Axis("signal to noise", plots.plain)
+    axis = Axis("signal to noise", readable.plain)
     yield _curve(run, "snr", "Signal-to-noise", "of the sum of a round", axis)
-    axis = Axis("clients", plots.plain, integer=True, from_zero=True)
+    axis = Axis("clients", readable.plain, integer=True, from_zero=True)
     if len(set(run.series("clients")[1])) > 1:
         yield _curve(run, "clients", "Clients", "whose update arrived", axis)
     if any(run.series("dropped")[1]):
         yield _curve(run, "dropped", "Dropouts", "clients lost in a round", axis)
     for key in sorted({key for row in run.rows for key in row} - _COMMON_KEYS):
-        yield _curve(run, key, key, "", Axis(key, plots.plain))
+        yield _curve(run, key, key, "", Axis(key, readable.plain))
     counts = at(run.summary, "partition", "histogram")
     if counts and counts[0]:
         alt = f"Examples of {len(counts[0])} classes on each of {len(counts)} clients."
@@ -182,9 +182,9 @@ def _times(run: Run) -> str:
     )
     rest = np.maximum(whole - clients - update, 0)
     parts = {"clients": clients, "update": update, "rest (evaluation)": rest}
-    alt = f"A round takes {plots.duration(whole.mean())} in the mean."
+    alt = f"A round takes {readable.duration(whole.mean())} in the mean."
     rounds = [row["round"] for row in timed]
-    chart = plots.stacked_chart("time", alt, rounds, parts, Axis("seconds", plots.plain))
+    chart = plots.stacked_chart("time", alt, rounds, parts, Axis("seconds", readable.plain))
     return figure("Time", "per round", chart)
 
 

@@ -50,7 +50,7 @@ class MeteredGrid(Grid):
         # Serialising hashes every byte. The size depends on the shape only, so each shape is serialised once.
         shape = _shape(message.content)
         if shape not in self._sizes:
-            self._sizes[shape] = _serialised(message)
+            self._sizes[shape] = serialised_size(message)
         return self._sizes[shape]
 
     # ------------------------------------------------------------------ plain delegation
@@ -85,7 +85,7 @@ def _shape(content: RecordDict) -> tuple[object, ...]:
     return (*arrays, *((name, len(record.deflate())) for name, record in others))
 
 
-def _serialised(item: object) -> int:
+def serialised_size(item: object) -> int:
     """The length of an object and of all that it refers to, as they travel."""
     children = (item.children or {}).values()  # type: ignore[attr-defined]
-    return len(item.deflate()) + sum(map(_serialised, children))  # type: ignore[attr-defined]
+    return len(item.deflate()) + sum(map(serialised_size, children))  # type: ignore[attr-defined]

@@ -197,6 +197,21 @@ def test_shares_for_another_pair_do_not_open(fleet: Build) -> None:
         devices.answer(Step.MASK, one, request)
 
 
+def test_sharing_twice_from_one_state_does_not_repeat_a_nonce(fleet: Build) -> None:
+    """A state that was rolled back must not make two messages under one key and nonce."""
+    devices = fleet(3)
+    coordinator = devices.run(until=Step.SHARE)
+    node, request = next(iter(coordinator.requests().items()))
+    before = devices.states[node]
+    nonces = set()
+    for _ in range(2):
+        devices.states[node] = before
+        reply = devices.answer(Step.SHARE, node, request)
+        _, sealed = messages.read_share_reply(devices.settings, reply)
+        nonces |= {ciphertext[:12] for ciphertext in sealed.values()}
+    assert len(nonces) == 4
+
+
 # Replays.
 
 
@@ -403,7 +418,7 @@ def test_lists_with_strangers_or_without_oneself_are_refused(fleet: Build) -> No
     coordinator = devices.run({Step.SHARE: [absent]}, until=Step.MASK)
     settings, node = devices.settings, devices.settings.cohort[0]
     alive, sealed = messages.read_mask_request(settings, coordinator.requests()[node])
-    wrong = messages.mask_request(settings, [*alive, 8], {**sealed, 8: bytes(82)})
+    wrong = messages.mask_request(settings, [*alive, 8], {**sealed, 8: bytes(keys.SEALED_BYTES)})
     with pytest.raises(Refusal):
         devices.answer(Step.MASK, node, wrong)
     selfless = messages.mask_request(settings, alive[1:], sealed)

@@ -113,6 +113,20 @@ def test_replies_outside_the_limits_are_refused(wrong: RecordDict, what: str) ->
         codec.encode(wrong, chosen)
 
 
+def test_refusals_do_not_quote_the_data() -> None:
+    """The sentence travels to the server in the clear."""
+    codec = FixedPoint(value_limit=4.0, weight_limit=100, metrics=("loss",))
+    chosen = settings_for(codec, reply([0.0, 0, 0]))
+    for wrong in (
+        reply([7.25, 0, 0], loss=0.0),
+        reply([0.0, 0, 0], weight=725, loss=0.0),
+        reply([0.0, 0, 0], loss=7251.0),
+    ):
+        with pytest.raises(Refusal) as caught:
+            codec.encode(wrong, chosen)
+        assert "7" not in str(caught.value)
+
+
 def test_a_server_with_other_limits_is_refused() -> None:
     """The device's limits are its own: a server cannot raise them."""
     mine, theirs = FixedPoint(value_limit=4.0), FixedPoint(value_limit=1e9, bits=64)

@@ -86,6 +86,7 @@ def plain_mean(parts: Iterable[int]) -> float:
         (SecAggPlan(consistency=False), [4, 4, 4]),
         (SecAggPlan(merged=True), [5, 3, 3]),
         (SecAggPlan(merged=True, consistency=False), [4, 2, 2]),
+        (SecAggPlan(merged=True, groups=2, drops=0), [5, 3, 3]),
     ],
 )
 def test_fedavg_unchanged(plan: SecAggPlan, trips: list[int], in_process_grid: Open) -> None:

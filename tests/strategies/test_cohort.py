@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from scipy import stats
 
-from conf import compose
+from conf.schema import ClientsConfig, Sampling
 from runtime.local import LocalGrid
 from strategies.cohort import Cohorts, TooFewClients, meet
 
@@ -18,10 +18,15 @@ SCHEMES = ["fixed", "poisson", "passes"]
 
 
 def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> Cohorts:
-    config = compose(
-        [f"clients.total={total}", f"clients.per_round={per_round}", f"clients.sampling={scheme}"]
+    settings = ClientsConfig(
+        total=total,
+        per_round=per_round,
+        sampling=Sampling(scheme),
+        tolerated_dropouts=0.0,
+        retries=0,
+        timeout=1.0,
     )
-    return Cohorts(config.clients, key)
+    return Cohorts(settings, key)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

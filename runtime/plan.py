@@ -1,0 +1,41 @@
+"""The command `fedsketch-plan <overrides>`: what this configuration will do, without doing it."""
+
+import sys
+
+from conf.compose import compose_with_folder
+from runtime.cli import one_sentence
+from server.readable import size
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from server.plan import make_plan
+
+    with one_sentence():
+        config, folder = compose_with_folder(sys.argv[1:])
+        plan = make_plan(config)
+        figure = plan.save(folder)
+    console = Console()
+    console.print(plan.guarantee, soft_wrap=True, highlight=False)
+    table = Table(show_header=False)
+    table.add_row("rounds", str(plan.rounds))
+    table.add_row("parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}")
+    table.add_row("noise multiplier of the sum", f"{plan.noise_multiplier:.4g}")
+    for adversary, value in plan.epsilon.items():
+        told = "no guarantee" if value is None else f"{value:.4g} at delta {plan.delta:g}"
+        table.add_row(f"epsilon against {adversary}", told)
+    table.add_row("sent per client and round", size(plan.uplink_bytes))
+    table.add_row("received per client and round", size(plan.downlink_bytes))
+    if plan.ring_bits is not None:
+        table.add_row("ring", f"{plan.ring_bits} bits, scale {plan.scale:.6g}")
+        table.add_row(
+            "wraparound in a round", f"probability at most {plan.wraparound_probability:g}"
+        )
+    if plan.best_snr is not None:
+        table.add_row("signal to noise at best", f"{plan.best_snr:.3g}")
+    console.print(table)
+    console.print(f"Plan: {folder / 'plan.json'}", soft_wrap=True, highlight=False)
+    console.print(f"Epsilon over rounds: {figure}", soft_wrap=True, highlight=False)

@@ -1,0 +1,94 @@
+"""How many bytes a client of a round will send and receive: the round's messages, built as they will be and measured as they travel."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
+
+from conf import Config
+from conf.schema import NoSecAggConfig
+from secagg import RoundSettings, messages
+from secagg.broadcast import RECORD
+from secagg.identity import SIGNATURE_BYTES
+from secagg.keys import SEALED_BYTES
+from secagg.mod import VECTOR_KIND, VECTOR_RECORD
+from secagg.shamir import SHARE_BYTES
+from secagg.wire import HASH_BYTES
+from server.aggregation import secagg_plan
+from server.traffic import serialised_size
+from strategies.codec import RingCodec
+from strategies.uploads import upload
+
+
+def expected_traffic(
+    config: Config, broadcast: RecordDict, dim: int, cohort: int
+) -> tuple[float, float]:
+    """(up, down) per client of a cohort of this size in which nobody drops out."""
+    if isinstance(config.secagg, NoSecAggConfig):
+        reply = upload(
+            np.zeros(dim, np.float32 if config.secagg.noise == "gaussian" else np.uint64)
+        )
+        if config.secagg.noise != "gaussian":
+            reply["terms"] = broadcast["terms"]
+        return _size(reply), _size(broadcast)
+    plan = secagg_plan(config)
+    vector = RingCodec().plan(broadcast, plan.sizes(cohort))
+    settings = plan.settings(1, 1, range(2, cohort + 2), vector, bytes(HASH_BYTES))
+    down, up = [], []
+    for request, answer in _protocol(settings):
+        down.append(RecordDict({RECORD: ConfigRecord({"body": request})}))
+        up.append(RecordDict({RECORD: ConfigRecord({"body": answer})}))
+    masked = messages.mask_reply(settings, bytes(-(-settings.dim * settings.bits // 8)))
+    packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)
+    up.append(RecordDict({RECORD: ConfigRecord(), VECTOR_RECORD: ArrayRecord({"vector": packed})}))
+    everyone, peers = range(settings.n), range(1, settings.degree + 1)
+    sealed = dict.fromkeys(peers, bytes(SEALED_BYTES))
+    request = messages.mask_request(settings, everyone, sealed)
+    down.append(RecordDict({**broadcast, RECORD: ConfigRecord({"body": request})}))
+    return sum(map(_size, up)), sum(map(_size, down))
+
+
+def _protocol(settings: RoundSettings) -> list[tuple[bytes, bytes]]:
+    """Requests and replies around the mask stage, with zeros for keys, shares and signatures."""
+    everyone, peers = range(settings.n), range(1, settings.degree + 1)
+    sealed = dict.fromkeys(peers, bytes(SEALED_BYTES))
+    exchanges = [
+        (settings.encoded, messages.advertise_reply(settings, bytes(messages.ADVERT_BYTES))),
+        (
+            messages.share_request(
+                settings, everyone, dict.fromkeys(peers, bytes(messages.ADVERT_BYTES))
+            ),
+            messages.share_reply(settings, bytes(HASH_BYTES), sealed),
+        ),
+    ]
+    signatures: dict[int, bytes] = {}
+    if settings.consistency:
+        signatures = dict.fromkeys(everyone, bytes(SIGNATURE_BYTES))
+        exchanges.append(
+            (
+                messages.sign_request(settings, everyone),
+                messages.sign_reply(settings, bytes(SIGNATURE_BYTES)),
+            )
+        )
+    shares = dict.fromkeys([0, *peers], bytes(SHARE_BYTES))
+    exchanges.append(
+        (
+            messages.unmask_request(settings, everyone, signatures),
+            messages.unmask_reply(settings, shares),
+        )
+    )
+    return exchanges
+
+
+def _size(content: RecordDict) -> int:
+    """As a message between the server and a node. Flower's own constructor wants a running app, so its metadata are made here."""
+    metadata = Metadata(
+        run_id=1,
+        message_id="0" * 32,
+        src_node_id=1,
+        dst_node_id=2,
+        reply_to_message_id="0" * 32,
+        group_id="1",
+        created_at=1.0,
+        ttl=1.0,
+        message_type="train",
+    )
+    return serialised_size(Message(content=content, metadata=metadata))  # type: ignore[call-overload]

@@ -1,0 +1,110 @@
+"""What a configuration will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from conf import Config
+from conf.schema import Against
+from server.accounts import Accounts
+from server.expected_traffic import expected_traffic
+from server.guarantee import guarantee
+from server.plots import COLORS, Axis, Line, line_chart
+from server.readable import plain
+from strategies import plan_noise
+from strategies.messages import Broadcast
+from strategies.terms import RingTerms
+from tasks.job import Job
+
+POINTS = 50  # of the curve of epsilon
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, with nobody lost."""
+
+    guarantee: str
+    rounds: int
+    parameters: int
+    upload_size: int
+    noise_multiplier: float
+    epsilon: dict[str, float | None]
+    delta: float
+    uplink_bytes: float
+    downlink_bytes: float
+    ring_bits: int | None
+    scale: float | None
+    wraparound_probability: float | None
+    best_snr: float | None
+    epsilon_over_rounds: dict[str, list[float | None]]
+
+    def save(self, folder: Path) -> Path:
+        """Write plan.json and the plot of epsilon, plan.svg; returns the plot's path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+        figure = folder / "plan.svg"
+        figure.write_text(self._figure())
+        return figure
+
+    def _figure(self) -> str:
+        lines = []
+        for name, color in zip(self.epsilon, COLORS, strict=False):
+            points = zip(
+                self.epsilon_over_rounds["round"], self.epsilon_over_rounds[name], strict=True
+            )
+            known = [(x, y) for x, y in points if x is not None and y is not None]
+            if known:
+                lines.append(Line(name, [x for x, _ in known], [y for _, y in known], color))
+        alt = f"Epsilon over {self.rounds} rounds, per adversary."
+        return line_chart("plan", alt, lines, Axis("epsilon", plain))
+
+
+def make_plan(config: Config) -> Plan:
+    """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
+    job = Job(config)
+    model = job.model()
+    noise = plan_noise(config, job, model.size)
+    cohort = config.clients.per_round
+    terms = noise.terms(cohort)
+    broadcast = Broadcast(config, config.rounds, terms, {"model": model.vector}).to_records()
+    up, down = expected_traffic(config, broadcast, noise.dim, cohort)
+    encoding = terms.plan if isinstance(terms, RingTerms) else None
+    curve = _epsilon_curve(Accounts(noise), config)
+    return Plan(
+        guarantee=guarantee(noise),
+        rounds=config.rounds,
+        parameters=model.size,
+        upload_size=noise.dim,
+        noise_multiplier=noise.noise_multiplier,
+        epsilon={adversary.value: curve[adversary.value][-1] for adversary in Against},
+        delta=config.privacy.delta,
+        uplink_bytes=up,
+        downlink_bytes=down,
+        ring_bits=encoding.bits if encoding else None,
+        scale=encoding.scale if encoding else None,
+        wraparound_probability=encoding.wraparound_probability if encoding else None,
+        best_snr=_best_snr(config, terms.sum_std(cohort), noise.dim),
+        epsilon_over_rounds=curve,
+    )
+
+
+def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float | None]]:
+    """Epsilon after some of the rounds, the last among them."""
+    curve: dict[str, list[float | None]] = {"round": [], **{a.value: [] for a in Against}}
+    step = math.ceil(config.rounds / POINTS)
+    for current in range(1, config.rounds + 1):
+        for adversary in Against:
+            accounts.charge(adversary, config.clients.per_round)
+        if current % step == 0 or current == config.rounds:
+            curve["round"].append(current)
+            for name, value in accounts.epsilon().items():
+                curve[name].append(value)
+    return curve
+
+
+def _best_snr(config: Config, noise_std: float, dim: int) -> float | None:
+    """If all clients of a cohort agreed on one direction at full clip: the norm of the sum over the norm of its noise."""
+    if noise_std == 0 or config.privacy.clip is None:
+        return None
+    return config.clients.per_round * config.privacy.clip / (noise_std * math.sqrt(dim))

@@ -1,0 +1,67 @@
+"""Requests as the server makes them, answered by the real ClientApp in this process."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from client.app import app
+from conf import Config, compose
+from runtime.environment import simulated_devices
+from runtime.local import LocalGrid
+from server.aggregation import aggregating
+from strategies import plan_noise, server_half
+from strategies.base import FederatedStrategy
+from strategies.cohort import Cohorts
+from tasks.job import Job
+
+SMALL = [
+    "device=cpu",
+    "clients.total=6",
+    "clients.per_round=6",
+    "clients.timeout=5",
+    "secagg=none",
+    "privacy.against=model",
+    "privacy.noise_multiplier=1.5",
+    "privacy.clip=0.4",
+]
+
+
+@dataclass
+class Exchange:
+    """One server and its simulated devices."""
+
+    strategy: FederatedStrategy
+    grid: Grid
+
+    def ask(self, round: int = 1) -> list[Message]:
+        arrays = self.strategy.arrays()
+        return list(self.strategy.configure_train(round, arrays, ConfigRecord(), self.grid))
+
+    def replies(self, round: int = 1) -> list[Message]:
+        return list(self.grid.send_and_receive(self.ask(round), timeout=60))
+
+
+@pytest.fixture
+def make_exchange() -> Iterator[Callable[..., Exchange]]:
+    with ExitStack() as stack:
+
+        def build(*overrides: str) -> Exchange:
+            config: Config = compose([*SMALL, *overrides])
+            stack.enter_context(simulated_devices(config))
+            job = Job(config)
+            model = job.model()
+            strategy = server_half(config.strategy.name)(
+                config,
+                model,
+                plan_noise(config, job, model.size),
+                Cohorts(config.clients, 1),
+                len(job.dataset.train),
+            )
+            grid = aggregating(LocalGrid(app, config.clients.total), config)
+            return Exchange(strategy, grid)
+
+        yield build

@@ -1,0 +1,38 @@
+"""FedAvg averages by the number of examples."""
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import ConfigRecord
+
+from client.app import app
+from runtime.local import LocalGrid
+from strategies.base import FederatedStrategy
+from strategies.local_update import client_update
+from tasks.job import Job
+
+
+def test_weights_are_the_numbers_of_examples(
+    make_strategy: Callable[..., FederatedStrategy],
+) -> None:
+    strategy = make_strategy(
+        "strategy=fedavg", "data/partition=by_size", "strategy.local.batch=0", "privacy=none"
+    )
+    job = Job(strategy.config)
+    sizes = [len(job.shard(client)) for client in range(6)]
+    assert len(set(sizes)) > 3
+    start = strategy.model.vector.clone()
+    updates = [
+        client_update(
+            job.model(), job.shard(client), strategy.config.strategy.local, torch.Generator()
+        ).clone()
+        for client in range(6)
+    ]
+    grid = LocalGrid(app, 6)
+    messages = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    strategy.aggregate_train(1, grid.send_and_receive(messages))
+
+    weighted = sum(size * update for size, update in zip(sizes, updates, strict=True)) / sum(sizes)
+    torch.testing.assert_close(strategy.model.vector, start - weighted, rtol=1e-4, atol=1e-6)
+    unweighted = start - torch.stack(updates).mean(dim=0)
+    assert not torch.allclose(strategy.model.vector, unweighted, atol=1e-3)
