@@ -40,7 +40,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
             folder = Path(composed.hydra.run.dir)
             with open_dict(composed):
                 del composed["hydra"]
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise ConfigError(_composition_sentence(error)) from error
     return load(composed), folder
 
@@ -48,9 +48,12 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
 def load(composed: "DictConfig") -> Config:
     """Check what Hydra composed and make it typed."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     try:
         return _ADAPTER.validate_python(OmegaConf.to_container(composed, resolve=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_composition_sentence(error)) from error
     except ValidationError as error:
         raise ConfigError(_validation_sentence(error)) from error
 
