@@ -21,6 +21,7 @@ from privacy.release import (
     Mechanism,
     Poisson,
     Release,
+    Sampling,
     Skellam,
     SketchedGaussian,
     SketchKnowledge,
@@ -61,6 +62,7 @@ def _gaussian_equivalent(mechanism: Mechanism) -> float | None:
 
 
 def _refuse_what_does_not_fit(release: Release) -> None:
+    _refuse_wrong_draws(release)
     server = release.adversary.name == "server"
     if server and isinstance(release.sampling, Poisson | WithoutReplacement):
         raise UnsupportedReleaseError(
@@ -103,73 +105,130 @@ def _refuse_what_does_not_fit(release: Release) -> None:
         )
 
 
+def _refuse_wrong_draws(release: Release) -> None:
+    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_hidden` says: its neighbours in the
+    client come and go with it, so the amplification theorems, in which the unit alone comes and goes, do not hold."""
+    if not isinstance(release.sampling, Poisson | WithoutReplacement):
+        return
+    if release.sampling.of is Unit.EXAMPLE and release.unit is Unit.CLIENT:
+        raise UnsupportedReleaseError(
+            "examples are drawn, which hides no client: state NoSampling where the unit is the client."
+        )
+    if isinstance(release.sampling, Poisson) and release.adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedReleaseError(_POISSON_REPLACE)
+    if getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET:
+        raise UnsupportedReleaseError(
+            "no theorem here covers r_secret sketches of a sampled cohort: state NoSampling, which costs more and holds."
+        )
+
+
 def cost(release: Release) -> Cost:
     """The cost of one release (of one whole pass for FullPasses), or UnsupportedReleaseError."""
     _refuse_what_does_not_fit(release)
-    return _cost(release.mechanism, release.sampling, release.adjacency)
+    return _cost(release.mechanism, release.sampling, release.adjacency, release.unit)
 
 
 @lru_cache(maxsize=1024)
-def _cost(mechanism: Mechanism, sampling: object, adjacency: Adjacency) -> Cost:
-    multiplier = _gaussian_equivalent(mechanism)
-    if multiplier is not None:
-        result = _gaussian_cost(multiplier, sampling, adjacency)
-    elif isinstance(mechanism, Skellam):
-        result = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
-    elif isinstance(sampling, Poisson | WithoutReplacement):
-        raise UnsupportedReleaseError(
-            f"no theorem here covers {type(mechanism).__name__} on a sampled cohort: state NoSampling, which costs more and holds."
-        )
-    elif adjacency is Adjacency.REPLACE_ONE:
-        raise UnsupportedReleaseError(
-            f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
-        )
-    elif isinstance(mechanism, CoordinateSampledGaussian):
-        curve = coordinate_sampling.curve(
-            mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf
-        )
-        result = Cost(curve, None)
-    elif isinstance(mechanism, SketchedGaussian):
-        curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
-        result = Cost(curve, None)
+def _cost(mechanism: Mechanism, sampling: Sampling, adjacency: Adjacency, unit: Unit) -> Cost:
+    if isinstance(sampling, Poisson | WithoutReplacement):
+        result = _sampled_cost(mechanism, sampling, adjacency, unit)
     else:
-        raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+        result = _unsampled_cost(mechanism, adjacency)
     result.curve.setflags(write=False)
     return result
 
 
-def _gaussian_cost(multiplier: float, sampling: object, adjacency: Adjacency) -> Cost:
+def _sampled_cost(
+    mechanism: Mechanism, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
+) -> Cost:
+    multiplier = _gaussian_equivalent(mechanism)
+    if sampling.of is unit and multiplier is not None:
+        return _gaussian_cost(multiplier, sampling, adjacency)
+    if sampling.of is unit and isinstance(mechanism, Skellam):
+        return Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+    shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
+    if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
+        raise UnsupportedReleaseError(
+            f"a unit that is missing changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
+        )
+    return Cost(_hidden(_unsampled_cost(mechanism, adjacency).curve, sampling), None)
+
+
+def _hidden(unsampled: Curve, sampling: Poisson | WithoutReplacement) -> Curve:
+    """What any secret draw gives that takes the unit with probability q, whatever else it takes with it.
+
+    Given the draw the divergence is that of the unsampled mechanism, or zero. exp((alpha - 1) D_alpha) is an f-divergence up to
+    constants (Hellinger's) and so jointly convex: it is at most 1 - q + q exp((alpha - 1) eps(alpha)).
+    """
+    rate = _rate(sampling)
+    if rate == 0.0:
+        return np.zeros(ORDERS.shape)
+    if rate == 1.0:
+        return unsampled.copy()
+    exponent = (ORDERS - 1.0) * unsampled
+    return np.logaddexp(np.log1p(-rate), np.log(rate) + exponent) / (ORDERS - 1.0)
+
+
+def _rate(sampling: Poisson | WithoutReplacement) -> float:
+    return sampling.rate if isinstance(sampling, Poisson) else sampling.size / sampling.population
+
+
+def _unsampled_cost(mechanism: Mechanism, adjacency: Adjacency) -> Cost:
+    multiplier = _gaussian_equivalent(mechanism)
+    if multiplier is not None:
+        multiplier /= _FACTOR[adjacency]
+        return Cost(renyi.gaussian(multiplier), (1.0, multiplier))
+    if isinstance(mechanism, Skellam):
+        return Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
+    if adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedReleaseError(
+            f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
+        )
+    if isinstance(mechanism, CoordinateSampledGaussian):
+        curve = coordinate_sampling.curve(
+            mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf
+        )
+        return Cost(curve, None)
+    if isinstance(mechanism, SketchedGaussian):
+        curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
+        return Cost(curve, None)
+    raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+
+
+def _gaussian_cost(
+    multiplier: float, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
+) -> Cost:
+    rate, halved = _rate(sampling), multiplier / 2.0
     if isinstance(sampling, Poisson):
-        if adjacency is Adjacency.REPLACE_ONE:
-            raise UnsupportedReleaseError(_POISSON_REPLACE)
-        return Cost(poisson.gaussian(sampling.rate, multiplier), (sampling.rate, multiplier))
-    if isinstance(sampling, WithoutReplacement):
-        rate, halved = sampling.size / sampling.population, multiplier / 2.0
-        if adjacency is Adjacency.ADD_OR_REMOVE:
-            return Cost(poisson.gaussian(rate, halved), (rate, halved))
-        if adjacency is Adjacency.ZERO_OUT:
-            return Cost(without_replacement.zero_out(rate, multiplier), None)
-        return Cost(without_replacement.gaussian(rate, halved), None)
-    multiplier /= _FACTOR[adjacency]
-    return Cost(renyi.gaussian(multiplier), (1.0, multiplier))
+        return Cost(poisson.gaussian(rate, multiplier), (rate, multiplier))
+    if adjacency is Adjacency.ADD_OR_REMOVE:
+        return Cost(poisson.gaussian(rate, halved), (rate, halved))
+    if adjacency is Adjacency.ZERO_OUT:
+        curve, unsampled = (
+            without_replacement.zero_out(rate, multiplier),
+            renyi.gaussian(multiplier),
+        )
+    else:
+        curve, unsampled = without_replacement.gaussian(rate, halved), renyi.gaussian(halved)
+    return Cost(np.minimum(curve, _hidden(unsampled, sampling)), None)
 
 
-def _skellam_curve(mechanism: Skellam, sampling: object, adjacency: Adjacency) -> Curve:
-    def at(factor: float, orders: Curve) -> Curve:
-        l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
-        return skellam.curve(mechanism.variance, l2, l1, orders)
+def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
+    """With the sensitivities times `factor`."""
+    l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
+    return skellam.curve(mechanism.variance, l2, l1, orders)
 
-    every = np.arange(LARGEST_SAMPLED_ORDER + 1.0)
-    if isinstance(sampling, Poisson):
-        if adjacency is Adjacency.REPLACE_ONE:
-            raise UnsupportedReleaseError(_POISSON_REPLACE)
-        return poisson.symmetric_integer_curve(sampling.rate, at(1.0, ORDERS), at(1.0, every))
-    if isinstance(sampling, WithoutReplacement):
-        rate = sampling.size / sampling.population
-        # The same cases as for the Gaussian: see privacy/without_replacement.py.
-        if adjacency is Adjacency.ADD_OR_REMOVE:
-            return poisson.symmetric_integer_curve(rate, at(2.0, ORDERS), at(2.0, every))
-        # As a replacement; and unsampled, whose sensitivity is that of the adjacency itself.
-        unsampled = at(_FACTOR[adjacency], ORDERS)
-        return without_replacement.general(rate, unsampled, at(2.0, every))
-    return at(_FACTOR[adjacency], ORDERS)
+
+def _skellam_curve(
+    mechanism: Skellam, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
+) -> Curve:
+    rate, every = _rate(sampling), np.arange(LARGEST_SAMPLED_ORDER + 1.0)
+    # The same cases as for the Gaussian: see privacy/without_replacement.py.
+    if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
+        factor = 1.0 if isinstance(sampling, Poisson) else 2.0
+        return poisson.symmetric_integer_curve(
+            rate, _skellam_at(mechanism, factor, ORDERS), _skellam_at(mechanism, factor, every)
+        )
+    unsampled = _skellam_at(mechanism, _FACTOR[adjacency], ORDERS)
+    curve = without_replacement.general(rate, unsampled, _skellam_at(mechanism, 2.0, every))
+    return np.minimum(curve, _hidden(unsampled, sampling))

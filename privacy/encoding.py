@@ -27,10 +27,13 @@ def clip_rows(rows: NDArray[np.floating], max_norm: float) -> NDArray[np.float64
         raise UnsafeUpdateError(
             "the update holds nan or inf; nothing was released: lower the learning rate or check the data."
         )
-    # Scaled by the largest entry first, so that no square overflows.
+    # In units of the row's largest entry, so that no square overflows and no factor underflows.
     unit = np.where(largest > 0.0, largest, 1.0)
-    norms = unit * np.linalg.norm(values / unit, axis=1, keepdims=True)
-    return values * np.minimum(1.0, max_norm / np.maximum(norms, max_norm))
+    scaled = values / unit
+    lengths = np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1.0)
+    with np.errstate(over="ignore"):
+        fits = lengths <= max_norm / unit
+    return np.where(fits | (largest == 0.0), values, scaled * (max_norm / lengths))
 
 
 def _signs(dim: int, seed: int) -> NDArray[np.float64]:

@@ -88,7 +88,7 @@ class NoSampling:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each unit is in the release independently with probability `rate`, by a secret draw.
+    """Each `of` (client or example) is in the release independently with probability `rate`, by a secret draw.
 
     What the draw gave must show in nothing but the sum. So divide by the expected number of units, not by the realised one (which the
     adversary must not see), and let the noise of the sum be the same for every draw: devices that bring the noise
@@ -96,6 +96,7 @@ class Poisson:
     """
 
     rate: float
+    of: Unit = Unit.CLIENT
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.rate <= 1.0:
@@ -104,10 +105,11 @@ class Poisson:
 
 @dataclass(frozen=True)
 class WithoutReplacement:
-    """`size` of `population` units, every subset equally likely, by a secret draw; both numbers are public."""
+    """`size` of `population` clients (or examples: `of`), every subset equally likely, by a secret draw; both numbers are public."""
 
     size: int
     population: int
+    of: Unit = Unit.CLIENT
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= self.population:

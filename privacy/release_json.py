@@ -35,6 +35,8 @@ def _untagged(state: dict[str, Any]) -> Any:
     kind = _TAGGED.get(fields.pop("type"))
     if kind is None:
         raise ValueError(f"{state['type']!r} is not a mechanism or sampling known here.")
+    if "of" in fields:
+        fields["of"] = Unit(fields["of"])
     if "knowledge" in fields:
         fields["knowledge"] = SketchKnowledge(fields["knowledge"])
     return kind(**fields)

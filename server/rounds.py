@@ -131,11 +131,16 @@ class Rounds:
     def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
         """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients."""
         waited = 0.0
+        problem: Exception
         for attempt in range(self.config.clients.retries + 1):
             strategy.attempt = attempt
-            messages = strategy.configure_train(
-                current, strategy.arrays(), ConfigRecord(), self.grid
-            )
+            try:
+                messages = strategy.configure_train(
+                    current, strategy.arrays(), ConfigRecord(), self.grid
+                )
+            except RoundAborted as aborted:  # nobody was asked, so nothing was seen
+                problem = aborted
+                continue
             self.folder.announce(current, strategy.cohort_size)
             start = time.monotonic()
             try:

@@ -97,6 +97,8 @@ class FederatedStrategy(Strategy):
         if arrays is not self._arrays:  # Flower's start() brings the initial model
             self.model.load(torch.from_numpy(arrays["model"].numpy().copy()))
         cohort = self.cohorts.draw(server_round, self.attempt)
+        if len(cohort) < self.noise.smallest_cohort:
+            raise RoundAborted(f"only {len(cohort)} clients were drawn")
         self._cohort = {self._nodes[client]: client for client in cohort}
         extra, numbers = self.broadcast_extras(server_round)
         self._terms = self.noise.terms(len(cohort))

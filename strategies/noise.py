@@ -56,6 +56,11 @@ class NoisePlan:
         return self.releases(cohort, self.survivors(cohort))[self.config.privacy.against]
 
     @property
+    def smallest_cohort(self) -> int:
+        """One client's sum is its upload, so masks need two."""
+        return 2 if self.masked else 1
+
+    @property
     def masked(self) -> bool:
         return self.config.secagg.name != "none"
 
@@ -67,9 +72,9 @@ class NoisePlan:
         terms = self.terms(self.config.clients.per_round)
         if isinstance(terms, GaussianTerms):
             return terms.noise_multiplier
-        plan = terms.plan
-        honest = plan.noise_variance(plan.clients - plan.drops, plan.colluders)
-        return math.sqrt(honest) / plan.l2_sensitivity
+        survivors = self.survivors(self.config.clients.per_round)
+        honest = terms.plan.noise_variance(survivors, terms.plan.colluders)
+        return math.sqrt(honest) / terms.plan.l2_sensitivity
 
     @cached_property
     def sampling(self) -> release.Sampling:

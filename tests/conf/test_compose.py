@@ -223,14 +223,18 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], object]:
         (lambda tree: tree.pop("privacy"), "privacy"),
     ],
 )
-def test_a_device_refuses_tampered_json(tamper: Callable[[dict[str, Any]], object], key: str) -> None:
+def test_a_device_refuses_tampered_json(
+    tamper: Callable[[dict[str, Any]], object], key: str
+) -> None:
     tree = json.loads(to_json(_composed("data=digits")))
     tamper(tree)
     with pytest.raises(ConfigError, match=key):
         from_json(json.dumps(tree))
 
 
-@pytest.mark.parametrize("text", ["", "hello", "[]", "3", "null", '{"rounds":', '{"rounds": 1e999}'])
+@pytest.mark.parametrize(
+    "text", ["", "hello", "[]", "3", "null", '{"rounds":', '{"rounds": 1e999}']
+)
 def test_a_device_refuses_what_is_no_configuration(text: str) -> None:
     with pytest.raises(ConfigError):
         from_json(text)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privacy import poisson
 from privacy.accounting import Accountant, Spent, UnsupportedReleaseError
+from privacy.costs import cost
 from privacy.release import (
     Adjacency,
     Adversary,
@@ -28,6 +30,7 @@ from privacy.release import (
     Unit,
     WithoutReplacement,
 )
+from privacy.renyi import ORDERS
 
 MakeRelease = Callable[..., Release]
 DELTA = 1e-5
@@ -41,7 +44,7 @@ def _spent(release: Release, count: int = 1, *, tight: bool = True) -> Spent:
 
 def _gaussian(z: float, sampling: Sampling | None = None) -> Release:
     return Release(
-        Gaussian(z), sampling or NoSampling(), Adjacency.ZERO_OUT, Unit.EXAMPLE, Adversary.MODEL
+        Gaussian(z), sampling or NoSampling(), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL
     )
 
 
@@ -113,8 +116,44 @@ def test_skellam_examples_may_be_added_or_removed(make_release: MakeRelease) -> 
     terms = {"unit": Unit.EXAMPLE, "adjacency": Adjacency.ADD_OR_REMOVE}
     plain = _spent(make_release(Skellam(1e8, 1e3, 1e4), **terms))
     assert plain == _spent(make_release(Skellam(1e8, 1e3, 1e4)))
-    fixed = make_release(Skellam(1e8, 1e3, 1e4), WithoutReplacement(5, 50), **terms)
+    draw = WithoutReplacement(5, 50, of=Unit.EXAMPLE)
+    fixed = make_release(Skellam(1e8, 1e3, 1e4), draw, **terms)
     assert _spent(fixed) == _spent(make_release(Skellam(1e8, 2e3, 2e4), Poisson(0.1)))
+
+
+def _moment(epsilon: float, rate: float, order: float) -> float:
+    return math.log(1 - rate + rate * math.exp((order - 1) * epsilon)) / (order - 1)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.25), WithoutReplacement(2, 8)])
+def test_drawing_whole_clients_hides_an_example_less_than_drawing_examples(
+    make_release: MakeRelease, sampling: Sampling
+) -> None:
+    """Independent computation: an example in a client whose other examples sum to 6 comes and goes with them. By quadrature the exact
+    divergence is above the Poisson curve and below what is charged."""
+    z, order, step = 2.0, 2.0, 0.01
+    x = np.arange(-40.0, 60.0, step)
+
+    def density(mean: float) -> np.ndarray:
+        return np.exp(-((x - mean) ** 2) / (2 * z**2)) / (z * math.sqrt(2 * math.pi))
+
+    with_unit = 0.75 * density(0.0) + 0.25 * density(7.0)
+    without = 0.75 * density(0.0) + 0.25 * density(6.0)
+    exact = math.log(np.sum(with_unit**order * without ** (1 - order)) * step) / (order - 1)
+    clients = cost(make_release(Gaussian(z), sampling, unit=Unit.EXAMPLE)).curve
+    examples = poisson.gaussian(0.25, z)
+    index = int(np.flatnonzero(order == ORDERS)[0])
+    assert examples[index] < exact <= clients[index]
+    assert clients[index] == pytest.approx(_moment(order / (2 * z**2), 0.25, order), rel=1e-12)
+    assert np.all(clients <= ORDERS / (2 * z**2) * (1 + 1e-12))
+
+
+def test_any_mechanism_gains_something_from_a_secret_draw(make_release: MakeRelease) -> None:
+    mechanism = CoordinateSampledGaussian(0.1, 0.1, 1.0, 0.05)
+    sampled = _spent(make_release(mechanism, Poisson(0.1)), 10).epsilon
+    assert sampled < 0.6 * _spent(make_release(mechanism), 10).epsilon
+    assert _spent(make_release(mechanism, Poisson(1.0))) == _spent(make_release(mechanism))
+    assert _spent(make_release(mechanism, Poisson(0.0))).epsilon == 0.0
 
 
 def test_renyi_only_is_never_smaller() -> None:
@@ -167,7 +206,7 @@ def test_another_pass_length_or_mechanism_within_a_pass_is_refused(
     with pytest.raises(UnsupportedReleaseError, match="finish it first"):
         accountant.record(_gaussian(3.0, FullPasses(5)))
     with pytest.raises(UnsupportedReleaseError, match="finish it first"):
-        accountant.record(make_release(Skellam(1e9, 1.0, 1.0), FullPasses(10), unit=Unit.EXAMPLE))
+        accountant.record(make_release(Skellam(1e9, 1.0, 1.0), FullPasses(10)))
     assert accountant.epsilon() == before
     accountant.record(_gaussian(3.0, FullPasses(10)), 5)
     accountant.record(_gaussian(3.0, FullPasses(5)))  # the pass is over: now it is fine
@@ -234,7 +273,13 @@ _CSGM = CoordinateSampledGaussian(1.0, 0.1, 1.0, 0.1)
         ),
         (Skellam(1e6, 9.0, 9.0), {"adjacency": Adjacency.ADD_OR_REMOVE}, "takes its noise along"),
         (_CSGM, {"adversary": Adversary.SERVER}, "trusted"),
-        (_CSGM, {"sampling": Poisson(0.1)}, "NoSampling"),
+        (
+            _CSGM,
+            {"sampling": WithoutReplacement(1, 9), "adjacency": Adjacency.ADD_OR_REMOVE},
+            "who else is drawn",
+        ),
+        (Gaussian(1.0), {"sampling": Poisson(0.1, of=Unit.EXAMPLE)}, "hides no client"),
+        (Gaussian(1.0), {"sampling": WithoutReplacement(1, 9, of=Unit.EXAMPLE)}, "hides no client"),
         (_CSGM, {"adjacency": Adjacency.REPLACE_ONE}, "zero-out"),
         (_SECRET, {"adversary": Adversary.SERVER}, "r_public"),
         (_SECRET, {"adversary": Adversary.MODEL}, "r_public"),
@@ -306,12 +351,12 @@ def test_nothing_recorded_costs_nothing() -> None:
 def test_state_survives_json_within_a_pass(make_release: MakeRelease) -> None:
     accountant = Accountant(DELTA)
     accountant.record(_gaussian(5.0, Poisson(0.1)), 7)
-    accountant.record(make_release(Skellam(1e9, 1e3, 1e4), FullPasses(10), unit=Unit.EXAMPLE), 13)
+    accountant.record(make_release(Skellam(1e9, 1e3, 1e4), FullPasses(10)), 13)
     twin = Accountant.from_json(json.loads(json.dumps(accountant.to_json())))
     assert twin.epsilon() == accountant.epsilon()
     assert twin.releases == accountant.releases == 20
     for each in (accountant, twin):
-        each.record(make_release(Skellam(1e9, 1e3, 1e4), FullPasses(10), unit=Unit.EXAMPLE), 8)
+        each.record(make_release(Skellam(1e9, 1e3, 1e4), FullPasses(10)), 8)
     assert twin.epsilon() == accountant.epsilon()
 
 

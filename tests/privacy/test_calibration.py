@@ -28,7 +28,7 @@ MakeRelease = Callable[..., Release]
 
 
 def _gaussian(z: float, sampling: Sampling) -> Release:
-    return Release(Gaussian(z), sampling, Adjacency.ZERO_OUT, Unit.EXAMPLE, Adversary.MODEL)
+    return Release(Gaussian(z), sampling, Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL)
 
 
 def _epsilon(release: Release, rounds: int, delta: float, *, tight: bool = True) -> float:

@@ -77,6 +77,13 @@ def test_bounds_the_exact_divergence_of_a_vector(order: float, rate: float) -> N
     assert curve == pytest.approx(worst, rel=1e-6)  # attained by the flattest vector at Dinf
 
 
+def test_no_coordinate_is_larger_than_the_vector() -> None:
+    orders = np.array([2.0, 8.0])
+    loose = coordinate_sampling.curve(1.0, 0.3, 1.0, 5.0, orders)
+    np.testing.assert_allclose(loose, coordinate_sampling.curve(1.0, 0.3, 1.0, 1.0, orders))
+    assert loose[0] == pytest.approx(_coordinate(1.0, 0.3, 1.0, 2.0)[0], rel=1e-6)
+
+
 def test_sampling_nothing_or_everything() -> None:
     orders = np.array([2.0, 9.5, 64.0])
     assert np.all(coordinate_sampling.curve(1.0, 0.0, 1.0, 0.1, orders) == 0.0)

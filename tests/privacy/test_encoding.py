@@ -71,6 +71,8 @@ def test_every_unit_of_a_client_is_bounded_by_itself() -> None:
 @given(
     values=st.lists(st.floats(-1e308, 1e308), min_size=1, max_size=30), clip=st.floats(1e-6, 1e6)
 )
+@example(values=[1e308] * 30, clip=6.1e-5)
+@example(values=[5e-324], clip=1.0)
 def test_numpy_clip_bounds_the_norm(values: list[float], clip: float) -> None:
     clipped = clip_rows(np.array([values, values[::-1]]), clip)
     assert np.all(np.linalg.norm(clipped, axis=1) <= clip * (1 + 1e-12))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -60,13 +61,20 @@ def test_impossible_numbers_are_refused(build: object) -> None:
 )
 @pytest.mark.parametrize(
     "sampling",
-    [data.NoSampling(), data.Poisson(0.1), data.WithoutReplacement(3, 9), data.FullPasses(60)],
+    [
+        data.NoSampling(),
+        data.Poisson(0.1, of=data.Unit.EXAMPLE),
+        data.WithoutReplacement(3, 9),
+        data.FullPasses(60),
+    ],
 )
 def test_release_survives_json(mechanism: data.Mechanism, sampling: data.Sampling) -> None:
     release = data.Release(
         mechanism, sampling, data.Adjacency.ZERO_OUT, data.Unit.EXAMPLE, Adversary.server(3)
     )
-    assert release_from_json(release_to_json(release)) == release
+    back = release_from_json(json.loads(json.dumps(release_to_json(release))))
+    assert back == release
+    assert repr(back) == repr(release)  # enumerations, not the strings that equal them
 
 
 def test_unknown_kind_in_json_is_refused() -> None:

@@ -22,6 +22,19 @@ def test_bounds_the_exact_divergence_by_direct_sum(mu: float, shift: int, order:
     assert bound <= 1.5 * exact  # and it is not idle
 
 
+@pytest.mark.parametrize(
+    ("mu", "l2", "l1", "order", "expected"),
+    [
+        (100.0, 3.0, 9.0, 5.0, 0.225 + 135 / 40_000),  # the first of the two prices is the smaller
+        (1.0, 1.0, 1.0, 2.0, 1.0 + 1.5),  # the second
+    ],
+)
+def test_closed_form_by_hand(
+    mu: float, l2: float, l1: float, order: float, expected: float
+) -> None:
+    assert skellam.curve(mu, l2, l1, np.array([order]))[0] == pytest.approx(expected, rel=1e-14)
+
+
 def test_divergence_adds_over_coordinates() -> None:
     """A vector of m ones has D2 = sqrt(m), D1 = m: the exact divergence is m times that of one."""
     mu, order, m = 200.0, 4, 9

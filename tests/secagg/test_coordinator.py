@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from secagg.coordinator import Coordinator, Step
 from secagg.errors import Aborted
+from secagg.grouping import draw_groups
 from secagg.guard import SimulationRoster
 from secagg.settings import RoundSettings
 
@@ -218,6 +219,16 @@ def test_groups_are_disjoint_even_and_depend_on_every_key(fleet: Build) -> None:
         assert sorted(len(group) for group in groups) == [5, 6, 6, 6]
         seen.add(tuple(groups))
     assert len(seen) == 5
+
+
+def test_one_other_key_draws_other_groups(fleet: Build) -> None:
+    settings = fleet(24, groups=4, drops=0).settings
+    public = {i: bytes([i]) * 64 for i in range(24)}
+    context, groups = draw_groups(settings, public)
+    assert draw_groups(settings, public) == (context, groups)
+    other_context, other_groups = draw_groups(settings, {**public, 7: bytes(64)})
+    assert other_context != context
+    assert other_groups != groups
 
 
 def test_settings_reach_devices_unchanged(fleet: Build) -> None:

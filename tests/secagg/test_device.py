@@ -424,12 +424,74 @@ def test_lists_with_strangers_or_without_oneself_are_refused(fleet: Build) -> No
     selfless = messages.mask_request(settings, alive[1:], sealed)
     with pytest.raises(Refusal, match="missing among those who shared"):
         devices.answer(Step.MASK, node, selfless)
+    stranger = messages.mask_request(settings, [*alive, 8], sealed)
+    with pytest.raises(Refusal, match="did not advertise keys here"):
+        devices.answer(Step.MASK, node, stranger)
     fewer = dict(list(sealed.items())[1:])
     with pytest.raises(Refusal, match="not those of this device's peers"):
         devices.answer(Step.MASK, node, messages.mask_request(settings, alive, fewer))
     devices.stage(coordinator)
     with pytest.raises(Refusal, match="did not share"):
         devices.answer(Step.SIGN, node, messages.sign_request(settings, range(9)))
+
+
+def test_key_lists_must_be_those_of_the_peers_and_hold_oneself(fleet: Build) -> None:
+    devices = fleet(9, drops=2)
+    coordinator = devices.run(until=Step.SHARE)
+    settings, node = devices.settings, devices.settings.cohort[0]
+    present, adverts = messages.read_share_request(settings, coordinator.requests()[node])
+    selfless = messages.share_request(settings, present[1:], adverts)
+    with pytest.raises(Refusal, match="missing among those who advertised"):
+        devices.answer(Step.SHARE, node, selfless)
+    for wrong in (dict(list(adverts.items())[1:]), {**adverts, 0: adverts[1]}):
+        with pytest.raises(Refusal, match="not those of this device's peers"):
+            devices.answer(Step.SHARE, node, messages.share_request(settings, present, wrong))
+
+
+@pytest.mark.parametrize("step", [Step.SHARE, Step.MASK])
+def test_in_a_ring_too_few_live_neighbours_are_refused(step: Step, fleet: Build) -> None:
+    """The cohort is large enough, but the server declares a victim's neighbours lost."""
+    devices = fleet(150, drops=20, dim=1)
+    settings = devices.settings
+    node = settings.cohort[0]
+    around = device.peers_of(settings, range(settings.n), 0)
+    lost = set(around[: settings.degree + 2 - settings.threshold])
+    assert len(lost) <= settings.drops
+    kept = [i for i in range(settings.n) if i not in lost]
+    coordinator = devices.run(until=step)
+    request = coordinator.requests()[node]
+    if step is Step.SHARE:
+        _, items = messages.read_share_request(settings, request)
+        build = messages.share_request
+    else:
+        _, items = messages.read_mask_request(settings, request)
+        build = messages.mask_request
+    fewer = {i: item for i, item in items.items() if i not in lost}
+    with pytest.raises(Refusal, match="Too few neighbours"):
+        devices.answer(step, node, build(settings, kept, fewer))
+
+
+def test_nothing_is_signed_in_a_round_without_signatures(fleet: Build) -> None:
+    devices = fleet(5, consistency=False)
+    devices.run(until=Step.UNMASK)
+    node = devices.settings.cohort[0]
+    with pytest.raises(Refusal, match="without signatures"):
+        devices.answer(Step.SIGN, node, messages.sign_request(devices.settings, range(5)))
+    with pytest.raises(Refusal, match="announced without them"):
+        devices.answer(
+            Step.UNMASK,
+            node,
+            messages.unmask_request(devices.settings, range(5), {1: bytes(64)}),
+        )
+
+
+def test_a_state_of_another_node_is_refused(fleet: Build) -> None:
+    devices = fleet(5)
+    coordinator = devices.run(until=Step.SHARE)
+    node, request = next(iter(coordinator.requests().items()))
+    stranger = Node(5, devices.settings.run, SimulationGuard(5))
+    with pytest.raises(Refusal, match="not in the cohort"):
+        device.share(stranger, devices.states[node], request)
 
 
 # Another broadcast than hashed.
@@ -604,8 +666,11 @@ def test_masks_have_keys_of_128_bits_from_256_bit_secrets() -> None:
         keys.pair_mask_key(secret, context, os.urandom(32), 1, 2),
         keys.pair_mask_key(secret, context, model, 1, 3),
         keys.self_mask_key(secret, context, model, 1),
+        keys.self_mask_key(secret, context, model, 2),
+        keys.self_mask_key(secret, context, os.urandom(32), 1),
+        keys.self_mask_key(secret, os.urandom(32), model, 1),
     }
-    assert len(others | {key}) == 6
+    assert len(others | {key}) == 9
 
 
 # 10. Bytes.

@@ -39,7 +39,9 @@ def _numbered(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def test_a_cohort_gets_one_broadcast_with_model_round_and_terms(make_strategy: MakeStrategy) -> None:
+def test_a_cohort_gets_one_broadcast_with_model_round_and_terms(
+    make_strategy: MakeStrategy,
+) -> None:
     strategy = make_strategy("clients.per_round=3")
     messages = _ask(strategy, LocalGrid(app, 6), round=4)
     assert len(messages) == strategy.cohort_size == 3

@@ -46,7 +46,9 @@ def test_the_identity_holds_over_the_wire(make_strategy: MakeStrategy) -> None:
     sent = _broadcast(make_strategy)
     record = sent.to_records()
     children = {child.object_id: child for child in _descendants(record)}
-    travelled = RecordDict.inflate(record.deflate(), children={c: children[c] for c in record.children})
+    travelled = RecordDict.inflate(
+        record.deflate(), children={c: children[c] for c in record.children}
+    )
     received = Broadcast.from_records(travelled)
     assert (received.config, received.terms) == (sent.config, sent.terms)
     assert torch.equal(received.model, sent.model)

@@ -1,0 +1,212 @@
+"""`fedsketch-enroll`: makes a device's folder, adds its public key to a roster, and shows what the device has spent.
+
+The private key is made here and never leaves the folder. The id of a node is given by the SuperLink when the node is registered, so
+it may come later; the roster goes from owner to owner, by hand, and never through the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from client.guard import DEVICE_VARIABLE, IDENTITY, LEDGER, POLICY, ROSTER, DeviceGuard
+from client.journal import sync_folder
+from client.ledger import Ledger
+from client.policy import Policy
+from secagg import Identity, Roster, SecAggError, SettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script: 0, or 1 with one sentence on stderr."""
+    try:
+        _run(_parser().parse_args(arguments))
+    except (SecAggError, ValueError) as error:
+        print(f"fedsketch-enroll: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"fedsketch-enroll: {error.filename}: {error.strerror}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see fedsketch-enroll --help.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fedsketch-enroll", description="Make a device's folder and put its key into a roster."
+    )
+    parser.add_argument("folder", type=Path, nargs="?", help="the device's folder")
+    parser.add_argument(
+        "--node-id", type=int, metavar="N", help="the id that `flwr supernode register` printed"
+    )
+    parser.add_argument(
+        "--roster",
+        type=Path,
+        metavar="FILE",
+        help="the roster that all devices of a federation share",
+    )
+    parser.add_argument("--policy", type=Path, metavar="FILE", help="a policy to begin with")
+    parser.add_argument(
+        "--public-key", metavar="HEX", help="instead of a folder: the key of a device elsewhere"
+    )
+    parser.add_argument(
+        "--rotate", action="store_true", help="make a new key, and replace the one in the roster"
+    )
+    parser.add_argument("--show", action="store_true", help="print the key and what was spent")
+    parser.add_argument("--verify", action="store_true", help="check the whole ledger")
+    return parser
+
+
+def _run(asked: argparse.Namespace) -> None:
+    if asked.public_key is not None:
+        if asked.folder is not None or asked.roster is None or asked.node_id is None:
+            raise ValueError("--public-key goes with --roster and --node-id, and without a folder.")
+        try:
+            public = bytes.fromhex(asked.public_key)
+        except ValueError as error:
+            raise ValueError("a public key is 64 hexadecimal digits.") from error
+        _add(asked.roster, asked.node_id, public, replace=asked.rotate)
+        print(f"Node {asked.node_id} is in {asked.roster}.")
+        return
+    if asked.folder is None:
+        raise ValueError("name the device's folder: fedsketch-enroll FOLDER.")
+    if asked.show or asked.verify:
+        _show(DeviceGuard(asked.folder), verify=asked.verify)
+        return
+    enrol(asked.folder, asked.node_id, asked.roster, asked.policy, rotate=asked.rotate)
+
+
+def enrol(
+    folder: Path,
+    node_id: int | None = None,
+    roster: Path | None = None,
+    policy: Path | None = None,
+    *,
+    rotate: bool = False,
+) -> None:
+    """Make what is missing, keep what is there, and enter the key into the roster if the node's id is known."""
+    wanted = Policy() if policy is None else Policy.load(policy)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _locked(folder / IDENTITY):
+        if not (folder / IDENTITY).exists():
+            Identity.generate().save(folder / IDENTITY)
+        identity = Identity.load(folder / IDENTITY)
+        if not (folder / POLICY).exists():
+            _write(folder / POLICY, wanted.to_toml() if policy is None else policy.read_text())
+        elif policy is not None and (folder / POLICY).read_text() != policy.read_text():
+            raise ValueError(f"{folder / POLICY} exists and differs: edit it, it is not replaced.")
+        with contextlib.suppress(FileExistsError):
+            Ledger(folder / LEDGER).create()
+        own = folder / ROSTER
+        shared = own if roster is None else roster
+        if rotate:
+            identity = _rotated(folder, shared, node_id, identity)
+        elif node_id is not None:
+            _add(shared, node_id, identity.public, replace=False)
+        if not (own.exists() and shared.exists() and own.samefile(shared)) and shared.exists():
+            Roster.load(shared).save(own)
+        sync_folder(folder)
+    _say_what_is_next(folder, identity.public)
+
+
+def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> Identity:
+    """A new key in the folder and, under the device's id, in the roster. The ledger goes on: its data are the same."""
+    node = _node_of(shared, old.public) if node_id is None else node_id
+    if node is None:
+        raise ValueError("--rotate needs --node-id: the roster does not know this device's key.")
+    draft = folder / (IDENTITY + ".new")
+    draft.unlink(missing_ok=True)
+    Identity.generate().save(draft)
+    new = Identity.load(draft)
+    _add(shared, node, new.public, replace=True)
+    draft.replace(folder / IDENTITY)
+    return new
+
+
+def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
+    with _locked(path):
+        known = Roster.load(path) if path.exists() else Roster({})
+        if replace:
+            known = Roster({i: key for i, key in known.keys.items() if i != node})
+        try:
+            known.add(node, public).save(path)
+        except SettingsError as error:
+            if known.key_of(node) in (None, public):
+                raise
+            raise ValueError(
+                f"{path} has another key for node {node}: if this device replaces that one, call again with --rotate."
+            ) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One at a time for a file that is replaced as a whole, and so cannot carry the lock itself."""
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _node_of(path: Path, public: bytes) -> int | None:
+    if not path.exists():
+        return None
+    return next((node for node, key in Roster.load(path).keys.items() if key == public), None)
+
+
+def _say_what_is_next(folder: Path, public: bytes) -> None:
+    node = _node_of(folder / ROSTER, public)
+    print(f"Public key: {public.hex()}")
+    if node is None:
+        print(
+            "Next: register the node (flwr supernode register NODE.pub) and call\n"
+            f"  fedsketch-enroll {folder} --node-id <the id it printed> --roster <the shared roster>"
+        )
+        return
+    print(f"Node {node} is in a roster of {len(Roster.load(folder / ROSTER).keys)} nodes.")
+    print(
+        f"Next: read {folder / POLICY}; when all devices are enrolled, give each the whole roster\n"
+        f"  (fedsketch-enroll {folder} --roster <the shared roster>);\n"
+        f"  start the node with {DEVICE_VARIABLE}={folder}."
+    )
+
+
+def _show(guard: DeviceGuard, *, verify: bool) -> None:
+    policy, public = guard.policy, guard.identity.public
+    if verify:
+        book, lines = guard.ledger.verified()
+        print(f"Ledger: {lines} lines, whole and in order")
+    else:
+        book = guard.ledger.book()
+    node = _node_of(guard.folder / ROSTER, public)
+    spent = book.spent(policy.delta)
+    left = max(0.0, policy.epsilon - spent) if book.unmasked == 0 else 0.0
+    print(f"Public key: {public.hex()}")
+    print(f"Node: {'not in the roster yet' if node is None else node}")
+    print(
+        f"Spent: epsilon {spent:.4g} of {policy.epsilon:g} at delta {policy.delta:g}, {left:.4g} left "
+        f"(per {policy.unit}, against the server and the assumed colluders, zero-out)"
+    )
+    print(f"Rounds: {book.rounds} of {policy.most_rounds}, {book.settled} of them settled")
+    if book.unmasked:
+        print(f"Unmasked replies: {book.unmasked}; no epsilon holds for this device any more")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""What a device has shown to the server in its life, on its disk.
+
+Every round is written down as it goes: admitted, charged at its worst case before the vector leaves, endorsed (the one survivor list that
+was signed), settled at what it really was. What is never settled stays charged at its worst case.
+
+Guarantee, against the server with as many colluding clients as each round assumed, for the unit named in the releases, under zero-out
+adjacency, over all runs together: all vectors that left under masks cost no more than the book's `spent`, the Renyi composition of
+all charges and settlements, in whatever order the server asks, through restarts, and with any number of processes at once.
+
+The file is a `journal`. Its chain of hashes is checked from the first line every time; the meaning is read from the last line that holds
+totals, one of which is written now and then. `verified` reads everything and compares every total.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from client import journal
+from client.book import Book, Budget, RoundId
+from privacy.release import Release
+from privacy.release_json import release_to_json
+from secagg import Refusal
+
+FORMAT = "fedsketch-ledger/1"
+_TOTALS = b'","entry":"totals",'
+_TOTALS_AT = len('{"before":"') + 64
+# Bytes after which a line of totals pays: rarely enough that totals are the smaller part of the file.
+_TAIL_BYTES = 1 << 16
+_TAIL_FACTOR = 4
+
+
+class Ledger:
+    """The file. Every method is one step under the lock; a `Refusal` leaves the file as it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self) -> None:
+        """Begin a ledger; FileExistsError if there is one."""
+        journal.create(self.path, {"entry": "begun", "time": _now(), "format": FORMAT})
+
+    def admit(self, this: RoundId, worst: Release, budget: Budget) -> None:
+        """The round is new, and its worst case could be paid. Nothing is charged yet."""
+        with self._written("admitted", this.to_json()) as book:
+            book.admit(this)
+            book.check_budget(worst, budget)
+
+    def charge(self, this: RoundId, worst: Release, budget: Budget) -> None:
+        with self._written(
+            "charged", {**this.to_json(), "release": release_to_json(worst)}
+        ) as book:
+            book.check_budget(worst, budget)
+            book.charge(this, worst)
+
+    def endorse(self, this: RoundId, survivors: str) -> None:
+        with self._written("endorsed", {**this.to_json(), "survivors": survivors}) as book:
+            book.endorse(this, survivors)
+
+    def settle(self, this: RoundId, survivors: str, real: Release, *, signed: bool) -> None:
+        """Replace the worst case by what was there; `signed`: the list must be the one that was endorsed."""
+        facts = {"survivors": survivors, "signed": signed, "release": release_to_json(real)}
+        with self._written("settled", {**this.to_json(), **facts}) as book:
+            book.settle(this, survivors, real, signed)
+
+    def note_unmasked(self, message_type: str) -> None:
+        """A reply leaves without masks and without any judgement: from now on no epsilon holds."""
+        with self._written("unmasked", {"message": message_type}) as book:
+            book.unmasked += 1
+
+    def book(self) -> Book:
+        with journal.opened(self.path) as opened:
+            return _read(opened.lines)[0]
+
+    def verified(self) -> tuple[Book, int]:
+        """The book, read from the first line on with every total compared, and the number of lines."""
+        with journal.opened(self.path) as opened:
+            book = Book()
+            for number, line in enumerate(opened.lines, 1):
+                entry = _replay(book, line, number)
+                if entry["entry"] == "totals":
+                    with _sense(number):
+                        told = Book.from_json(entry)
+                    if told != book:
+                        raise Refusal(f"Line {number} of the ledger holds wrong totals.")
+            return book, len(opened.lines)
+
+    @contextmanager
+    def _written(self, kind: str, facts: dict[str, Any]) -> Iterator[Book]:
+        """The current book; if the block does not refuse, the line is appended."""
+        with journal.opened(self.path) as opened:
+            book, tail = _read(opened.lines)
+            yield book
+            entries = [{"entry": kind, "time": _now(), **facts}]
+            if tail > _TAIL_BYTES:
+                totals = {"entry": "totals", **book.to_json()}
+                if tail > _TAIL_FACTOR * len(json.dumps(totals)):
+                    entries.append(totals)
+            opened.append(*entries)
+
+
+def _read(lines: list[bytes]) -> tuple[Book, int]:
+    """The book from the last totals on, and the bytes since then."""
+    book, start = Book(), 0
+    for place in range(len(lines) - 1, -1, -1):
+        if lines[place].startswith(_TOTALS, _TOTALS_AT):
+            with _sense(place + 1):
+                book = Book.from_json(json.loads(lines[place]))
+            start = place + 1
+            break
+    for place in range(start, len(lines)):
+        _replay(book, lines[place], place + 1)
+    return book, sum(map(len, lines[start:]))
+
+
+def _replay(book: Book, line: bytes, number: int) -> dict[str, Any]:
+    with _sense(number):
+        entry: dict[str, Any] = json.loads(line)
+        if number == 1 and (entry["entry"], entry["format"]) != ("begun", FORMAT):
+            raise ValueError("not a ledger of ours")
+        book.replay(entry)
+    return entry
+
+
+@contextmanager
+def _sense(number: int) -> Iterator[None]:
+    """Whatever is wrong with a line is one sentence."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, Refusal) as error:
+        raise Refusal(
+            f"Line {number} of the ledger is not what {FORMAT} allows there: restore it from a backup."
+        ) from error
+
+
+def _now() -> str:
+    """For people; nothing depends on the clock."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,212 @@
+"""The command: a run leaves its folder, a sweep one per job, and every mistake is a sentence and exit code 1."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from client.release import SEED_VARIABLE
+from conf import compose, from_json, to_json
+from tasks.job import Job
+
+Fedsketch = Callable[..., Any]
+METRICS = (
+    "round accuracy loss epsilon delta clients dropped uplink_bytes downlink_bytes seconds snr"
+)
+
+
+def test_a_run_leaves_its_folder(fedsketch: Fedsketch, tmp_path: Path) -> None:
+    ended = fedsketch("hydra.run.dir=out/here", "seed=3")
+    assert (ended.code, ended.err) == (0, "")
+    folder = tmp_path / "out" / "here"
+    assert "out/here/report.html" in ended.out
+
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["seed"], config["rounds"]) == (3, 3)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert all(row.keys() == set(METRICS.split()) for row in rows)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["accuracy"] == rows[-1]["accuracy"]
+    assert summary.keys() >= {
+        "rounds",
+        "accuracy",
+        "loss",
+        "epsilon",
+        "versions",
+        "seconds",
+        "seed",
+    }
+    assert [p.name for p in sorted((folder / "checkpoints").iterdir())] == [
+        "round-000002.pt",
+        "round-000003.pt",
+    ]
+    report = (folder / "report.html").read_text()
+    assert report.lstrip().lower().startswith("<!doctype html")
+    assert "http://" not in report.replace("http://www.w3.org", "")  # self-contained
+
+
+def test_the_model_of_a_run_loads_into_its_module(run: Path) -> None:
+    tree = yaml.safe_load((run / "config.yaml").read_text())
+    config = from_json(json.dumps(tree))
+    model = Job(config).model()
+    start = model.vector.clone()
+    model.module.load_state_dict(safetensors.torch.load_file(run / "model.safetensors"))
+    checkpoint = torch.load(run / "checkpoints/round-000002.pt", weights_only=True)
+    assert torch.equal(model.vector, checkpoint["model"])
+    assert not torch.equal(model.vector, start)
+
+
+def test_without_a_folder_given_runs_lie_below_outputs(
+    fedsketch: Fedsketch, tmp_path: Path
+) -> None:
+    assert fedsketch("rounds=1").code == 0
+    (summary,) = (tmp_path / "outputs").rglob("summary.json")
+    assert json.loads(summary.read_text())["rounds"] == 1
+
+
+def test_a_sweep_makes_one_folder_per_job_each_a_run_of_its_own(
+    fedsketch: Fedsketch, tmp_path: Path
+) -> None:
+    ended = fedsketch("-m", "rounds=1", "seed=4,5", "hydra.sweep.dir=sweep")
+    assert ended.code == 0
+    summaries = sorted((tmp_path / "sweep").glob("*/summary.json"))
+    assert [path.parent.name for path in summaries] == ["0", "1"]
+    assert [json.loads(path.read_text())["seed"] for path in summaries] == [4, 5]
+    for path in summaries:
+        assert (path.parent / "report.html").exists()
+    resumed = fedsketch("resume=sweep/1", "seed=5", tiny=False)
+    assert resumed.code == 0
+    assert "Resuming after round 1" in resumed.out
+
+
+def test_seeded_noise_does_not_outlive_its_run(fedsketch: Fedsketch) -> None:
+    fedsketch("privacy.randomness=seeded", "rounds=1")
+    assert SEED_VARIABLE not in os.environ
+
+
+def test_a_seed_left_in_the_environment_does_not_reach_a_secret_run(
+    fedsketch: Fedsketch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(SEED_VARIABLE, "7")
+    for name in ("a", "b"):
+        assert fedsketch("rounds=1", f"hydra.run.dir={name}").code == 0
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b")]
+    assert models[0] != models[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["strategy=nonsense"], ["strategy/nonsense", "dp_fedavg"]),
+        (["nonsense=1"], ["nonsense"]),
+        (["privacy.nonsense=1"], ["privacy.nonsense"]),
+        (["rounds"], ["rounds"]),
+        (["rounds=${nothing}"], ["nothing"]),
+        (["privacy=null"], []),
+        (["privacy.epsilon=0"], ["privacy.epsilon"]),
+        (["privacy.epsilon=-3"], ["privacy.epsilon"]),
+        (["clients.per_round=5"], ["clients.per_round=5", "clients.total=4"]),
+        (["clients.total=1000", "clients.per_round=1000"], ["40 examples", "clients"]),
+        (["model=cnn"], ["cnn", "8 x 8", "logistic"]),
+        (["model=lenet5"], ["lenet5", "12 x 12"]),
+        (["model=logistic", "+model.depth=9"], ["depth"]),
+        (["device=quantum"], ["quantum", "device=cpu"]),
+        (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], ["epsilon"]),
+        (["runtime=simulation", "runtime.address=127.0.0.1:9"], ["runtime.address"]),
+        (["resume=nowhere"], ["nowhere", "not the folder of a run"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_bad_input_is_one_sentence(
+    fedsketch: Fedsketch, arguments: list[str], words: list[str]
+) -> None:
+    sentence = fedsketch(*arguments).sentence()
+    assert all(word in sentence for word in words)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["strategy=nonsense"], ["nonsense=1"], ["privacy.epsilon=0"]]
+)
+def test_bad_input_of_a_sweep_is_one_sentence_too(
+    fedsketch: Fedsketch, arguments: list[str]
+) -> None:
+    fedsketch("-m", "hydra.sweep.dir=sweep", *arguments).sentence()
+
+
+def test_refused_before_anything_starts(fedsketch: Fedsketch, tmp_path: Path) -> None:
+    fedsketch("privacy.epsilon=0", "hydra.run.dir=run").sentence()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("root", ["null", "missing/folder"])
+def test_missing_data_is_one_sentence(
+    fedsketch: Fedsketch, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise urllib.error.URLError("no network in this test")
+
+    monkeypatch.setattr("urllib.request.urlopen", offline)
+    sentence = fedsketch(
+        "data=cifar10",
+        f"data.root={root}",
+        "clients.total=4",
+        "clients.per_round=4",
+        "model=cnn",
+        tiny=False,
+    ).sentence()
+    assert "CIFAR-10" in sentence
+    assert "data.root" in sentence or root in sentence
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_sentence(
+    fedsketch: Fedsketch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    sentence = fedsketch("hydra.run.dir=file/run").sentence()
+    assert "file/run" in sentence
+    assert "hydra.run.dir" in sentence
+
+
+def test_another_run_into_the_folder_of_a_run_is_refused_and_spoils_nothing(
+    fedsketch: Fedsketch, run: Path
+) -> None:
+    before = (run / "config.yaml").read_text()
+    sentence = fedsketch("hydra.run.dir=run", "rounds=2", "seed=9").sentence()
+    assert "run" in sentence
+    assert (run / "config.yaml").read_text() == before
+    assert fedsketch("resume=run", tiny=False).code == 0
+
+
+def test_the_console_script_exits_with_one_and_a_sentence(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("fedsketch")
+    done = subprocess.run(
+        [command, "strategy=nonsense"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("fedsketch: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_shows_the_configuration_that_would_run(fedsketch: Fedsketch) -> None:
+    ended = fedsketch("--cfg", "job", "seed=17")
+    assert ended.code == 0
+    shown = yaml.safe_load(ended.out)
+    assert shown["seed"] == 17
+    assert shown.keys() == json.loads(to_json(compose([]))).keys()

@@ -1,0 +1,92 @@
+"""What a person sees, on a terminal and in a log file."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from conf import compose
+from runtime.progress import ConsoleProgress
+
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+CONFIG = compose(["rounds=20", "secagg=none"])
+SUMMARY: dict[str, Any] = {
+    "rounds": 20,
+    "accuracy": 0.9123,
+    "epsilon": {"model": 3.456, "server": None},
+    "delta": 1e-5,
+    "stopped": None,
+    "parameters": 2410,
+    "uplink_bytes": 1_230_000.0,
+    "downlink_bytes": 2_345.0,
+    "seconds": 12.3,
+}
+
+
+def _row(round: int, accuracy: float | None = 0.875) -> dict[str, Any]:
+    return {
+        "round": round,
+        "accuracy": accuracy,
+        "epsilon": {"model": 1.234, "server": None},
+        "uplink_bytes": 10_500.0,
+        "downlink_bytes": 990.0,
+        "dropped": 2,
+    }
+
+
+def _shown(terminal: bool, rows: list[dict[str, Any]], **changes: Any) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=200, color_system=None)
+    with ConsoleProgress(console) as progress:
+        progress.began(CONFIG, changes.pop("done", 0), "Nothing is private here.")
+        for row in rows:
+            progress.played(row)
+        progress.ended({**SUMMARY, **changes}, Path("somewhere/report.html"))
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_shows_rounds_accuracy_epsilon_and_bytes(terminal: bool) -> None:
+    shown = _shown(terminal, [_row(1), _row(2)])
+    assert "Nothing is private here." in shown
+    assert "2/20" in shown
+    assert "accuracy 87.5 %" in shown
+    assert "epsilon 1.23/∞" in shown
+    assert "10.5 kB" in shown
+    assert "990 B" in shown
+    assert "dropped 2" in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_ends_with_a_table_and_the_path_of_the_report(terminal: bool) -> None:
+    shown = _shown(terminal, [_row(20)])
+    for piece in ("91.2 %", "3.46 at delta 1e-05", "no guarantee", "2,410", "1.23 MB"):
+        assert piece in shown
+    assert shown.rstrip().endswith("somewhere/report.html")
+
+
+def test_an_unevaluated_round_keeps_the_last_accuracy() -> None:
+    assert "accuracy 50.0 %" in _shown(True, [_row(1, 0.5), _row(2, None)]).split("2/20")[-1]
+
+
+def test_without_a_terminal_a_line_for_every_tenth() -> None:
+    lines = _shown(False, [_row(round) for round in range(1, 21)]).splitlines()
+    assert sum("accuracy 87.5 %" in line for line in lines) == 10
+
+
+def test_a_resumed_or_stopped_run_says_so() -> None:
+    shown = _shown(False, [_row(8)], done=7, stopped="Stopped after round 8: no budget.")
+    assert "Resuming after round 7" in shown
+    assert "Stopped after round 8" in shown
+
+
+def test_an_error_leaves_the_terminal_usable() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True)
+    with pytest.raises(KeyError), ConsoleProgress(console) as progress:
+        progress.began(CONFIG, 0, "")
+        raise KeyError
+    assert file.getvalue().rfind(SHOW_CURSOR) > file.getvalue().rfind(HIDE_CURSOR) >= 0

@@ -1,0 +1,125 @@
+"""Who is charged for what, and the refusal to overspend."""
+
+import pytest
+
+from conf import compose
+from conf.schema import Against
+from privacy.accounting import Accountant
+from server.accounts import Accounts
+from strategies.noise import NoisePlan
+
+PLAIN = ["secagg=none", "clients.total=9", "clients.per_round=9", "privacy.noise_multiplier=4"]
+
+
+def _plan(*overrides: str) -> NoisePlan:
+    return NoisePlan(compose([*PLAIN, *overrides]), dim=10, units=1)
+
+
+def _price(plan: NoisePlan, against: Against, count: int) -> float:
+    accountant = Accountant(plan.config.privacy.delta)
+    accountant.record(plan.releases(9, 9)[against], count)
+    return accountant.epsilon().epsilon
+
+
+def _spent(accounts: Accounts) -> tuple[float, float]:
+    epsilon = accounts.epsilon()
+    assert epsilon["model"] is not None
+    assert epsilon["server"] is not None
+    return epsilon["model"], epsilon["server"]
+
+
+def test_nothing_charged_nothing_spent() -> None:
+    assert _spent(Accounts(_plan())) == (0.0, 0.0)
+
+
+def test_adversaries_are_charged_apart() -> None:
+    plan = _plan()
+    accounts = Accounts(plan)
+    for _ in range(3):
+        accounts.charge(Against.server, 9)
+    accounts.charge(Against.model, 9)
+    model, server = _spent(accounts)
+    assert model == pytest.approx(_price(plan, Against.model, 1))
+    assert server == pytest.approx(_price(plan, Against.server, 3))
+
+
+def test_without_noise_there_is_no_guarantee() -> None:
+    accounts = Accounts(_plan("privacy.noise_multiplier=0", "privacy.epsilon=null"))
+    accounts.charge(Against.model, 9)
+    assert accounts.epsilon()["model"] is None
+
+
+def test_a_killed_attempt_was_seen_by_the_server_only() -> None:
+    """Killed while round 6 was out, after the checkpoint of round 5."""
+    plan = _plan()
+    accounts = Accounts(plan)
+    accounts.charge_lost([(6, 9)], checkpoint=5)
+    assert _spent(accounts) == (0.0, pytest.approx(_price(plan, Against.server, 1)))
+
+
+def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too() -> None:
+    """Killed in round 8 after the checkpoint of round 5: the cohorts of 7 and 8 got the models of 6 and 7."""
+    plan = _plan()
+    accounts = Accounts(plan)
+    accounts.charge_lost([(6, 9), (7, 9), (8, 9)], checkpoint=5)
+    model, server = _spent(accounts)
+    assert server == pytest.approx(_price(plan, Against.server, 3))
+    assert model == pytest.approx(_price(plan, Against.model, 2))
+
+
+def test_a_retry_of_a_lost_round_publishes_its_model_once() -> None:
+    plan = _plan()
+    accounts = Accounts(plan)
+    accounts.charge_lost([(6, 9), (7, 9), (7, 9)], checkpoint=5)
+    model, server = _spent(accounts)
+    assert server == pytest.approx(_price(plan, Against.server, 3))
+    assert model == pytest.approx(_price(plan, Against.model, 1))
+
+
+def test_two_kills_publish_two_models_of_the_same_round() -> None:
+    """Killed in round 7, resumed from 5, killed in round 7 again: two models of round 6 with different noise were seen."""
+    plan = _plan()
+    accounts = Accounts(plan)
+    accounts.charge_lost([(6, 9), (7, 9), (6, 9), (7, 9)], checkpoint=5)
+    assert _spent(accounts)[0] == pytest.approx(_price(plan, Against.model, 2))
+
+
+def test_json_carries_everything_spent() -> None:
+    accounts, twin = Accounts(_plan()), Accounts(_plan())
+    accounts.charge(Against.server, 9)
+    accounts.charge(Against.model, 9)
+    twin.load_json(accounts.to_json())
+    for one in (accounts, twin):
+        one.charge(Against.model, 9)
+    assert twin.epsilon() == accounts.epsilon()
+    assert twin.to_json() == accounts.to_json()
+
+
+@pytest.mark.parametrize("against", ["model", "server"])
+def test_the_budget_stops_the_round_that_would_break_it(against: str) -> None:
+    adversary = Against(against)
+    budget = _price(_plan(), adversary, 3) * 1.0001  # three rounds fit, four do not
+    accounts = Accounts(_plan(f"privacy.epsilon={budget}", f"privacy.against={against}"))
+    for _ in range(3):
+        assert accounts.affordable()
+        for one in Against:
+            accounts.charge(one, 9)
+    assert not accounts.affordable()
+    spent = accounts.epsilon()[against]
+    assert spent is not None
+    assert spent <= budget
+
+
+def test_without_a_budget_everything_is_affordable() -> None:
+    accounts = Accounts(_plan("privacy.epsilon=null"))
+    for _ in range(50):
+        accounts.charge(Against.model, 9)
+    assert accounts.affordable()
+
+
+def test_a_calibrated_run_affords_exactly_its_rounds() -> None:
+    accounts = Accounts(_plan("privacy.noise_multiplier=null", "privacy.against=model", "rounds=5"))
+    for _ in range(5):
+        assert accounts.affordable()
+        accounts.charge(Against.model, 9)
+    assert not accounts.affordable()

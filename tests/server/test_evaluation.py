@@ -1,0 +1,21 @@
+"""Accuracy and loss on the whole test set, whatever the chunks."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from conf import compose
+from server import evaluation
+from tasks.job import Job
+
+
+@pytest.mark.parametrize("chunk", [7, 360, 100_000])
+def test_equals_one_pass_over_the_test_set(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(evaluation, "CHUNK", chunk)
+    job = Job(compose(["device=cpu"]))
+    model, test = job.model(), job.dataset.test
+    accuracy, loss = evaluation.evaluate(model, test)
+    with torch.no_grad():
+        logits = model.module(test.inputs)
+    assert accuracy == pytest.approx(float((logits.argmax(1) == test.targets).double().mean()))
+    assert loss == pytest.approx(float(functional.cross_entropy(logits, test.targets)), rel=1e-5)

@@ -1,0 +1,264 @@
+"""The loop over rounds: what it writes, when it stops, what it charges, and that nothing is half applied."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch.nn import functional
+
+from conf import compose
+from server.run_folder import RunFolder
+from strategies.cohort import TooFewClients
+from tasks.job import Job
+
+Play = Callable[..., Any]
+METRICS = (
+    "round accuracy loss epsilon delta clients dropped uplink_bytes downlink_bytes seconds snr"
+)
+# So little noise that nobody computes a tight epsilon, which takes a second under sampling.
+FAST = ("privacy.noise_multiplier=0.25", "privacy.epsilon=null")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def _model(folder: Path) -> torch.Tensor:
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
+
+
+def test_a_row_per_round_with_the_documented_keys(play: Play, tmp_path: Path) -> None:
+    played = play(*FAST, "clients.per_round=3")
+    rows = [json.loads(line) for line in _lines(tmp_path / "run/metrics.jsonl")]
+    assert rows == played.rows
+    assert [row["round"] for row in rows] == [1, 2, 3, 4]
+    for row in rows:
+        assert row.keys() == set(METRICS.split())
+        assert row["epsilon"].keys() == {"model", "server"}
+        assert row["seconds"].keys() == {"round", "clients", "update"}
+        assert (row["clients"], row["dropped"], row["delta"]) == (3, 0, 1e-5)
+        assert 0 <= row["accuracy"] <= 1
+        assert row["loss"] > 0
+        assert 0 < row["uplink_bytes"] < row["downlink_bytes"]
+    spent = [row["epsilon"]["model"] for row in rows]
+    assert spent == sorted(spent)
+    assert spent[0] > 0
+
+
+def test_the_summary_ends_with_the_last_rounds_values(play: Play, tmp_path: Path) -> None:
+    played = play("seed=5")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    last = played.rows[-1]
+    for key in ("accuracy", "loss", "epsilon", "delta"):
+        assert summary[key] == last[key]
+    assert (summary["rounds"], summary["seed"], summary["stopped"]) == (4, 5, None)
+    assert summary["uplink_bytes"] == pytest.approx(sum(r["uplink_bytes"] for r in played.rows))
+    assert summary["versions"].keys() >= {"python", "fedsketch", "flwr", "torch"}
+    assert summary["seconds"] >= sum(row["seconds"]["round"] for row in played.rows)
+
+
+def test_bytes_are_a_mean_per_client(play: Play) -> None:
+    rows = [play(*FAST, f"clients.per_round={n}", folder=str(n)).rows[0] for n in (2, 6)]
+    assert rows[0]["uplink_bytes"] == pytest.approx(rows[1]["uplink_bytes"], rel=0.01)
+    assert rows[0]["downlink_bytes"] == pytest.approx(rows[1]["downlink_bytes"], rel=0.05)
+
+
+def test_evaluation_every_few_rounds_and_at_the_end(play: Play) -> None:
+    rows = play("evaluate_every=3").rows
+    assert [row["accuracy"] is not None for row in rows] == [False, False, True, True]
+
+
+def test_a_budget_stops_the_run_before_it_breaks(play: Play, tmp_path: Path) -> None:
+    unbounded = play("privacy.noise_multiplier=3", "privacy.epsilon=null", folder="free")
+    budget = unbounded.rows[2]["epsilon"]["model"] * 1.0001  # three rounds of four
+    played = play("privacy.noise_multiplier=3", f"privacy.epsilon={budget}")
+    assert [row["round"] for row in played.rows] == [1, 2, 3]
+    assert played.summary["epsilon"]["model"] <= budget
+    assert "after round 3" in played.summary["stopped"]
+    assert json.loads((tmp_path / "run/summary.json").read_text()) == played.summary
+    assert (tmp_path / "run/model.safetensors").exists()
+
+
+def test_a_run_that_the_budget_stopped_is_evaluated_at_its_end(play: Play) -> None:
+    unbounded = play("privacy.noise_multiplier=3", "privacy.epsilon=null", folder="free")
+    budget = unbounded.rows[2]["epsilon"]["model"] * 1.0001
+    played = play("privacy.noise_multiplier=3", f"privacy.epsilon={budget}", "evaluate_every=100")
+    assert played.summary["rounds"] == 3
+    assert played.summary["accuracy"] is not None
+
+
+def test_a_run_that_the_budget_stopped_does_not_go_on_when_resumed(
+    play: Play, tmp_path: Path
+) -> None:
+    """Its last model is out, whether or not a checkpoint was due: another one of that round would be one too many."""
+    unbounded = play("privacy.noise_multiplier=3", "privacy.epsilon=null", folder="free")
+    budget = unbounded.rows[2]["epsilon"]["model"] * 1.0001
+    settings = ("privacy.noise_multiplier=3", f"privacy.epsilon={budget}", "checkpoint_every=2")
+    play(*settings)
+    model = _model(tmp_path / "run")
+    assert play(*settings).rows == []
+    assert torch.equal(_model(tmp_path / "run"), model)
+
+
+def test_tolerated_dropouts_are_counted_and_the_round_applied(play: Play) -> None:
+    played = play("clients.tolerated_dropouts=0.34", failing=lambda call, client: client in (1, 4))
+    assert [(row["clients"], row["dropped"]) for row in played.rows] == [(4, 2)] * 4
+
+
+def test_a_failed_round_is_tried_again_with_another_cohort(play: Play) -> None:
+    """The first cohort's clients all fail; the retry is applied, and the server is charged for both."""
+    settings = (*FAST, "clients.per_round=3")
+    clean = play(*settings, folder="clean")
+    retried = play(*settings, failing=lambda call, client: call < 3)
+    assert [row["clients"] for row in retried.rows] == [3] * 4
+    for before, after in zip(clean.rows, retried.rows, strict=True):
+        assert after["epsilon"]["model"] == pytest.approx(before["epsilon"]["model"])
+        assert after["epsilon"]["server"] > before["epsilon"]["server"]
+
+
+def test_too_many_dropouts_stop_the_run_with_a_sentence(play: Play, tmp_path: Path) -> None:
+    with pytest.raises(TooFewClients) as caught:
+        play("clients.retries=1", failing=lambda call, client: call >= 12 and client == 2)
+    sentence = str(caught.value)
+    assert sentence.startswith("Round 3 failed 2 times")
+    assert "battery" in sentence
+    assert "clients.tolerated_dropouts" in sentence
+    assert [row["round"] for row in RunFolder(tmp_path / "run").read_metrics()] == [1, 2]
+
+
+def test_an_unmended_failure_then_a_resume_ends_like_an_unbroken_run(
+    play: Play, tmp_path: Path
+) -> None:
+    settings = (*FAST, "privacy.randomness=seeded", "clients.per_round=3", "clients.retries=0")
+    whole = play(*settings, folder="whole")
+    with pytest.raises(TooFewClients):
+        play(*settings, failing=lambda call, client: call == 7)  # in round 3
+    resumed = play(*settings)
+    assert resumed.done == 2
+    assert torch.equal(_model(tmp_path / "run"), _model(tmp_path / "whole"))
+    rows = [RunFolder(tmp_path / name).read_metrics() for name in ("run", "whole")]
+    for mine, theirs in zip(*rows, strict=True):
+        assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}
+    assert resumed.summary["uplink_bytes"] == whole.summary["uplink_bytes"]
+
+
+def test_with_fewer_checkpoints_more_is_played_again_to_the_same_end(
+    play: Play, tmp_path: Path
+) -> None:
+    settings = ("privacy.randomness=seeded", "clients.retries=0", "checkpoint_every=2")
+    play(*settings, folder="whole")
+    with pytest.raises(TooFewClients):
+        play(*settings, failing=lambda call, client: call == 20)  # in round 4
+    assert play(*settings).done == 2
+    assert torch.equal(_model(tmp_path / "run"), _model(tmp_path / "whole"))
+
+
+def test_resuming_a_finished_run_changes_nothing(play: Play, tmp_path: Path) -> None:
+    first = play()
+    model = _model(tmp_path / "run")
+    again = play()
+    assert (again.done, again.rows) == (4, [])
+    assert torch.equal(_model(tmp_path / "run"), model)
+    for key in ("accuracy", "epsilon", "rounds", "uplink_bytes"):
+        assert again.summary[key] == first.summary[key]
+
+
+def test_retries_never_spend_more_than_the_budget_against_the_server(play: Play) -> None:
+    """Every attempt shows the server something, so the last rounds must give way to the retries of the first."""
+    played = play(
+        "privacy.against=server", "clients.per_round=3", failing=lambda call, client: call % 12 < 6
+    )
+    assert played.summary["epsilon"]["server"] <= 8.0
+
+
+def test_retries_of_the_last_round_do_not_break_the_budget(play: Play, tmp_path: Path) -> None:
+    """Three of four rounds go well; the fourth fails twice, and a third attempt would be a fifth view of the server."""
+    try:
+        play(
+            "privacy.against=server",
+            "clients.per_round=3",
+            failing=lambda call, client: 9 <= call < 15,
+        )
+    except TooFewClients:
+        return  # a refusal to try again is as good
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["epsilon"]["server"] <= 8.0
+
+
+def test_large_poisson_cohorts_do_not_break_the_budget_against_the_server(play: Play) -> None:
+    """A device's share of the noise must not shrink below what the budget needs when the draw is large."""
+    played = play(
+        "privacy.against=server",
+        "clients.sampling=poisson",
+        "clients.per_round=3",
+        "privacy.randomness=seeded",
+        "seed=26",
+        "rounds=5",
+    )
+    assert sum(row["clients"] for row in played.rows) > 3 * len(played.rows)  # large draws
+    assert played.summary["epsilon"]["server"] <= 8.0
+
+
+def test_an_empty_poisson_cohort_is_a_round_of_noise_or_none_but_not_another_draw(
+    play: Play, tmp_path: Path
+) -> None:
+    """To draw again until somebody comes raises everybody's chance above the rate that is booked."""
+    # Six clients at rate 1/6: every third draw is empty.
+    play(
+        *FAST,
+        "clients.sampling=poisson",
+        "clients.per_round=1",
+        "privacy.randomness=seeded",
+        "rounds=30",
+    )
+    attempts = [json.loads(line)["round"] for line in _lines(tmp_path / "run/attempts.jsonl")]
+    assert len(attempts) == len(set(attempts))
+
+
+def test_the_mean_over_examples_counts_those_that_clients_hold(
+    play: Play, small: list[str], tmp_path: Path
+) -> None:
+    """One example per client: six gradients, although the data set has sixty examples."""
+    overrides = (
+        "rounds=1",
+        "data/partition=one_example",
+        "privacy=none",
+        "privacy.unit=example",
+        "strategy.server.optimizer=sgd",
+        "strategy.server.lr=1",
+    )
+    play(*overrides)
+    job = Job(compose([*small, *overrides]))
+    model = job.model()
+    shards = [job.shard(client) for client in range(6)]
+    inputs = torch.cat([shard.inputs for shard in shards])
+    targets = torch.cat([shard.targets for shard in shards])
+    loss = functional.cross_entropy(model.module(inputs), targets)
+    names, parameters = zip(*model.module.named_parameters(), strict=True)
+    gradients = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+    tensors = safetensors.torch.load_file(tmp_path / "run/model.safetensors")
+    for name, parameter in model.module.named_parameters():
+        torch.testing.assert_close(tensors[name], parameter.detach() - gradients[name])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["privacy.randomness=seeded"], ["not private", "seeded"]),
+        (["privacy=none"], ["no privacy"]),
+        (["privacy.epsilon=3"], ["epsilon 3", "delta 1e-05", "per client", "model"]),
+        (["privacy=example"], ["per example"]),
+        (["privacy.against=server"], ["server"]),
+        (["privacy.epsilon=null", "privacy.noise_multiplier=2"], ["noise multiplier 2"]),
+    ],
+)
+def test_the_first_line_says_what_holds(play: Play, overrides: list[str], words: list[str]) -> None:
+    played = play("rounds=1", *overrides)
+    assert all(word in played.guarantee.lower() for word in words)
+    assert played.summary["guarantee"] == played.guarantee
+    assert ("NOT PRIVATE" in played.guarantee) == ("privacy.randomness=seeded" in overrides)

@@ -1,0 +1,134 @@
+"""The folder's files agree with each other after any kill."""
+
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from conf import Config, compose, to_json
+from server.checkpoint import Checkpoint
+from server.run_folder import RunFolder
+from tasks.job import Job
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return compose(["clients.total=4", "clients.per_round=4", "device=cpu"])
+
+
+def _save(folder: RunFolder, config: Config, round: int) -> None:
+    Checkpoint(to_json(config), round, torch.zeros(3), {}, "{}", 1, 0.0, (0.0, 0.0)).save(
+        folder.checkpoints
+    )
+
+
+def test_the_configuration_is_written_whole(tmp_path: Path, config: Config) -> None:
+    RunFolder(tmp_path / "a" / "b").begin(config)
+    written = yaml.safe_load((tmp_path / "a" / "b" / "config.yaml").read_text())
+    assert written == json.loads(to_json(config))
+
+
+def test_metrics_after_the_checkpoint_are_dropped(tmp_path: Path, config: Config) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(config)
+    for round in range(1, 6):
+        folder.append_metrics({"round": round})
+    _save(folder, config, 3)
+    assert folder.latest_checkpoint(config).round == 3  # type: ignore[union-attr]
+    assert [row["round"] for row in folder.read_metrics()] == [1, 2, 3]
+    folder.append_metrics({"round": 4})
+    assert [row["round"] for row in folder.read_metrics()] == [1, 2, 3, 4]
+
+
+def test_without_a_checkpoint_all_metrics_are_dropped(tmp_path: Path, config: Config) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(config)
+    folder.append_metrics({"round": 1})
+    assert folder.latest_checkpoint(config) is None
+    assert folder.read_metrics() == []
+
+
+def test_a_half_written_last_line_is_ignored(tmp_path: Path, config: Config) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(config)
+    folder.append_metrics({"round": 1, "note": "whole"})
+    with folder.metrics.open("a") as file:
+        file.write('{"round": 2, "no')
+    assert folder.read_metrics() == [{"round": 1, "note": "whole"}]
+    _save(folder, config, 1)
+    folder.latest_checkpoint(config)
+    folder.append_metrics({"round": 2})
+    assert [row["round"] for row in folder.read_metrics()] == [1, 2]
+
+
+def test_attempts_after_a_round_survive_in_order(tmp_path: Path, config: Config) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(config)
+    for round, cohort in [(1, 4), (2, 4), (2, 3), (3, 4)]:
+        folder.announce(round, cohort)
+    assert RunFolder(tmp_path).attempts_after(1) == [(2, 4), (2, 3), (3, 4)]
+    assert RunFolder(tmp_path).attempts_after(3) == []
+
+
+def test_an_announcement_cut_off_by_a_kill_does_not_spoil_the_next(
+    tmp_path: Path, config: Config
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(config)
+    folder.announce(1, 4)
+    (attempts,) = tmp_path.glob("attempts*")
+    attempts.write_text(attempts.read_text() + '{"round": 2, "co')
+    resumed = RunFolder(tmp_path)
+    resumed.begin(config)
+    resumed.latest_checkpoint(config)
+    resumed.announce(2, 4)
+    assert RunFolder(tmp_path).attempts_after(0) == [(1, 4), (2, 4)]
+
+
+def test_the_finished_model_loads_into_the_module(tmp_path: Path, config: Config) -> None:
+    folder, model = RunFolder(tmp_path), Job(config).model()
+    folder.begin(config)
+    folder.append_metrics({"round": 1, **_ROW})
+    report = folder.finish(model, _SUMMARY)
+    assert report == tmp_path / "report.html"
+    twin = Job(config).model()
+    twin.vector.zero_()
+    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    twin.module.load_state_dict(tensors)
+    assert torch.equal(twin.vector, model.vector)
+    assert json.loads((tmp_path / "summary.json").read_text()) == _SUMMARY
+
+
+_EPSILON = {"model": 1.0, "server": None}
+_ROW = {
+    "accuracy": 0.5,
+    "loss": 1.0,
+    "epsilon": _EPSILON,
+    "delta": 1e-5,
+    "clients": 4,
+    "dropped": 0,
+    "uplink_bytes": 10.0,
+    "downlink_bytes": 20.0,
+    "seconds": {"round": 0.1, "clients": 0.05, "update": 0.01},
+    "snr": None,
+}
+_SUMMARY = {
+    "rounds": 1,
+    "accuracy": 0.5,
+    "loss": 1.0,
+    "epsilon": _EPSILON,
+    "delta": 1e-5,
+    "noise_multiplier": 1.0,
+    "guarantee": "None.",
+    "stopped": None,
+    "uplink_bytes": 10.0,
+    "downlink_bytes": 20.0,
+    "seconds": 1.0,
+    "seed": 0,
+    "parameters": 2410,
+    "versions": {"python": "3.11"},
+    "partition": {"histogram": [[1, 2], [3, 4]]},
+}
