@@ -23,36 +23,57 @@ from typing import Any
 from secagg import Refusal
 
 _HEAD = b'{"before":"'
-_HASH_END = len(_HEAD) + 64
-_FIRST = b"0" * 64
+_SEAL = b'","seal":"'
+_FIRST = "0" * 64
+_HASH = len(_FIRST)
 
 
 class Journal:
-    """An opened, locked and checked file: its lines, and a way to add to them."""
+    """An opened, locked and checked file. `tail` are its lines from the last sealed one on, of which `first` is the number.
+
+    A sealed line also holds the hash of everything before it, so that a long file is checked in one go.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read()
-        self._size = data.rfind(b"\n") + 1
-        if self._size < len(data):
-            os.ftruncate(descriptor, self._size)
+        self._data = data[: data.rfind(b"\n") + 1]
+        if len(self._data) < len(data):
+            os.ftruncate(descriptor, len(self._data))
             os.fsync(descriptor)
-        self.lines = data[: self._size].split(b"\n")[:-1]
-        if not self.lines:
+        if not self._data:
             raise Refusal("The ledger is empty, not even begun: restore it from a backup.")
-        self._last = _end_of_chain(self.lines)
+        sealed = self._data.rfind(_SEAL)
+        # A quotation mark within a text of JSON is escaped, so the seal's is where the line has it.
+        start = 0 if sealed < 0 else self._data.rfind(b"\n", 0, sealed) + 1
+        self.tail = self._data[start:].split(b"\n")[:-1]
+        self.first = self._data.count(b"\n", 0, start) + 1
+        before = _FIRST
+        if start:
+            before = _field(self.tail[0], _HEAD)
+            if _field(self.tail[0], _HEAD + before.encode() + _SEAL) != _hash(self._data[:start]):
+                raise Refusal(
+                    f"The ledger is damaged before line {self.first}, which seals it: restore it from a backup."
+                )
+        self._last = _end_of_chain(self.tail, before, self.first)
 
-    def append(self, *entries: Mapping[str, Any]) -> None:
-        """Add lines and sync them; if that fails, nothing was added."""
-        added = []
-        for entry in entries:
-            line = json.dumps(
-                {"before": self._last.decode(), **entry}, separators=(",", ":")
-            ).encode()
-            self._last = _hash(line)
-            added.append(line)
-        block = b"\n".join(added) + b"\n"
+    @property
+    def tail_bytes(self) -> int:
+        return sum(map(len, self.tail))
+
+    def lines(self) -> list[bytes]:
+        """All lines, with every link of the chain checked."""
+        lines = self._data.split(b"\n")[:-1]
+        _end_of_chain(lines, _FIRST, 1)
+        return lines
+
+    def append(self, entry: Mapping[str, Any], sealed: Mapping[str, Any] | None = None) -> None:
+        """Add a line, and a sealed one if there is any, and sync them; if that fails, nothing was added."""
+        block = _line({"before": self._last, **entry})
+        if sealed is not None:
+            seal = _hash(self._data + block)
+            block += _line({"before": _hash(block[:-1]), "seal": seal, **sealed})
         try:
             if os.write(self._descriptor, block) < len(block):
                 raise OSError("the disk is full")
@@ -60,12 +81,10 @@ class Journal:
         except OSError as error:
             # The caller must not go on, so it does no harm if this fails too and the lines stay.
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, self._size)
+                os.ftruncate(self._descriptor, len(self._data))
             raise Refusal(
                 f"The ledger cannot be written ({error.strerror or error}): free the disk or mend its permissions."
             ) from error
-        self._size += len(block)
-        self.lines += added
 
 
 @contextlib.contextmanager
@@ -90,10 +109,9 @@ def opened(path: Path) -> Iterator[Journal]:
 def create(path: Path, first: Mapping[str, Any]) -> None:
     """A new file with its first line, readable by its owner alone; an existing one is left alone (FileExistsError)."""
     draft = path.with_name(path.name + ".new")
-    line = json.dumps({"before": _FIRST.decode(), **first}, separators=(",", ":")) + "\n"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(line)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(_line({"before": _FIRST, **first}))
         file.flush()
         os.fsync(file.fileno())
     # A link, unlike a rename, never replaces: a ledger appears whole or not at all.
@@ -113,15 +131,27 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _hash(line: bytes) -> bytes:
-    return hashlib.sha256(line).hexdigest().encode()
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
-def _end_of_chain(lines: list[bytes]) -> bytes:
-    """The hash that the next line must carry. Lines are not parsed: this runs over the whole file for every message."""
-    before = _FIRST
-    for number, line in enumerate(lines, 1):
-        if not line.startswith(_HEAD) or line[len(_HEAD) : _HASH_END] != before:
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _field(line: bytes, head: bytes) -> str:
+    """The hash after `head`; something that is no hash if the line does not start with it."""
+    return (
+        line[len(head) : len(head) + _HASH].decode(errors="replace")
+        if line.startswith(head)
+        else ""
+    )
+
+
+def _end_of_chain(lines: list[bytes], before: str, first: int) -> str:
+    """The hash that the next line must carry."""
+    for number, line in enumerate(lines, first):
+        if _field(line, _HEAD) != before:
             raise Refusal(
                 f"The ledger is damaged before or at line {number}: its chain of hashes is broken; restore it from a backup."
             )

@@ -7,8 +7,8 @@ Guarantee, against the server with as many colluding clients as each round assum
 adjacency, over all runs together: all vectors that left under masks cost no more than the book's `spent`, the Renyi composition of
 all charges and settlements, in whatever order the server asks, through restarts, and with any number of processes at once.
 
-The file is a `journal`. Its chain of hashes is checked from the first line every time; the meaning is read from the last line that holds
-totals, one of which is written now and then. `verified` reads everything and compares every total.
+The file is a `journal`, whose hashes are checked every time. Its meaning is read from the last sealed line on, which holds totals; such a
+line is added now and then. `verified` reads everything and compares every total.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 
 from client import journal
 from client.book import Book, Budget, RoundId
+from client.journal import Journal
 from privacy.release import Release
 from privacy.release_json import release_to_json
 from secagg import Refusal
 
 FORMAT = "fedsketch-ledger/1"
-_TOTALS = b'","entry":"totals",'
-_TOTALS_AT = len('{"before":"') + 64
-# Bytes after which a line of totals pays: rarely enough that totals are the smaller part of the file.
+_TOTALS = "totals"
+# Bytes after which totals are written: so rarely that they stay the smaller part of the file.
 _TAIL_BYTES = 1 << 16
 _TAIL_FACTOR = 4
 
@@ -74,47 +74,47 @@ class Ledger:
 
     def book(self) -> Book:
         with journal.opened(self.path) as opened:
-            return _read(opened.lines)[0]
+            return _read(opened)
 
     def verified(self) -> tuple[Book, int]:
         """The book, read from the first line on with every total compared, and the number of lines."""
         with journal.opened(self.path) as opened:
-            book = Book()
-            for number, line in enumerate(opened.lines, 1):
-                entry = _replay(book, line, number)
-                if entry["entry"] == "totals":
-                    with _sense(number):
-                        told = Book.from_json(entry)
-                    if told != book:
-                        raise Refusal(f"Line {number} of the ledger holds wrong totals.")
-            return book, len(opened.lines)
+            lines = opened.lines()
+        book = Book()
+        for number, line in enumerate(lines, 1):
+            entry = _replay(book, line, number)
+            if entry["entry"] == _TOTALS and _told(line, number) != book:
+                raise Refusal(f"Line {number} of the ledger holds wrong totals.")
+        return book, len(lines)
 
     @contextmanager
     def _written(self, kind: str, facts: dict[str, Any]) -> Iterator[Book]:
         """The current book; if the block does not refuse, the line is appended."""
         with journal.opened(self.path) as opened:
-            book, tail = _read(opened.lines)
+            book = _read(opened)
             yield book
-            entries = [{"entry": kind, "time": _now(), **facts}]
-            if tail > _TAIL_BYTES:
-                totals = {"entry": "totals", **book.to_json()}
-                if tail > _TAIL_FACTOR * len(json.dumps(totals)):
-                    entries.append(totals)
-            opened.append(*entries)
+            totals = (
+                {"entry": _TOTALS, **book.to_json()} if opened.tail_bytes > _TAIL_BYTES else None
+            )
+            if opened.tail_bytes < _TAIL_FACTOR * len(json.dumps(totals)):
+                totals = None
+            opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
 
 
-def _read(lines: list[bytes]) -> tuple[Book, int]:
-    """The book from the last totals on, and the bytes since then."""
-    book, start = Book(), 0
-    for place in range(len(lines) - 1, -1, -1):
-        if lines[place].startswith(_TOTALS, _TOTALS_AT):
-            with _sense(place + 1):
-                book = Book.from_json(json.loads(lines[place]))
-            start = place + 1
-            break
-    for place in range(start, len(lines)):
-        _replay(book, lines[place], place + 1)
-    return book, sum(map(len, lines[start:]))
+def _read(opened: Journal) -> Book:
+    """The book from the last totals on."""
+    book, lines, number = Book(), opened.tail, opened.first
+    if number > 1:
+        book, lines, number = _told(lines[0], number), lines[1:], number + 1
+    for line in lines:
+        _replay(book, line, number)
+        number += 1
+    return book
+
+
+def _told(line: bytes, number: int) -> Book:
+    with _sense(number):
+        return Book.from_json(json.loads(line))
 
 
 def _replay(book: Book, line: bytes, number: int) -> dict[str, Any]:

@@ -42,12 +42,10 @@ class NoisePlan:
           their noise; without, it sees each device's upload under that device's noise alone.
         """
         terms, unit = self.terms(cohort), release.Unit(self.config.privacy.unit.value)
-        colluders = self._colluders(cohort)
-        seen = clients if self.masked else 1
-        server = Adversary.server(colluders) if colluders else Adversary.SERVER
+        unknown = clients - self._colluders(cohort) if self.masked else 1
         return {
-            Against.model: terms.release(clients, self.sampling, unit, Adversary.MODEL),
-            Against.server: terms.release(seen, release.NoSampling(), unit, server),
+            Against.model: terms.release(clients, self.sampling(cohort), unit, Adversary.MODEL),
+            Against.server: terms.release(unknown, release.NoSampling(), unit, Adversary.SERVER),
         }
 
     def worst_release(self) -> Release:
@@ -76,19 +74,17 @@ class NoisePlan:
         honest = terms.plan.noise_variance(survivors, terms.plan.colluders)
         return math.sqrt(honest) / terms.plan.l2_sensitivity
 
-    @cached_property
-    def sampling(self) -> release.Sampling:
-        """The cohort's secret draw, as far as a theorem covers it."""
+    def sampling(self, cohort: int) -> release.Sampling:
+        """The secret draw of a cohort that came out with this size, as far as a theorem covers it."""
         clients = self.config.clients
         if clients.per_round == clients.total:
             return release.NoSampling()
-        if clients.sampling is Sampling.poisson:
-            return release.Poisson(clients.per_round / clients.total)
         if clients.sampling is Sampling.passes:
             return release.FullPasses(-(-clients.total // clients.per_round))
-        if self.config.secagg.noise is Noise.skellam:
-            return release.NoSampling()  # no theorem for integer noise on a sample of fixed size
-        return release.WithoutReplacement(clients.per_round, clients.total)
+        if clients.sampling is Sampling.poisson and clients.tolerated_dropouts == 0:
+            return release.Poisson(clients.per_round / clients.total)
+        # Where dropouts are tolerated, the noise of the sum tells the size of a Poisson cohort; given its size, it is a fixed-size draw.
+        return release.WithoutReplacement(cohort, clients.total)
 
     def _drops(self, cohort: int) -> int:
         return math.floor(cohort * self.config.clients.tolerated_dropouts)
@@ -118,7 +114,7 @@ def _gaussian_multiplier(plan: NoisePlan) -> float:
     def template(z: float) -> Release:
         terms = GaussianTerms(privacy.clip, z, survivors)
         if privacy.against is Against.model:
-            return terms.release(survivors, plan.sampling, unit, Adversary.MODEL)
+            return terms.release(survivors, plan.sampling(cohort), unit, Adversary.MODEL)
         return terms.release(1, release.NoSampling(), unit, Adversary.SERVER)
 
     return calibrate(template, rounds=config.rounds, epsilon=privacy.epsilon, delta=privacy.delta)
@@ -130,7 +126,7 @@ def _ring_terms(plan: NoisePlan, cohort: int) -> RingTerms:
     assert privacy.clip is not None
     unit = release.Unit(privacy.unit.value)
     drops, colluders = plan._drops(cohort), plan._colluders(cohort)
-    sampling, adversary = plan.sampling, Adversary.MODEL
+    sampling, adversary = plan.sampling(config.clients.per_round), Adversary.MODEL
     if privacy.against is Against.server:
         sampling, adversary = release.NoSampling(), Adversary.SERVER
         if not plan.masked:  # each upload is seen alone

@@ -41,7 +41,7 @@ class GaussianTerms:
     def release(
         self, clients: int, sampling: release.Sampling, unit: release.Unit, adversary: Adversary
     ) -> Release:
-        """What a sum over so many devices shows (one device: its own upload)."""
+        """What is shown under the noise of so many devices: of a sum's survivors, less colluders; or of one, by its own upload."""
         mechanism = release.Gaussian(self.noise_multiplier * math.sqrt(clients / self.survivors))
         return Release(mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary)
 
@@ -66,7 +66,7 @@ class RingTerms:
     def release(
         self, clients: int, sampling: release.Sampling, unit: release.Unit, adversary: Adversary
     ) -> Release:
-        variance = float(self.plan.noise_variance(clients, adversary.colluders))
+        variance = float(self.plan.noise_variance(clients))
         mechanism = release.Skellam(variance, self.plan.l2_sensitivity, self.plan.l1_sensitivity)
         return Release(mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary)
 

@@ -205,7 +205,7 @@ def test_the_console_script_exits_with_one_and_a_sentence(tmp_path: Path) -> Non
 
 
 def test_cfg_shows_the_configuration_that_would_run(fedsketch: Fedsketch) -> None:
-    ended = fedsketch("--cfg", "job", "seed=17")
+    ended = fedsketch("--cfg=job", "seed=17")
     assert ended.code == 0
     shown = yaml.safe_load(ended.out)
     assert shown["seed"] == 17

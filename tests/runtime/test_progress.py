@@ -86,7 +86,8 @@ def test_a_resumed_or_stopped_run_says_so() -> None:
 def test_an_error_leaves_the_terminal_usable() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True)
-    with pytest.raises(KeyError), ConsoleProgress(console) as progress:
-        progress.began(CONFIG, 0, "")
+    progress = ConsoleProgress(console)
+    progress.began(CONFIG, 0, "")
+    with pytest.raises(KeyError), progress:
         raise KeyError
     assert file.getvalue().rfind(SHOW_CURSOR) > file.getvalue().rfind(HIDE_CURSOR) >= 0

@@ -415,7 +415,7 @@ def test_lists_that_are_too_short_are_refused_at_every_stage(step: Step, fleet: 
 def test_lists_with_strangers_or_without_oneself_are_refused(fleet: Build) -> None:
     devices = fleet(9, drops=2)
     absent = devices.settings.cohort[8]
-    coordinator = devices.run({Step.SHARE: [absent]}, until=Step.MASK)
+    coordinator = devices.run({Step.ADVERTISE: [absent]}, until=Step.MASK)
     settings, node = devices.settings, devices.settings.cohort[0]
     alive, sealed = messages.read_mask_request(settings, coordinator.requests()[node])
     wrong = messages.mask_request(settings, [*alive, 8], {**sealed, 8: bytes(keys.SEALED_BYTES)})
