@@ -53,7 +53,7 @@ def config(rounds: int, runtime: str) -> Config:
 
 def ours(rounds: int, runtime: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        run(config(rounds, runtime), Path(folder), [])
+        run(config(rounds, runtime), Path(folder))
         rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
     seconds = sum(row["seconds"]["round"] for row in rows[WARM_UP:])
     return CLIENTS * (rounds - WARM_UP) / seconds

@@ -93,11 +93,11 @@ class Ledger:
         with journal.opened(self.path) as opened:
             book = _read(opened)
             yield book
-            totals = (
-                {"entry": _TOTALS, **book.to_json()} if opened.tail_bytes > _TAIL_BYTES else None
-            )
-            if opened.tail_bytes < _TAIL_FACTOR * len(json.dumps(totals)):
-                totals = None
+            totals = None
+            if opened.tail_bytes > _TAIL_BYTES:
+                totals = {"entry": _TOTALS, **book.to_json()}
+                if opened.tail_bytes < _TAIL_FACTOR * len(json.dumps(totals)):
+                    totals = None
             opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
 
 

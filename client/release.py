@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privacy.clipping import clip_rows
+from privacy.clipping import UnsafeUpdateError, clip_rows
 from privacy.encoding import encode
 from privacy.gaussian import add_gaussian
 from privacy.randomness import Stream, derived_key
@@ -32,6 +32,10 @@ def release(rows: torch.Tensor, terms: Terms, stream: Stream, round: int) -> NDA
 def _release_real(rows: torch.Tensor, terms: GaussianTerms, stream: Stream) -> NDArray[np.float32]:
     if terms.clip is not None:
         rows = clip_rows(rows, terms.clip)
+    elif not bool(torch.isfinite(rows).all()):
+        raise UnsafeUpdateError(
+            "the update holds nan or inf: lower the learning rate or check the data."
+        )
     vector = rows.sum(dim=0, dtype=torch.float64).cpu().numpy()
     return add_gaussian(vector, terms.noise_std, stream).astype(np.float32)
 

@@ -41,7 +41,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
             with open_dict(composed):
                 del composed["hydra"]
         except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise ConfigError(_composition_sentence(error)) from error
+            raise ConfigError(composition_sentence(error)) from error
     return load(composed), folder
 
 
@@ -53,7 +53,7 @@ def load(composed: "DictConfig") -> Config:
     try:
         return _ADAPTER.validate_python(OmegaConf.to_container(composed, resolve=True))
     except OmegaConfBaseException as error:
-        raise ConfigError(_composition_sentence(error)) from error
+        raise ConfigError(composition_sentence(error)) from error
     except ValidationError as error:
         raise ConfigError(_validation_sentence(error)) from error
 
@@ -83,7 +83,7 @@ def _validation_sentence(error: ValidationError) -> str:
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 
 
-def _composition_sentence(error: Exception) -> str:
+def composition_sentence(error: Exception) -> str:
     """Hydra's complaint in one line: what exists, not where it was looked for."""
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
     unknown = re.match(r"Could not override '([^']+)'", text)

@@ -12,7 +12,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 from conf import Config, ConfigError, load
-from conf.compose import FOLDER, compose_with_folder
+from conf.compose import FOLDER, compose_with_folder, composition_sentence
 from runtime.resume import resumed_run
 
 
@@ -26,13 +26,14 @@ def main() -> None:
         resume = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
         overrides = [a for a in arguments if not a.startswith("resume=")]
         if resume:
-            config, folder = resumed_run(Path(resume[-1]), overrides)
+            run(*resumed_run(Path(resume[-1]), overrides))
         else:
             config, folder = compose_with_folder(overrides)
-        run(config, folder, overrides)
+            claim(folder, overrides)
+            run(config, folder)
 
 
-def run(config: Config, folder: Path, overrides: Sequence[str]) -> None:
+def run(config: Config, folder: Path) -> None:
     """Play a run in its runtime, into its folder."""
     from rich.console import Console
 
@@ -44,7 +45,7 @@ def run(config: Config, folder: Path, overrides: Sequence[str]) -> None:
     from server.app import serve
     from server.rounds import Rounds
 
-    _prepare(folder, overrides)
+    _log_into(folder)
     with ConsoleProgress(Console()) as progress, simulated_devices(config) as environment:
         server_app = serve(Rounds(config, folder, progress))
         if config.runtime.name == "local":
@@ -59,19 +60,24 @@ def _hydra_main() -> None:
     """Hydra's own command line; each job of a sweep is a run of its own."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
     from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
 
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")
     def job(composed: DictConfig) -> None:
         hydra_config = HydraConfig.get()
         with one_sentence():
-            run(
-                load(composed),
-                Path(hydra_config.runtime.output_dir),
-                list(hydra_config.overrides.task),
-            )
+            config, folder = load(composed), Path(hydra_config.runtime.output_dir)
+            claim(folder, hydra_config.overrides.task)
+            run(config, folder)
 
-    job()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors itself, on many lines
+    with one_sentence():
+        try:
+            job()
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(composition_sentence(error)) from error
 
 
 @contextmanager
@@ -108,20 +114,30 @@ def one_sentence() -> Iterator[None]:
         sys.exit(130)
 
 
-def _prepare(folder: Path, overrides: Sequence[str]) -> None:
-    """Make the run folder; from here on everything logged goes into its run.log, not over the progress bar."""
+def claim(folder: Path, overrides: Sequence[str]) -> None:
+    """Make the folder of a new run, and note what it was started with."""
+    if (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"{folder} holds a run already: go on with resume={folder}, or set another hydra.run.dir."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(folder / "run.log")
         (folder / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
     except OSError as error:
         raise ConfigError(
             f"The output folder {folder} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
         ) from error
+
+
+def _log_into(folder: Path) -> None:
+    """From here on everything logged goes into the folder's run.log, not over the progress bar."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / "run.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
         root.removeHandler(old)
+        old.close()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     flower = logging.getLogger("flwr")

@@ -15,7 +15,7 @@ def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
     try:
         config = from_json(json.dumps(yaml.safe_load((folder / "config.yaml").read_text())))
         before = (folder / "overrides.txt").read_text().splitlines()
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{folder} is not the folder of a run: it has no readable config.yaml and overrides.txt."
         ) from error

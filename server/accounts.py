@@ -2,9 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
+from itertools import pairwise
 
 from conf.schema import Against
 from privacy.accounting import Accountant
+from privacy.release import NoSampling
 from strategies.noise import NoisePlan
 
 
@@ -28,16 +31,18 @@ class Accounts:
         arrived = self._noise.survivors(cohort) if clients is None else clients
         self._accountants[adversary].record(self._noise.releases(cohort, arrived)[adversary])
 
-    def charge_lost(self, attempts: list[tuple[int, int]], checkpoint: int) -> None:
+    def charge_lost(self, attempts: list[tuple[int, int]]) -> None:
         """Charge what was seen after a checkpoint and before a kill; those rounds will be played again with other noise.
 
-        The server saw every attempt. A cohort asked for round r got the model of round r - 1, so that one is out too.
+        The server saw every attempt. When a cohort was asked for a later round, the model of the round before it was out too.
         """
         for _, cohort in attempts:
             self.charge(Against.server, cohort)
-        published = {round - 1: cohort for round, cohort in attempts if round - 1 > checkpoint}
-        for cohort in published.values():
-            self.charge(Against.model, cohort)
+        for (round, cohort), (later, _) in pairwise(attempts):
+            if later > round:  # not a retry, and not the start of another life of the run
+                seen = self._noise.releases(cohort, self._noise.survivors(cohort))[Against.model]
+                # The same cohort will be asked again, so its draw hides nobody a second time.
+                self._accountants[Against.model].record(replace(seen, sampling=NoSampling()))
 
     def epsilon(self) -> dict[str, float | None]:
         """What each adversary can have learned so far; None means no guarantee."""

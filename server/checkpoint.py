@@ -3,6 +3,7 @@
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class Checkpoint:
     def save(self, folder: Path) -> None:
         """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""
         folder.mkdir(exist_ok=True)
-        path = folder / f"round-{self.round:06d}.pt"
+        path = folder / f"round-{self.round:09d}.pt"
         unfinished = path.with_suffix(".unfinished")
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             torch.save(asdict(self), file)
@@ -46,7 +47,12 @@ class Checkpoint:
         paths = sorted(folder.glob("round-*.pt"))
         if not paths:
             return None
-        checkpoint = Checkpoint(**torch.load(paths[-1], weights_only=True, map_location="cpu"))
+        try:
+            checkpoint = Checkpoint(**torch.load(paths[-1], weights_only=True, map_location="cpu"))
+        except (UnpicklingError, RuntimeError, EOFError, TypeError) as error:
+            raise CheckpointError(
+                f"{paths[-1]} is damaged: delete it, and the run goes on from the checkpoint before."
+            ) from error
         if checkpoint.config != config:
             raise CheckpointError(
                 f"{paths[-1]} was made with another configuration than this run's: resume it with its own, or start a new run."

@@ -71,17 +71,17 @@ class Rounds:
         strategy.meet(self.grid)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
-        stopped = None
-        for current in range(done + 1, self.config.rounds + 1):
-            if not self.accounts.affordable():
-                stopped = f"Stopped after round {current - 1}: another would exceed epsilon {self.config.privacy.epsilon:g}."
-                break
-            row = self._round(current, strategy)
+        while not self._finished(done):
+            done += 1
+            row = self._round(done, strategy)
             self.folder.append_metrics(row)
-            if current % self.config.checkpoint_every == 0 or current == self.config.rounds:
+            if self._due(done, self.config.checkpoint_every):
                 elapsed = before + time.monotonic() - started
-                self._checkpoint(current, strategy, elapsed).save(self.folder.checkpoints)
+                self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
+        stopped = None
+        if done < self.config.rounds:
+            stopped = f"Stopped after round {done}: another would exceed epsilon {self.config.privacy.epsilon:g}."
         summary = self._summary(row, stopped, before + time.monotonic() - started)
         self.observer.ended(summary, self.folder.finish(strategy.model, summary))
 
@@ -90,7 +90,7 @@ class Rounds:
         key = self.config.seed if seeded else secrets.randbits(128)
         cohorts = Cohorts(self.config.clients, key if checkpoint is None else checkpoint.cohort_key)
         strategy = server_half(self.config.strategy.name)(
-            self.config, self.model, self.noise, cohorts, len(self.job.dataset.train)
+            self.config, self.model, self.noise, cohorts, self.job.examples
         )
         if checkpoint is not None:
             strategy.model.load(checkpoint.model)
@@ -98,8 +98,15 @@ class Rounds:
             self.accounts.load_json(checkpoint.accounts)
         if not seeded:  # seeded noise is drawn again the same
             done = checkpoint.round if checkpoint else 0
-            self.accounts.charge_lost(self.folder.attempts_after(done), done)
+            self.accounts.charge_lost(self.folder.attempts_after(done))
         return strategy
+
+    def _finished(self, done: int) -> bool:
+        return done == self.config.rounds or not self.accounts.affordable()
+
+    def _due(self, done: int, every: int) -> bool:
+        """Whether something that is done every so many rounds is done after this one: the last always counts."""
+        return done % every == 0 or self._finished(done)
 
     def _round(self, current: int, strategy: FederatedStrategy) -> dict[str, Any]:
         start = time.monotonic()
@@ -108,7 +115,7 @@ class Rounds:
         up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
         accuracy = loss = None
-        if current % self.config.evaluate_every == 0 or current == self.config.rounds:
+        if self._due(current, self.config.evaluate_every):
             accuracy, loss = evaluate(strategy.model, self.job.dataset.test)
         return {
             "round": current,
@@ -131,16 +138,20 @@ class Rounds:
     def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
         """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients."""
         waited = 0.0
-        problem: Exception
+        problem: Exception | None = None
         for attempt in range(self.config.clients.retries + 1):
-            strategy.attempt = attempt
-            try:
-                messages = strategy.configure_train(
-                    current, strategy.arrays(), ConfigRecord(), self.grid
+            if attempt and not self.accounts.affordable():
+                raise TooFewClients(
+                    f"Round {current} failed because {problem}, and another attempt would exceed the budget."
                 )
-            except RoundAborted as aborted:  # nobody was asked, so nothing was seen
-                problem = aborted
-                continue
+            strategy.attempt = attempt
+            messages = strategy.configure_train(
+                current, strategy.arrays(), ConfigRecord(), self.grid
+            )
+            if not messages:  # the draw was too small to ask anybody; its law is that of the others, and so is its price
+                log.warning("Round %d: nobody was drawn, the model stays.", current)
+                self.accounts.charge(Against.model, self.config.clients.per_round)
+                return waited
             self.folder.announce(current, strategy.cohort_size)
             start = time.monotonic()
             try:

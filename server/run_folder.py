@@ -11,7 +11,7 @@ import safetensors.torch
 import yaml
 
 from conf import Config, to_json
-from server.checkpoint import Checkpoint
+from server.checkpoint import Checkpoint, CheckpointError
 from server.report import write_report
 from tasks.flat import FlatModel
 
@@ -26,18 +26,23 @@ class RunFolder:
         self._attempts = path / "attempts.jsonl"
 
     def begin(self, config: Config) -> None:
+        """Make the folder this run's; one that holds a run of another configuration is left as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / "config.yaml").write_text(
-            yaml.safe_dump(json.loads(to_json(config)), sort_keys=False)
-        )
+        text = yaml.safe_dump(json.loads(to_json(config)), sort_keys=False)
+        file = self.path / "config.yaml"
+        if file.exists() and file.read_text() != text:
+            raise CheckpointError(
+                f"{self.path} holds a run with another configuration: choose another hydra.run.dir."
+            )
+        file.write_text(text)
+        for log in (self.metrics, self._attempts):
+            _write_rows(log, _rows(log))  # without what a kill cut off
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
         """The newest checkpoint; what the metrics tell of later rounds is dropped, because they will be played again."""
         checkpoint = Checkpoint.load_latest(self.checkpoints, to_json(config))
         kept = [] if checkpoint is None else self.read_metrics()[: checkpoint.round]
-        unfinished = self.metrics.with_suffix(".unfinished")
-        unfinished.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        unfinished.rename(self.metrics)
+        _write_rows(self.metrics, kept)
         return checkpoint
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -71,6 +76,12 @@ def _append(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    unfinished.rename(path)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
 
@@ -33,25 +33,26 @@ class MeteredGrid(Grid):
 
     def _sent(self, messages: Iterable[Message]) -> list[Message]:
         outgoing = list(messages)
-        # A broadcast is one content for all: measure it once.
-        by_content = {id(message.content): message for message in outgoing}
-        sizes = {key: self._size(message) for key, message in by_content.items()}
-        self._down += sum(sizes[id(message.content)] for message in outgoing)
+        # A broadcast is one content for all: look at it once.
+        shapes = {id(message.content): _shape(message.content) for message in outgoing}
+        self._down += sum(self._size(message, shapes[id(message.content)]) for message in outgoing)
         return outgoing
 
     def _received(self, messages: Iterable[Message]) -> list[Message]:
         incoming = list(messages)
-        self._up += sum(self._size(message) for message in incoming)
+        for message in incoming:
+            if message.has_error():
+                self._up += serialised_size(message)
+            else:
+                self._up += self._size(message, _shape(message.content))
         return incoming
 
-    def _size(self, message: Message) -> int:
-        if message.has_error():
-            return len(message.deflate())
-        # Serialising hashes every byte. The size depends on the shape only, so each shape is serialised once.
-        shape = _shape(message.content)
-        if shape not in self._sizes:
-            self._sizes[shape] = serialised_size(message)
-        return self._sizes[shape]
+    def _size(self, message: Message, shape: tuple[object, ...]) -> int:
+        # Serialising hashes every byte. The size depends on the shape of content and metadata only: each is serialised once.
+        key = (*shape, *_lengths(message.metadata))
+        if key not in self._sizes:
+            self._sizes[key] = serialised_size(message)
+        return self._sizes[key]
 
     # ------------------------------------------------------------------ plain delegation
     def set_run(self, run: Any) -> None:
@@ -83,6 +84,18 @@ def _shape(content: RecordDict) -> tuple[object, ...]:
     )
     others = [*content.config_records.items(), *content.metric_records.items()]
     return (*arrays, *((name, len(record.deflate())) for name, record in others))
+
+
+def _lengths(metadata: Metadata) -> tuple[int, ...]:
+    """Of all that varies in length: texts as they are, numbers by their bits."""
+    texts = (
+        metadata.message_id,
+        metadata.reply_to_message_id,
+        metadata.group_id,
+        metadata.message_type,
+    )
+    numbers = (metadata.run_id, metadata.src_node_id, metadata.dst_node_id)
+    return (*map(len, texts), *(number.bit_length() for number in numbers))
 
 
 def serialised_size(item: object) -> int:

@@ -64,7 +64,7 @@ class FederatedStrategy(Strategy):
         self._nodes: dict[int, int] = {}
         self._cohort: dict[int, int] = {}  # client by node
         self._arrays: ArrayRecord | None = None
-        self._terms: Terms = GaussianTerms(None, 0.0, 1)
+        self._terms: Terms = GaussianTerms(None, 0.0)
 
     # ------------------------------------------------------------------ what a strategy writes
     @staticmethod
@@ -92,13 +92,16 @@ class FederatedStrategy(Strategy):
     # ------------------------------------------------------------------ Flower's interface
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    ) -> list[Message]:
         self.meet(grid)
         if arrays is not self._arrays:  # Flower's start() brings the initial model
             self.model.load(torch.from_numpy(arrays["model"].numpy().copy()))
         cohort = self.cohorts.draw(server_round, self.attempt)
+        self.arrived, self.dropped, self.snr = 0, {}, None
         if len(cohort) < self.noise.smallest_cohort:
-            raise RoundAborted(f"only {len(cohort)} clients were drawn")
+            # A Poisson draw can be this small. Drawing again would change its law: the round passes without an update.
+            self._cohort = {}
+            return []
         self._cohort = {self._nodes[client]: client for client in cohort}
         extra, numbers = self.broadcast_extras(server_round)
         self._terms = self.noise.terms(len(cohort))
@@ -116,6 +119,8 @@ class FederatedStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if not self._cohort:
+            return None, None
         aggregate = self._sum(server_round, replies)
         self.snr = signal_to_noise(aggregate)
         self.update(server_round, aggregate)

@@ -59,6 +59,11 @@ class NoisePlan:
         return 2 if self.masked else 1
 
     @property
+    def alone(self) -> bool:
+        """Whether each device's noise must hide its upload alone, whatever the others do."""
+        return self.config.privacy.against is Against.server and not self.masked
+
+    @property
     def masked(self) -> bool:
         return self.config.secagg.name != "none"
 
@@ -68,9 +73,9 @@ class NoisePlan:
         if self.config.privacy.noise_multiplier is not None:
             return self.config.privacy.noise_multiplier
         terms = self.terms(self.config.clients.per_round)
-        if isinstance(terms, GaussianTerms):
-            return terms.noise_multiplier
         survivors = self.survivors(self.config.clients.per_round)
+        if isinstance(terms, GaussianTerms):
+            return terms.noise_multiplier * math.sqrt(survivors)
         honest = terms.plan.noise_variance(survivors, terms.plan.colluders)
         return math.sqrt(honest) / terms.plan.l2_sensitivity
 
@@ -81,9 +86,10 @@ class NoisePlan:
             return release.NoSampling()
         if clients.sampling is Sampling.passes:
             return release.FullPasses(-(-clients.total // clients.per_round))
-        if clients.sampling is Sampling.poisson and clients.tolerated_dropouts == 0:
+        constant = clients.tolerated_dropouts == 0 and not self.alone
+        if clients.sampling is Sampling.poisson and constant:
             return release.Poisson(clients.per_round / clients.total)
-        # Where dropouts are tolerated, the noise of the sum tells the size of a Poisson cohort; given its size, it is a fixed-size draw.
+        # Where the noise of the sum grows with a Poisson cohort it tells its size; given its size, the cohort is a fixed-size draw.
         return release.WithoutReplacement(cohort, clients.total)
 
     def _drops(self, cohort: int) -> int:
@@ -96,26 +102,27 @@ class NoisePlan:
 @lru_cache(maxsize=256)
 def _terms(plan: NoisePlan, cohort: int) -> Terms:
     if plan.config.secagg.noise is Noise.gaussian:
-        clip = plan.config.privacy.clip
-        return GaussianTerms(clip, _gaussian_multiplier(plan), plan.survivors(cohort))
+        multiplier = _gaussian_multiplier(plan)
+        share = multiplier if plan.alone else multiplier / math.sqrt(plan.survivors(cohort))
+        return GaussianTerms(plan.config.privacy.clip, share)
     return _ring_terms(plan, cohort)
 
 
 @lru_cache(maxsize=8)
 def _gaussian_multiplier(plan: NoisePlan) -> float:
-    """z of the sum, from the budget unless it is given."""
+    """z of the sum, from the budget unless it is given; of one device, if its noise must do alone."""
     config = plan.config
     privacy, cohort = config.privacy, config.clients.per_round
     if privacy.noise_multiplier is not None:
-        return privacy.noise_multiplier
+        return privacy.noise_multiplier / (math.sqrt(plan.survivors(cohort)) if plan.alone else 1.0)
     assert privacy.epsilon is not None  # or the config would not have passed
-    survivors, unit = plan.survivors(cohort), release.Unit(privacy.unit.value)
+    unit = release.Unit(privacy.unit.value)
 
     def template(z: float) -> Release:
-        terms = GaussianTerms(privacy.clip, z, survivors)
-        if privacy.against is Against.model:
-            return terms.release(survivors, plan.sampling(cohort), unit, Adversary.MODEL)
-        return terms.release(1, release.NoSampling(), unit, Adversary.SERVER)
+        terms = GaussianTerms(privacy.clip, z)
+        if plan.alone:
+            return terms.release(1, release.NoSampling(), unit, Adversary.SERVER)
+        return terms.release(1, plan.sampling(cohort), unit, Adversary.MODEL)
 
     return calibrate(template, rounds=config.rounds, epsilon=privacy.epsilon, delta=privacy.delta)
 
@@ -129,8 +136,8 @@ def _ring_terms(plan: NoisePlan, cohort: int) -> RingTerms:
     sampling, adversary = plan.sampling(config.clients.per_round), Adversary.MODEL
     if privacy.against is Against.server:
         sampling, adversary = release.NoSampling(), Adversary.SERVER
-        if not plan.masked:  # each upload is seen alone
-            drops = cohort - 1
+    if plan.alone:
+        drops = cohort - 1  # the noise of one is enough
 
     def variance(l2: float, l1: float) -> float:
         if privacy.noise_multiplier is not None:

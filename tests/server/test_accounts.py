@@ -1,10 +1,13 @@
 """Who is charged for what, and the refusal to overspend."""
 
+import dataclasses
+
 import pytest
 
 from conf import compose
 from conf.schema import Against
 from privacy.accounting import Accountant
+from privacy.release import NoSampling
 from server.accounts import Accounts
 from strategies.noise import NoisePlan
 
@@ -53,7 +56,7 @@ def test_a_killed_attempt_was_seen_by_the_server_only() -> None:
     """Killed while round 6 was out, after the checkpoint of round 5."""
     plan = _plan()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9)], checkpoint=5)
+    accounts.charge_lost([(6, 9)])
     assert _spent(accounts) == (0.0, pytest.approx(_price(plan, Against.server, 1)))
 
 
@@ -61,7 +64,7 @@ def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too() -> None
     """Killed in round 8 after the checkpoint of round 5: the cohorts of 7 and 8 got the models of 6 and 7."""
     plan = _plan()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9), (7, 9), (8, 9)], checkpoint=5)
+    accounts.charge_lost([(6, 9), (7, 9), (8, 9)])
     model, server = _spent(accounts)
     assert server == pytest.approx(_price(plan, Against.server, 3))
     assert model == pytest.approx(_price(plan, Against.model, 2))
@@ -70,7 +73,7 @@ def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too() -> None
 def test_a_retry_of_a_lost_round_publishes_its_model_once() -> None:
     plan = _plan()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9), (7, 9), (7, 9)], checkpoint=5)
+    accounts.charge_lost([(6, 9), (7, 9), (7, 9)])
     model, server = _spent(accounts)
     assert server == pytest.approx(_price(plan, Against.server, 3))
     assert model == pytest.approx(_price(plan, Against.model, 1))
@@ -80,8 +83,22 @@ def test_two_kills_publish_two_models_of_the_same_round() -> None:
     """Killed in round 7, resumed from 5, killed in round 7 again: two models of round 6 with different noise were seen."""
     plan = _plan()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9), (7, 9), (6, 9), (7, 9)], checkpoint=5)
+    accounts.charge_lost([(6, 9), (7, 9), (6, 9), (7, 9)])
     assert _spent(accounts)[0] == pytest.approx(_price(plan, Against.model, 2))
+
+
+def test_a_lost_round_of_a_pass_is_paid_for_beside_the_pass() -> None:
+    """Passes of 3 rounds. Round 1 was lost after its model was out, then rounds 1 to 5 were played: who was in round 1 and in
+    round 4 or 5 was seen three times."""
+    plan = _plan("clients.per_round=3", "clients.sampling=passes")
+    accounts = Accounts(plan)
+    accounts.charge_lost([(1, 3), (2, 3)])
+    for _ in range(5):
+        accounts.charge(Against.model, 3)
+    thrice = Accountant(plan.config.privacy.delta)
+    seen = plan.releases(3, 3)[Against.model]
+    thrice.record(dataclasses.replace(seen, sampling=NoSampling()), 3)
+    assert _spent(accounts)[0] >= thrice.epsilon().epsilon * (1 - 1e-9)
 
 
 def test_json_carries_everything_spent() -> None:

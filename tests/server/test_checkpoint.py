@@ -58,8 +58,10 @@ def test_the_newest_counts_by_round_also_beyond_a_million(tmp_path: Path) -> Non
 
 def test_one_that_was_cut_off_is_ignored(tmp_path: Path) -> None:
     _checkpoint(1).save(tmp_path)
-    whole = next(tmp_path.iterdir()).read_bytes()
-    (tmp_path / "round-000002.unfinished").write_bytes(whole[: len(whole) // 2])
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    later = path.with_name(path.name.replace("1", "2")).with_suffix(".unfinished")
+    later.write_bytes(whole[: len(whole) // 2])
     loaded = Checkpoint.load_latest(tmp_path, "{}")
     assert loaded is not None
     assert loaded.round == 1
@@ -98,6 +100,9 @@ def test_another_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "round-000001.pt").write_bytes(b"no checkpoint at all")
-    with pytest.raises(CheckpointError, match=r"round-000001\.pt"):
-        Checkpoint.load_latest(tmp_path, "{}")
+    _checkpoint(1).save(tmp_path)
+    (path,) = tmp_path.iterdir()
+    for damage in (b"", b"no checkpoint at all", path.read_bytes()[:200]):
+        path.write_bytes(damage)
+        with pytest.raises(CheckpointError, match=path.name):
+            Checkpoint.load_latest(tmp_path, "{}")
