@@ -77,8 +77,8 @@ class Book:
             )
         for known in self.releases:
             _same_unit(known, worst)
-        spent = self.spent(budget.delta)
         accountant = self._accountant(budget.delta)
+        spent = math.inf if self.unmasked else accountant.epsilon(tight=False).epsilon
         accountant.record(worst)
         after = max(spent, accountant.epsilon(tight=False).epsilon)
         if after > budget.epsilon:

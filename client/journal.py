@@ -58,10 +58,6 @@ class Journal:
                 )
         self._last = _end_of_chain(self.tail, before, self.first)
 
-    @property
-    def tail_bytes(self) -> int:
-        return sum(map(len, self.tail))
-
     def lines(self) -> list[bytes]:
         """All lines, with every link of the chain checked."""
         lines = self._data.split(b"\n")[:-1]

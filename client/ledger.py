@@ -29,9 +29,9 @@ from secagg import Refusal
 
 FORMAT = "fedsketch-ledger/1"
 _TOTALS = "totals"
-# Bytes after which totals are written: so rarely that they stay the smaller part of the file.
-_TAIL_BYTES = 1 << 16
-_TAIL_FACTOR = 4
+# Lines after which totals are written, and lines per item in them: so rarely that totals stay the smaller part of the file.
+_TAIL_LINES = 128
+_TAIL_FACTOR = 2
 
 
 class Ledger:
@@ -93,11 +93,9 @@ class Ledger:
         with journal.opened(self.path) as opened:
             book = _read(opened)
             yield book
-            totals = None
-            if opened.tail_bytes > _TAIL_BYTES:
-                totals = {"entry": _TOTALS, **book.to_json()}
-                if opened.tail_bytes < _TAIL_FACTOR * len(json.dumps(totals)):
-                    totals = None
+            items = len(book.releases) + len(book.runs)
+            full = len(opened.tail) > max(_TAIL_LINES, _TAIL_FACTOR * items)
+            totals = {"entry": _TOTALS, **book.to_json()} if full else None
             opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
 
 

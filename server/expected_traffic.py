@@ -61,7 +61,7 @@ def _protocol(settings: RoundSettings) -> list[tuple[bytes, bytes]]:
     ]
     signatures: dict[int, bytes] = {}
     if settings.consistency:
-        signatures = dict.fromkeys(everyone, bytes(SIGNATURE_BYTES))
+        signatures = dict.fromkeys(range(settings.quorum), bytes(SIGNATURE_BYTES))
         exchanges.append(
             (
                 messages.sign_request(settings, everyone),

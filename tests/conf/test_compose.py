@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
-from conf import Config, ConfigError, compose, from_json, to_json
+from conf import Config, ConfigError, compose, from_json, load, to_json
 from conf.compose import FOLDER, compose_with_folder
 
 
@@ -31,6 +33,22 @@ def _refusal(*overrides: str) -> str:
     assert "\n" not in sentence
     assert sentence.endswith(".")
     return sentence
+
+
+def _refusal_of_value(override: str) -> str:
+    """The same for one value, without Hydra, which takes a tenth of a second to compose."""
+    key, text = override.split("=")
+    tree = OmegaConf.create(json.loads(to_json(_composed("data=digits"))))
+    OmegaConf.update(tree, key, yaml.safe_load(_YAML_NUMBERS.get(text, text)))
+    with pytest.raises(ConfigError) as caught:
+        load(tree)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    return sentence
+
+
+_YAML_NUMBERS = {"inf": ".inf", "nan": ".nan"}
 
 
 @pytest.mark.parametrize("choice", _choices())
@@ -126,7 +144,7 @@ def test_unknown_file_names_the_group_and_what_exists(choice: str) -> None:
     ],
 )
 def test_wrong_type_names_the_key(override: str) -> None:
-    assert override.split("=")[0] in _refusal(override)
+    assert override.split("=")[0] in _refusal_of_value(override)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +178,7 @@ def test_wrong_type_names_the_key(override: str) -> None:
     ],
 )
 def test_out_of_range_names_the_key(override: str) -> None:
-    assert override.split("=")[0] in _refusal(override)
+    assert override.split("=")[0] in _refusal_of_value(override)
 
 
 @pytest.mark.parametrize(

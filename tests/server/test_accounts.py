@@ -1,6 +1,7 @@
 """Who is charged for what, and the refusal to overspend."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 
@@ -14,6 +15,7 @@ from strategies.noise import NoisePlan
 PLAIN = ["secagg=none", "clients.total=9", "clients.per_round=9", "privacy.noise_multiplier=4"]
 
 
+@cache
 def _plan(*overrides: str) -> NoisePlan:
     return NoisePlan(compose([*PLAIN, *overrides]), dim=10, units=1)
 

@@ -1,6 +1,7 @@
 """The noise plan: shares that add up, releases that say what is seen, and a budget that is met and never broken."""
 
 import dataclasses
+from functools import cache
 
 import pytest
 
@@ -15,8 +16,9 @@ from strategies.terms import GaussianTerms
 PLAIN = ["secagg=none", "privacy.against=model"]
 
 
-def _plan(*overrides: str, dim: int = 10, units: int = 1) -> NoisePlan:
-    return NoisePlan(compose([*PLAIN, *overrides]), dim, units)
+@cache
+def _plan(*overrides: str) -> NoisePlan:
+    return NoisePlan(compose([*PLAIN, *overrides]), dim=10, units=1)
 
 
 def _epsilon(plan: NoisePlan, against: Against, rounds: int) -> float:

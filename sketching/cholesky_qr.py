@@ -1,0 +1,46 @@
+"""Orthonormal rows from a few long vectors, by the Cholesky factor of their Gram matrix.
+
+Reads the vectors twice and works by matrix products, where Householder QR of a tall matrix is bound by memory.
+The Gram matrix is float64 and is summed over blocks of columns in a fixed order, so the result on one machine
+depends on nothing but the input and the number of threads of the linear algebra library.
+One pass leaves an error of (condition number)^2 x 1e-16 plus rounding; two passes (CholeskyQR2) leave rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1 << 20  # numbers that are widened to float64 at a time: 8 MB
+
+
+def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
+    """rows @ other^T in float64 on the CPU (`other` is `rows` unless given)."""
+    right = rows if other is None else other
+    product = torch.zeros(len(rows), len(right), dtype=torch.float64, device=rows.device)
+    for part in column_blocks(rows, _BLOCK):
+        left = rows[:, part].double()
+        product += left @ (left if other is None else right[:, part].double()).T
+    return product.cpu()
+
+
+def orthonormalise(rows: Tensor) -> Tensor:
+    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, new memory."""
+    factor, failed = torch.linalg.cholesky_ex(gram(rows))
+    if failed or not bool(torch.isfinite(factor).all()):
+        raise ValueError(
+            f"The {len(rows)} vectors are not linearly independent in floating point: take fewer."
+        )
+    result = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    factor = factor.to(rows.device)
+    for part in column_blocks(rows, _BLOCK):
+        result[:, part] = torch.linalg.solve_triangular(
+            factor, rows[:, part].double(), upper=False
+        ).to(rows.dtype)
+    return result
+
+
+def column_blocks(rows: Tensor, numbers: int) -> list[slice]:
+    """Slices of the columns such that a block of all rows holds about `numbers` numbers."""
+    width = max(1, numbers // max(1, len(rows)))
+    return [slice(start, start + width) for start in range(0, rows.shape[1], width)]

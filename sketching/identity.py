@@ -1,0 +1,35 @@
+"""The sketch that changes nothing: full dimension, for warm-up rounds and for comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from sketching.fingerprint import Part
+from sketching.sketch import Sketch
+
+
+class IdentitySketch(Sketch):
+    """S = I, k = d."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__(d, d)
+
+    @property
+    def description_bytes(self) -> int:
+        return 0
+
+    def row_norms_squared(self) -> Tensor:
+        return torch.ones(self.shape[1], dtype=torch.float64)
+
+    def _forward(self, rows: Tensor) -> Tensor:
+        # A copy: a result that is the caller's own memory would change when the caller clips it.
+        return rows.clone()
+
+    def _adjoint(self, rows: Tensor) -> Tensor:
+        return rows.clone()
+
+    def _parts(self) -> Iterable[Part]:
+        return ()

@@ -1,0 +1,160 @@
+"""The directions in which the gradients seen so far have their energy, kept up to date exactly.
+
+The state stands for C = U diag(lambda) U^T, and an update makes the eigenpairs of C' = decay C + sum_j g_j g_j^T: with G = U W + Q Z, Q orthonormal
+and orthogonal to U (two Gram-Schmidt passes), all of C' lives in [U | Q], where it is a small matrix. Its eigenproblem is float64; then one product
+d x (k + m) x k. This replaces the QR of DOME's UpdateSketch, whose column norms of R are no eigenvalues; the first update needs no case of its own.
+
+Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads, the same
+updates give bit-equal U; elsewhere last bits may differ, which is what `fingerprint` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketching.cholesky_qr import column_blocks, gram, orthonormalise
+from sketching.fingerprint import digest
+
+_REORTHONORMALISE = 32  # updates: float32 products lose about 1e-8 of orthogonality in each
+_BLOCK = 1 << 19  # numbers of the product made at a time, so that its two terms meet in the cache
+
+
+class StreamingPCA:
+    """At most `max_rank` eigenpairs of the decayed sum; float32 or float64 directions, float64 eigenvalues.
+
+    Updates make new tensors and never write into a basis that was handed out.
+    """
+
+    def __init__(
+        self,
+        d: int,
+        max_rank: int,
+        decay: float = 1.0,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        if d < 1 or not 1 <= max_rank <= d or not 0.0 < decay <= 1.0:
+            raise ValueError(
+                f"A PCA in d dimensions needs 1 <= max_rank <= d and 0 < decay <= 1, not "
+                f"max_rank {max_rank}, d {d}, decay {decay}."
+            )
+        self.max_rank = max_rank
+        self.decay = decay
+        # Directions are rows: long vectors stay contiguous, and dropping some is a slice.
+        self._directions = torch.empty(0, d, dtype=dtype, device=device)
+        self._eigenvalues = torch.empty(0, dtype=torch.float64)
+        self._updates = 0
+
+    @property
+    def basis(self) -> Tensor:
+        """U, d x r, orthonormal columns, by descending eigenvalue."""
+        return self._directions.T
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """lambda, float64 of size r, descending, on the CPU."""
+        return self._eigenvalues
+
+    @property
+    def rank(self) -> int:
+        return len(self._eigenvalues)
+
+    def update(self, vectors: Tensor) -> None:
+        """C' = decay C + sum g g^T, for one vector (d,) or all rows of (m, d) at once; then the top `max_rank`."""
+        rows = self._checked(vectors)
+        known, fresh = self._directions, self._outside(rows)
+        coordinates = torch.cat([gram(known, rows), gram(fresh, rows)])
+        core = coordinates @ coordinates.T
+        core.diagonal()[: self.rank] += self.decay * self._eigenvalues
+        values, rotation = _descending_eigenpairs(core)
+        # Eigenvalues of rounding error have no direction.
+        real = int((values > 1e-14 * values[:1].clamp(min=0.0)).sum())
+        count = min(self.max_rank, real)
+        self._directions = _combined(rotation[:, :count].T, known, fresh)
+        self._eigenvalues = values[:count].clone()
+        self._updates += 1
+        if self._updates % _REORTHONORMALISE == 0 and count:
+            self._directions = orthonormalise(self._directions)
+
+    def truncate(self, count: int) -> None:
+        """Forget all but the first `count` directions."""
+        if count < self.rank:
+            # Copies, so that the memory of the others is free.
+            self._directions = self._directions[:count].clone()
+            self._eigenvalues = self._eigenvalues[:count].clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and an int: directions (r x d), eigenvalues, number of updates."""
+        return {
+            "directions": self._directions,
+            "eigenvalues": self._eigenvalues,
+            "updates": self._updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        directions, eigenvalues = state["directions"], state["eigenvalues"]
+        d = self._directions.shape[1]
+        if directions.shape != (len(eigenvalues), d) or len(eigenvalues) > self.max_rank:
+            raise ValueError(
+                f"A PCA of at most {self.max_rank} directions in {d:,} dimensions cannot load "
+                f"{tuple(directions.shape)}: resume with the settings of the saved run."
+            )
+        self._directions = directions.to(self._directions, copy=True)
+        self._eigenvalues = eigenvalues.to(self._eigenvalues, copy=True)
+        self._updates = int(state["updates"])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that the next update depends on."""
+        return digest(
+            [self.max_rank, self.decay, self._updates, self._directions, self._eigenvalues]
+        )
+
+    def _checked(self, vectors: Tensor) -> Tensor:
+        d = self._directions.shape[1]
+        if vectors.ndim not in (1, 2) or vectors.shape[-1] != d:
+            raise ValueError(
+                f"This PCA learns from vectors of {d:,} numbers, or rows of them, not from shape "
+                f"{tuple(vectors.shape)}."
+            )
+        rows = vectors.reshape(-1, d).to(self._directions)
+        if not bool(torch.isfinite(rows).all()):
+            raise ValueError("A vector for the PCA is not finite: lower the learning rate or clip.")
+        return rows
+
+    def _outside(self, rows: Tensor) -> Tensor:
+        """Orthonormal rows that span what the vectors have outside U; none, if rounding error is all there is."""
+        known = self._directions
+        rest = rows - (rows @ known.T) @ known
+        values, vectors = torch.linalg.eigh(gram(rest))
+        smallest = (16.0 * torch.finfo(rows.dtype).eps) ** 2 * float(rows.double().square().sum())
+        real = values > smallest
+        combine = (vectors[:, real] / values[real].sqrt()).T.to(rest)
+        fresh = combine @ rest
+        # The second pass removes what cancellation left of U in the first.
+        return orthonormalise(fresh - (fresh @ known.T) @ known)
+
+
+def _descending_eigenpairs(core: Tensor) -> tuple[Tensor, Tensor]:
+    values, vectors = torch.linalg.eigh(core)
+    values, vectors = values.flip(0), vectors.flip(1)
+    # The sign of an eigenvector is the library's whim: make its largest entry positive.
+    largest = (
+        vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)) if len(values) else values
+    )
+    return values, vectors * torch.where(largest < 0, -1.0, 1.0)
+
+
+def _combined(rotation: Tensor, known: Tensor, fresh: Tensor) -> Tensor:
+    """rotation @ [known; fresh], without stacking them."""
+    weights = rotation.to(known)
+    of_known, of_fresh = weights[:, : len(known)], weights[:, len(known) :]
+    result = known.new_empty(len(weights), known.shape[1])
+    for part in column_blocks(result, _BLOCK):
+        torch.mm(of_known, known[:, part], out=result[:, part])
+        result[:, part].addmm_(of_fresh, fresh[:, part])
+    return result

@@ -1,0 +1,89 @@
+"""The plan of a run says what the run will do."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from conf import compose
+from privacy.calibration import ImpossibleBudgetError
+from privacy.encoding_plan import RingTooSmallError
+from server.plan import Plan, make_plan
+
+SMALL = [
+    "data=synthetic",
+    "data.examples=60",
+    "data.shape=[1,2,3]",
+    "data.classes=3",
+    "model=logistic",
+]
+CLIENTS = ["clients.total=20", "clients.per_round=20", "rounds=7"]
+
+
+def _plan(*overrides: str) -> Plan:
+    return make_plan(compose([*SMALL, *CLIENTS, *overrides]))
+
+
+def test_the_budget_is_spent_by_the_last_round_and_not_before() -> None:
+    plan = _plan("privacy.epsilon=3")
+    assert plan.epsilon["server"] == pytest.approx(3, rel=2e-3)
+    assert plan.epsilon["server"] <= 3
+    assert len(plan.epsilon_over_rounds["round"]) == 7
+    curve = [value for value in plan.epsilon_over_rounds["server"] if value is not None]
+    assert curve == sorted(curve)
+    assert curve[-1] == plan.epsilon["server"]
+
+
+def test_without_masks_the_server_learns_more_than_the_models_tell() -> None:
+    plan = _plan("secagg=none", "privacy.against=model", "privacy.epsilon=3")
+    assert plan.epsilon["model"] == pytest.approx(3, rel=1e-3)
+    assert plan.epsilon["server"] is not None
+    assert plan.epsilon["server"] > 10
+    assert (plan.ring_bits, plan.scale, plan.wraparound_probability) == (None, None, None)
+
+
+def test_without_noise_nothing_is_guaranteed() -> None:
+    plan = _plan("strategy=fedavg")
+    assert plan.epsilon == {"model": None, "server": None}
+    assert plan.best_snr is None
+    assert plan.upload_size == plan.parameters + 1  # the weight travels with the update
+
+
+def test_the_best_signal_to_noise_follows_from_cohort_noise_and_dimension() -> None:
+    plan = _plan(
+        "secagg=none", "privacy.against=model", "privacy.epsilon=null", "privacy.noise_multiplier=2"
+    )
+    assert plan.best_snr == pytest.approx(20 / (2 * math.sqrt(plan.upload_size)))
+
+
+def test_a_small_ring_sends_fewer_bytes() -> None:
+    small, large = _plan("secagg.bits=16"), _plan("secagg.bits=32")
+    assert (small.ring_bits, large.ring_bits) == (16, 32)
+    assert large.uplink_bytes - small.uplink_bytes == pytest.approx(2 * small.upload_size, abs=8)
+
+
+def test_a_ring_that_cannot_hold_the_sum_is_refused_with_one_that_can() -> None:
+    with pytest.raises(RingTooSmallError, match=r"smallest .* bits"):
+        _plan("secagg.bits=16", "privacy.epsilon=0.001")
+
+
+def test_an_impossible_budget_says_what_is_possible() -> None:
+    with pytest.raises(ImpossibleBudgetError, match="fewer rounds"):
+        _plan("secagg=none", "privacy.epsilon=1e-9", "privacy.delta=1e-12")
+
+
+def test_a_long_run_is_drawn_with_few_points_and_its_end() -> None:
+    rounds = _plan("rounds=1000").epsilon_over_rounds["round"]
+    assert len(rounds) <= 51
+    assert rounds[-1] == 1000
+
+
+def test_it_is_written_down(tmp_path: Path) -> None:
+    plan = _plan()
+    figure = plan.save(tmp_path / "new" / "folder")
+    written = json.loads((tmp_path / "new" / "folder" / "plan.json").read_text())
+    keys = "noise_multiplier epsilon delta uplink_bytes downlink_bytes ring_bits scale wraparound_probability"
+    assert written.keys() >= set(keys.split())
+    assert written["epsilon"] == plan.epsilon
+    assert figure.read_text().startswith("<svg")

@@ -1,0 +1,70 @@
+"""Whole runs under secure aggregation: the same model as without masks, and bytes as planned."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conf import compose
+from server.plan import make_plan
+
+Command = Callable[..., None]
+SMALL = [
+    "data=synthetic",
+    "data.examples=60",
+    "data.test_examples=20",
+    "data.shape=[1,2,3]",
+    "data.classes=3",
+    "model=logistic",
+    "device=cpu",
+    "rounds=3",
+    "clients.total=6",
+    "clients.per_round=6",
+    "privacy.randomness=seeded",
+]
+UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+
+
+def _model(fedsketch: Command, folder: Path, *overrides: str) -> bytes:
+    fedsketch(*SMALL, *overrides, f"hydra.run.dir={folder}")
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("unit", ["client", "example"])
+@pytest.mark.parametrize("bits", [20, 32])
+def test_masks_change_nothing_in_the_model(
+    fedsketch: Command, tmp_path: Path, unit: str, bits: int
+) -> None:
+    """The same integer noise with and without masks: bit-equal models, so sums are exact."""
+    common = [f"privacy={unit}", f"secagg.bits={bits}"]
+    plain = _model(fedsketch, tmp_path / "none", *UNMASKED, *common)
+    assert _model(fedsketch, tmp_path / "pairwise", "secagg=pairwise", *common) == plain
+
+
+@pytest.mark.parametrize("choice", [["secagg=semi_honest"], ["secagg.merged=true"]])
+def test_fewer_trips_give_the_same_model(
+    fedsketch: Command, tmp_path: Path, choice: list[str]
+) -> None:
+    plain = _model(fedsketch, tmp_path / "none", *UNMASKED)
+    assert _model(fedsketch, tmp_path / "masked", *choice) == plain
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["secagg=none", "privacy.against=model"],
+        UNMASKED,
+        ["secagg=pairwise"],
+        ["secagg=semi_honest"],
+    ],
+)
+def test_a_round_costs_the_bytes_that_were_planned(
+    fedsketch: Command, tmp_path: Path, choice: list[str]
+) -> None:
+    fedsketch(*SMALL, *choice, f"hydra.run.dir={tmp_path / 'run'}")
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    plan = make_plan(compose([*SMALL, *choice]))
+    assert plan.uplink_bytes == pytest.approx(row["uplink_bytes"], rel=0.03)
+    assert plan.downlink_bytes == pytest.approx(row["downlink_bytes"], rel=0.03)
+    assert plan.epsilon == pytest.approx(row["epsilon"])
