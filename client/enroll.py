@@ -133,6 +133,7 @@ def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> 
 
 
 def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
+    path = path.resolve()  # a link stays one
     with _locked(path):
         known = Roster.load(path) if path.exists() else Roster({})
         if replace:

@@ -78,7 +78,7 @@ def _validation_sentence(error: ValidationError) -> str:
     if first["type"] == "value_error":  # raised by a __post_init__: it names its keys itself
         return f"The configuration does not fit together: {first['ctx']['error']}."
     path = [str(part) for part in first["loc"]] or ["the configuration"]
-    if path[0] in ("data", "runtime", "secagg") and len(path) > 2:
+    if path[0] in ("data", "runtime", "secagg", "strategy") and len(path) > 2:
         del path[1]  # the alternative that pydantic chose by its name
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 

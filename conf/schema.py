@@ -130,6 +130,10 @@ class PrivacyConfig:
             raise ValueError(
                 "set privacy.epsilon, privacy.noise_multiplier, or both (then the run stops at epsilon)"
             )
+        if self.epsilon is not None and self.noise_multiplier == 0:
+            raise ValueError(
+                "without noise there is no epsilon to keep: set privacy.epsilon=null, or privacy.noise_multiplier=null"
+            )
         if self.clip is None and self.private:
             raise ValueError(
                 "privacy.clip=null bounds nothing that noise could hide: set privacy.clip"
@@ -165,6 +169,36 @@ class StrategyConfig:
     name: Literal["fedavg", "dp_fedavg"]
     local: LocalConfig
     server: OptimizerConfig
+
+
+@frozen
+class DebiasedConfig:
+    """The server's step on a desketched mean whose noise is known."""
+
+    optimizer: Optimizer
+    lr: Positive
+    momentum: Share
+    second_momentum: Share
+    debias: bool
+    floor: Positive
+
+
+@frozen
+class DomeConfig:
+    """DOME: a sketch that learns where the gradients are."""
+
+    name: Literal["dome"]
+    local: LocalConfig
+    server: DebiasedConfig
+    sketch: Literal["layerwise", "flat"]
+    sketch_dim: Positive
+    warm_up: Annotated[int, Field(ge=0)]
+    learned_share: Annotated[float, Field(ge=0, le=1)]
+    decay: Annotated[float, Field(gt=0, le=1)]
+    feed: Literal["gradient", "momentum"]
+    keep: Literal["noise_floor", "energy", "all"]
+    energy: Annotated[float, Field(gt=0, le=1)]
+    mean_removal: bool
 
 
 @frozen
@@ -217,7 +251,7 @@ class Config:
     privacy: PrivacyConfig
     secagg: Annotated[NoSecAggConfig | SecAggConfig, Field(discriminator="name")]
     runtime: Annotated[LocalRuntimeConfig | SimulationRuntimeConfig, Field(discriminator="name")]
-    strategy: StrategyConfig
+    strategy: Annotated[StrategyConfig | DomeConfig, Field(discriminator="name")]
 
     def __post_init__(self) -> None:
         if self.strategy.name == "fedavg" and self.privacy.private:
@@ -227,6 +261,14 @@ class Config:
         if self.secagg.noise is Noise.skellam and self.privacy.clip is None:
             raise ValueError(
                 f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
+            )
+        if (
+            isinstance(self.strategy, DomeConfig)
+            and self.strategy.warm_up
+            and self.secagg.bits <= 20
+        ):
+            raise ValueError(
+                "strategy.warm_up sends vectors of two lengths, which a rotated ring cannot: set secagg.bits above 20"
             )
         if self.privacy.unit is Unit.example and (
             self.strategy.local.steps > 1 or self.strategy.local.batch > 0

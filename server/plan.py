@@ -64,7 +64,7 @@ def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
     job = Job(config)
     model = job.model()
-    noise = plan_noise(config, job, model.size)
+    noise = plan_noise(config, job, model)
     cohort = config.clients.per_round
     terms = noise.terms(cohort)
     broadcast = Broadcast(config, config.rounds, terms, {"model": model.vector}).to_records()

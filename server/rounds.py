@@ -51,7 +51,7 @@ class Rounds:
         self.observer = observer
         self.job = Job(config)
         self.model = self.job.model()
-        self.noise = plan_noise(config, self.job, self.model.size)
+        self.noise = plan_noise(config, self.job, self.model)
         self.accounts = Accounts(self.noise)
         self.sentence = guarantee(self.noise)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
@@ -133,6 +133,7 @@ class Rounds:
                 "update": update_seconds,
             },
             "snr": strategy.snr,
+            **strategy.metrics(),
         }
 
     def _exchange(self, current: int, strategy: FederatedStrategy) -> float:

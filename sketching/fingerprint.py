@@ -31,6 +31,6 @@ def _encoded(part: Part) -> tuple[str, memoryview]:
             raise ValueError(f"Only float32 and float64 have canonical bytes, not {part.dtype}.")
         array = part.detach().cpu().contiguous().numpy()
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        return f"{little.dtype.str}{list(part.shape)}", memoryview(little.reshape(-1)).cast("B")
+        return f"{little.dtype.str}{list(part.shape)}", little.reshape(-1).view(np.uint8).data
     text = part.hex() if isinstance(part, float) else str(part)
     return type(part).__name__, memoryview(text.encode())

@@ -81,11 +81,14 @@ class GaussianSketch(Sketch):
         scaled = rows / math.sqrt(b)
         last = -(-b // self._rows) - 1
         # One strip of columns at a time: only the strip is float64.
+        total = torch.zeros(len(rows), self._columns, dtype=torch.float64, device=rows.device)
         for (i, j), tile in self._tiles(by_rows=False):
-            product = scaled[:, self._span(i, self._rows, b)] @ tile.to(rows)
-            total = product.double() if i == 0 else total.add_(product)
+            if i == 0:
+                total.zero_()
+            strip = total[:, : tile.shape[1]]
+            strip += scaled[:, self._span(i, self._rows, b)] @ tile.to(rows)
             if i == last:
-                result[:, self._span(j, self._columns, d)] = total.to(rows.dtype)
+                result[:, self._span(j, self._columns, d)] = strip
         return result
 
     def _parts(self) -> Iterable[Part]:
@@ -103,10 +106,9 @@ class GaussianSketch(Sketch):
         """All tiles with their places, row strip by row strip or column strip by column strip."""
         b, d = self.shape
         height, width = -(-b // self._rows), -(-d // self._columns)
-        if by_rows:
-            places = ((i, j) for i in range(height) for j in range(width))
-        else:
-            places = ((i, j) for j in range(width) for i in range(height))
+        outer, inner = (height, width) if by_rows else (width, height)
+        order = ((a, c) for a in range(outer) for c in range(inner))
+        places = order if by_rows else ((i, j) for j, i in order)
         if self._threads <= 1 or height * width == 1:
             yield from ((place, self._tile(place)) for place in places)
             return

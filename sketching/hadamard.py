@@ -20,7 +20,7 @@ from sketching.seeded import Purpose, Words
 from sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 _RADIX_BITS = 6  # the transform is a product with 64 x 64 matrices along each digit of the index
-_PADDED_BLOCK = 1 << 24  # numbers that are transformed at a time
+_PADDED_BLOCK = 1 << 22  # numbers that are transformed at a time
 
 
 class HadamardSketch(Sketch):
@@ -90,10 +90,12 @@ def walsh_hadamard(rows: Tensor) -> Tensor:
     while done < bits:
         digit = min(_RADIX_BITS, bits - done)
         factor = _hadamard_matrix(digit).to(rows)
-        if done == 0:
-            rows = rows.reshape(-1, 1 << digit) @ factor
-        else:
-            rows = factor @ rows.reshape(-1, 1 << digit, 1 << done)
+        # The last digit from the right, as one large product; the others from the left.
+        rows = (
+            rows.reshape(-1, 1 << digit) @ factor
+            if done == 0
+            else factor @ rows.reshape(-1, 1 << digit, 1 << done)
+        )
         done += digit
     return rows.reshape(n, size)
 

@@ -37,7 +37,7 @@ class LayerwiseSketch(Sketch):
                     f"{None if basis is None else tuple(basis.shape)}: make bases and folds together."
                 )
         self._folds = tuple(folds)
-        # A sketch of one row each: it checks and applies its matrix.
+        # Each shortens one row of its matrix.
         self._sketches = [None if basis is None else OrthonormalSketch(basis) for basis in bases]
         self._seeded = seeded
 

@@ -1,88 +1,128 @@
 """What the known noise alone would give: the eigenvalue above which a direction is signal.
 
-The PCA accumulates C = sum_t decay^(T-t) m_t m_t^T from desketched vectors g_t = S_t y_t (or their moving average m_t), and y_t
-carries Gaussian noise xi_t of known standard deviation s_t on each of its k coordinates, k the columns of S_t. The noise part of C is
-N N^T with N = S Xi A: Xi has independent N(0, 1) entries, k x (vectors), and A holds s_t, the averaging and sqrt(decay^(T-t)).
-For a fixed S, Chevet's inequality and Gaussian concentration (the norm is ||A||-Lipschitz in Xi) give, at any size,
+The PCA accumulates C = sum_t decay^(T-t) m_t m_t^T from desketched vectors g_t = S_t y_t, or their moving average m_t, and y_t
+carries Gaussian noise of known standard deviation s_t on each of its k coordinates, k the columns of S_t. The noise part of C
+is N N^T with N = S Xi A: Xi is k x T with independent N(0, 1) entries, and A (T x T) holds s_t, the averaging, sqrt(decay^(T-t)).
 
-    P( ||N|| > ||A||_F + ||A|| (sqrt(k) + sqrt(2 ln(1/p))) ) <= p,
+For a fixed S only the squared singular values a_j of A matter. Gordon's comparison of u^T Xi z with |z| <g, u> + <h, z>, over unit u and
+z = A v, gives at any size, not only in the limit,
 
-and the floor is the square of that: for equal weights s^2 (sqrt(T) + sqrt(k) + 3.7)^2 at p = 1e-3, the edge of the Marchenko-Pastur law plus a
-margin. By Weyl's inequality sigma_(r+1)(signal + noise) <= sigma_1(noise) for a signal of rank r, so with probability 1 - p at most r directions lie
-above the floor: none, if there is only noise. All vectors in one subspace is the worst case among sketches that do not look at the noise (fresh
-probes spread it); for sketches that follow the PCA itself the tests simulate the closed loop. Per call; T rounds have T chances.
+    E ||Xi A|| <= sqrt(edge),   edge = min over 0 < x < 1 / max a of   k / x + sum_j a_j / (1 - a_j x),
 
-Without averaging ||A||_F^2 = sum_t n_t decay^(T-t) s_t^2 for n_t vectors a round (the rows of a layer), and ||A||^2 is the largest decay^(T-t) s_t^2.
+which is the right edge of the weighted Marchenko-Pastur law: (sqrt(T) + sqrt(k))^2 for T equal weights 1. The norm is
+sqrt(max a)-Lipschitz in Xi, so by Gaussian concentration
+
+    P( ||N||^2 > floor ) <= p,   floor = ( sqrt(edge) + sqrt(2 ln(1/p) max a) )^2.
+
+If n vectors come per round (the rows of a layer), every a_j counts n times. By Weyl's inequality
+sigma_(r+1)(signal + noise) <= sigma_1(noise) for a signal of rank r: with probability 1 - p at most r directions lie above the
+floor; none, if there is only noise. That is a theorem for a fixed S. Fresh probes spread the noise over more directions, which
+lowers its top; for a sketch that follows the PCA back to its own noise there is no proof here, and the tests simulate that
+closed loop. p is per look at the floor.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FORGOTTEN = 1e-8  # of the weight of the last round: what is older changes the floor by less than its digits matter
 
 
-def noise_floor(energy: float, peak: float, width: int, failure: float = 1e-3) -> float:
-    """(||A||_F + ||A|| (sqrt(k) + sqrt(2 ln(1/failure))))^2 from energy = ||A||_F^2, peak = ||A||^2, width = k."""
+def noise_floor(
+    weights: NDArray[np.float64], width: int, vectors: int = 1, failure: float = 1e-3
+) -> float:
+    """The floor for the squared singular values of A (`weights`), k = `width`, and `vectors` of each weight."""
     if not 0.0 < failure < 1.0:
         raise ValueError(f"The failure probability is between 0 and 1, not {failure}.")
+    peak = float(weights.max(initial=0.0))
+    if peak <= 0.0:
+        return 0.0
     margin = math.sqrt(2.0 * math.log(1.0 / failure))
-    return (math.sqrt(energy) + math.sqrt(peak) * (math.sqrt(width) + margin)) ** 2
-
-
-@dataclass
-class _Group:
-    """The noise of all sketches of one size."""
-
-    energy: float = 0.0  # ||A||_F^2
-    peak: float = 0.0  # ||A||^2, before the gain of the moving average
-    variance: float = 0.0  # of the moving average, per coordinate
+    return peak * (math.sqrt(_edge(weights / peak, width, vectors)) + margin) ** 2
 
 
 class NoiseFloor:
-    """Follows the noise that a `StreamingPCA` of the same `decay` has been fed, one `update` for each of its own.
+    """Follows the noise that a `StreamingPCA` of the same `decay` is fed: one `update` for each of its own.
 
-    `momentum` is beta if the PCA is fed m_t = beta m_(t-1) + (1 - beta) g_t (the raw moment, not the bias-corrected one);
-    0 if it is fed g_t. Sketches of different sizes (warm-up rounds sense all d) are added as norms, which bounds the norm of the sum.
+    `momentum` is beta if the PCA is fed m_t = beta m_(t-1) + (1 - beta) g_t (the raw moment, from zero, not bias-corrected); 0 if
+    it is fed g_t. `vectors` is how many it gets per round. With momentum a look costs O(T^3) for T remembered rounds.
     """
 
-    def __init__(self, decay: float, momentum: float = 0.0) -> None:
-        if not 0.0 < decay <= 1.0 or not 0.0 <= momentum < math.sqrt(decay):
+    def __init__(self, decay: float, momentum: float = 0.0, vectors: int = 1) -> None:
+        if not (0.0 < decay <= 1.0 and 0.0 <= momentum < 1.0 and vectors >= 1):
             raise ValueError(
-                f"The noise floor needs 0 < decay <= 1 and 0 <= momentum < sqrt(decay), not {decay} "
-                f"and {momentum}: let the momentum forget faster than the sketch."
+                "The noise floor needs 0 < decay <= 1, 0 <= momentum < 1 and vectors >= 1, not "
+                f"{decay}, {momentum} and {vectors}."
             )
         self._decay = decay
         self._momentum = momentum
-        self._groups: dict[int, _Group] = {}
+        self._vectors = vectors
+        self._rounds: list[tuple[float, int]] = []  # deviation, width; the last is the newest
 
-    def update(self, deviation: float, width: int, vectors: int = 1) -> None:
-        """A round whose sketch of `width` numbers per vector had noise `deviation` (of what was desketched: the mean's) on each."""
-        if deviation < 0.0 or width < 1 or vectors < 1:
-            raise ValueError(f"No such noise: {deviation} on {vectors} x {width} numbers.")
-        self._groups.setdefault(width, _Group())
-        for k, group in self._groups.items():
-            fresh = deviation**2 if k == width else 0.0
-            beta = self._momentum
-            group.variance = beta**2 * group.variance + (1.0 - beta) ** 2 * fresh
-            group.energy = self._decay * group.energy + vectors * group.variance
-            group.peak = max(self._decay * group.peak, fresh)
+    def update(self, deviation: float, width: int) -> None:
+        """A round whose desketched vectors came from `width` numbers each, with noise `deviation` on every one (the mean's noise,
+        if the mean was desketched)."""
+        if not (0.0 <= deviation < math.inf and width >= 1):
+            raise ValueError(f"No such noise: {deviation} on a sketch of {width} numbers.")
+        self._rounds.append((deviation, width))
+        if self._decay ** (len(self._rounds) - 1) < _FORGOTTEN:
+            del self._rounds[0]
 
     def value(self, failure: float = 1e-3) -> float:
-        """The floor for the eigenvalues now, exceeded by noise alone with at most this probability."""
-        # The averaging is a Toeplitz matrix with entries (1 - beta) beta^j; weighted by decay^(-j/2) its norm
-        # is at most the sum of them (Young's inequality).
-        gain = (1.0 - self._momentum) / (1.0 - self._momentum / math.sqrt(self._decay))
-        norm = sum(
-            math.sqrt(
-                noise_floor(group.energy, gain**2 * group.peak, k, failure / len(self._groups))
-            )
-            for k, group in self._groups.items()
-        )
-        return norm**2
+        """The floor for the eigenvalues now, exceeded by noise alone with at most this probability.
 
-    def state_dict(self) -> dict[str, list[float]]:
-        return {str(k): [g.energy, g.peak, g.variance] for k, g in self._groups.items()}
+        Rounds with sketches of different sizes (warm-up rounds sense everything) are bounded apart and added.
+        """
+        widths = {width for _, width in self._rounds}
+        floors = [
+            noise_floor(self._weights(width), width, self._vectors, failure / len(widths))
+            for width in widths
+        ]
+        if self._momentum > 0.0:
+            # One vector holds noise of both kinds of rounds: norms add.
+            return sum(math.sqrt(floor) for floor in floors) ** 2
+        return sum(floors)
 
-    def load_state_dict(self, state: Mapping[str, list[float]]) -> None:
-        self._groups = {int(k): _Group(*numbers) for k, numbers in state.items()}
+    def state_dict(self) -> list[tuple[float, int]]:
+        return list(self._rounds)
+
+    def load_state_dict(self, state: Sequence[tuple[float, int]]) -> None:
+        self._rounds = [(float(deviation), int(width)) for deviation, width in state]
+
+    def _weights(self, width: int) -> NDArray[np.float64]:
+        """The squared singular values of A, for the rounds with sketches of this width."""
+        ages = np.arange(len(self._rounds))[::-1].astype(np.float64)
+        mine = np.array([k == width for _, k in self._rounds])
+        deviations = np.array([deviation for deviation, _ in self._rounds])[mine]
+        if self._momentum == 0.0:
+            return deviations**2 * self._decay ** ages[mine]
+        # Row s, column t: how much of the noise of round s is in the vector of round t >= s.
+        delay = ages[mine, None] - ages[None, :]
+        beta = self._momentum
+        averaging = np.where(delay >= 0, (1.0 - beta) * beta ** np.maximum(delay, 0.0), 0.0)
+        matrix = deviations[:, None] * averaging * self._decay ** (ages[None, :] / 2.0)
+        return np.linalg.eigvalsh(matrix @ matrix.T).clip(min=0.0)
+
+
+def _edge(weights: NDArray[np.float64], width: int, vectors: int) -> float:
+    """min over 0 < x < 1 of k / x + n sum a / (1 - a x), for weights whose largest is 1: convex, by golden section.
+
+    Every x gives a valid bound, so the search only has to come near.
+    """
+
+    def bound(x: float) -> float:
+        return width / x + vectors * float((weights / (1.0 - weights * x)).sum())
+
+    low, high = 0.0, 1.0
+    golden = (math.sqrt(5.0) - 1.0) / 2.0
+    for _ in range(60):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        if bound(left) < bound(right):
+            high = right
+        else:
+            low = left
+    return bound((low + high) / 2.0)

@@ -1,11 +1,12 @@
 """The directions in which the gradients seen so far have their energy, kept up to date exactly.
 
-The state stands for C = U diag(lambda) U^T, and an update makes the eigenpairs of C' = decay C + sum_j g_j g_j^T: with G = U W + Q Z, Q orthonormal
-and orthogonal to U (two Gram-Schmidt passes), all of C' lives in [U | Q], where it is a small matrix. Its eigenproblem is float64; then one product
-d x (k + m) x k. This replaces the QR of DOME's UpdateSketch, whose column norms of R are no eigenvalues; the first update needs no case of its own.
+The state stands for C = U diag(lambda) U^T, and an update makes the eigenpairs of C' = decay C + sum_j g_j g_j^T: with
+G = U W + Q Z, Q orthonormal and orthogonal to U (two Gram-Schmidt passes), all of C' lives in [U | Q], where it is a small
+matrix. Its eigenproblem is float64; then one product d x (k + m) x k. This replaces the QR of DOME's UpdateSketch, whose column
+norms of R are no eigenvalues; the first update needs no case of its own.
 
-Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads, the same
-updates give bit-equal U; elsewhere last bits may differ, which is what `fingerprint` is for.
+Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads, the
+same updates give bit-equal U; elsewhere last bits may differ, which is what `fingerprint` is for.
 """
 
 from __future__ import annotations
@@ -67,8 +68,10 @@ class StreamingPCA:
     def update(self, vectors: Tensor) -> None:
         """C' = decay C + sum g g^T, for one vector (d,) or all rows of (m, d) at once; then the top `max_rank`."""
         rows = self._checked(vectors)
-        known, fresh = self._directions, self._outside(rows)
-        coordinates = torch.cat([gram(known, rows), gram(fresh, rows)])
+        known = self._directions
+        inside = known @ rows.T
+        fresh = self._outside(rows, inside)
+        coordinates = torch.cat([inside.double().cpu(), gram(fresh, rows)])
         core = coordinates @ coordinates.T
         core.diagonal()[: self.rank] += self.decay * self._eigenvalues
         values, rotation = _descending_eigenpairs(core)
@@ -126,17 +129,24 @@ class StreamingPCA:
             raise ValueError("A vector for the PCA is not finite: lower the learning rate or clip.")
         return rows
 
-    def _outside(self, rows: Tensor) -> Tensor:
+    def _outside(self, rows: Tensor, inside: Tensor) -> Tensor:
         """Orthonormal rows that span what the vectors have outside U; none, if rounding error is all there is."""
         known = self._directions
-        rest = rows - (rows @ known.T) @ known
-        values, vectors = torch.linalg.eigh(gram(rest))
-        smallest = (16.0 * torch.finfo(rows.dtype).eps) ** 2 * float(rows.double().square().sum())
-        real = values > smallest
-        combine = (vectors[:, real] / values[real].sqrt()).T.to(rest)
-        fresh = combine @ rest
-        # The second pass removes what cancellation left of U in the first.
-        return orthonormalise(fresh - (fresh @ known.T) @ known)
+        length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
+        rounding = 16.0 * torch.finfo(rows.dtype).eps * length
+        fresh = _orthonormal_span(rows - inside.T @ known, rounding**2)
+        # The second pass removes what cancellation left of U in the first. A direction that loses half of
+        # its energy here was made of rounding errors of the first pass: it is no new one.
+        return _orthonormal_span(fresh - (fresh @ known.T) @ known, 0.5)
+
+
+def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
+    """Orthonormal rows for the principal directions of the rows with more than `smallest` energy."""
+    values, vectors = torch.linalg.eigh(gram(rows))
+    # A float64 Gram matrix knows no energies below 1e-16 of its largest.
+    floor = max(smallest, 1e-14 * float(values[-1])) if len(values) else smallest
+    real = values > floor
+    return (vectors[:, real] / values[real].sqrt()).T.to(rows) @ rows
 
 
 def _descending_eigenpairs(core: Tensor) -> tuple[Tensor, Tensor]:

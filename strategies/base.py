@@ -65,12 +65,13 @@ class FederatedStrategy(Strategy):
         self._cohort: dict[int, int] = {}  # client by node
         self._arrays: ArrayRecord | None = None
         self._terms: Terms = GaussianTerms(None, 0.0)
+        self._size = 0
 
     # ------------------------------------------------------------------ what a strategy writes
     @staticmethod
-    def upload_size(config: Config, parameters: int) -> int:
-        """How many numbers a client sends, for a model of so many parameters."""
-        return parameters
+    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
+        """How many numbers a client sends in a round."""
+        return model.size
 
     def broadcast_extras(
         self, server_round: int
@@ -81,6 +82,10 @@ class FederatedStrategy(Strategy):
     @abstractmethod
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         """Take the sum of a round into the model."""
+
+    def metrics(self) -> dict[str, float | None]:
+        """What the strategy has to tell of the last round, beside what all tell."""
+        return {}
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +109,8 @@ class FederatedStrategy(Strategy):
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
         extra, numbers = self.broadcast_extras(server_round)
-        self._terms = self.noise.terms(len(cohort))
+        self._size = self.upload_size(self.config, self.model, server_round)
+        self._terms = self.noise.terms(len(cohort), self._size)
         content = Broadcast(
             config=self.config,
             round=server_round,
@@ -160,28 +166,32 @@ class FederatedStrategy(Strategy):
             if self._cohort.get(node) in self.dropped:
                 self.dropped[self._cohort[node]] = reason
 
-    def mean(self, aggregate: Aggregate) -> torch.Tensor:
-        """The sum over the number of units, a public number: under Poisson sampling the true size of the cohort is secret,
-        and the expected one stands in for it."""
+    def units(self, aggregate: Aggregate) -> float:
+        """What a sum is divided by, a public number of privacy units: under Poisson sampling the true size of the cohort is
+        secret, and the expected one stands in for it."""
         clients: float = aggregate.clients
         if self.config.clients.sampling is Sampling.poisson:
             clients = self.config.clients.per_round
         if self.config.privacy.unit is Unit.example:
             clients *= self.examples / self.config.clients.total
-        return aggregate.sum / clients
+        return clients
 
     # ------------------------------------------------------------------ inside
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
         parts: dict[int, tuple[NDArray[np.generic], int]] = {}
         for reply in replies:
-            client = self._cohort.get(reply.metadata.src_node_id, -1)
-            if reply.has_error():
-                self.dropped[client] = reply.error.reason or f"error {reply.error.code}"
+            client = self._cohort.get(reply.metadata.src_node_id)
+            if client is None:  # a reply that Flower writes for a lost node has no node id
                 continue
-            parts[client] = uploaded(reply.content)
-            for survivor in _survivors(reply):
-                self.dropped.pop(self._cohort.get(survivor, -1), None)
+            vector, reason = self._vector(reply)
+            if vector is None:
+                self.dropped[client] = reason
+                continue
+            survivors = self._survivors(reply)
+            parts[client] = (vector, len(survivors))
+            for survivor in survivors:
+                self.dropped.pop(survivor, None)
         self.arrived = sum(clients for _, clients in parts.values())
         needed = self.noise.survivors(len(self._cohort))
         if self.arrived < needed:
@@ -197,6 +207,25 @@ class FederatedStrategy(Strategy):
             self._terms.sum_std(self.arrived),
         )
 
+    def _vector(self, reply: Message) -> tuple[NDArray[np.generic] | None, str]:
+        """What a reply brings, or why it brings nothing."""
+        if reply.has_error():
+            return None, reply.error.reason or f"error {reply.error.code}"
+        if "update" not in reply.content.array_records:
+            told = reply.content.config_records.get("secagg", ConfigRecord())
+            return None, str(told.get("refusal", "sent no update"))
+        vector = uploaded(reply.content)
+        if vector.shape != (self._size,):
+            return None, f"sent numbers of shape {vector.shape} instead of {self._size}"
+        return vector, ""
+
+    def _survivors(self, reply: Message) -> list[int]:
+        """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""
+        nodes = [reply.metadata.src_node_id]
+        if self.noise.masked:
+            nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
+        return [self._cohort[node] for node in nodes]
+
     def _total(self, vectors: list[NDArray[Any]], server_round: int) -> NDArray[np.float64]:
         if isinstance(self._terms, GaussianTerms):
             total = np.zeros(vectors[0].shape)
@@ -208,12 +237,6 @@ class FederatedStrategy(Strategy):
             ring += vector  # modulo 2^64, and so modulo 2^b
         ring &= np.uint64((1 << self._terms.plan.bits) - 1)
         return decode(ring, self._terms.plan, rotation_seed=server_round)
-
-
-def _survivors(reply: Message) -> list[int]:
-    """The nodes in a reply: those that secure aggregation names, or the one that sent it."""
-    record = reply.content.config_records.get("secagg")
-    return [reply.metadata.src_node_id] if record is None else list(record["survivors"])  # type: ignore[arg-type]
 
 
 def signal_to_noise(aggregate: Aggregate) -> float | None:

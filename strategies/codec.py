@@ -28,7 +28,7 @@ class RingCodec:
             raise Refusal(
                 "The broadcast asks for other terms than those that this round was opened with."
             )
-        vector, _ = uploaded(reply)
+        vector = uploaded(reply)
         if vector.shape != (settings.dim,) or vector.dtype != np.uint64:
             raise Refusal(
                 f"The round is about {settings.dim} ring integers; the local step made {vector.dtype} of shape {vector.shape}."
@@ -36,7 +36,7 @@ class RingCodec:
         return vector.astype(ring_dtype(settings.bits))
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
-        return upload(result.total.astype(np.uint64), len(result.survivors))
+        return upload(result.total.astype(np.uint64))
 
 
 def _terms(broadcast: RecordDict) -> Terms:

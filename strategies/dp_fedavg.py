@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from conf import Config
-from conf.schema import Unit
+from conf.schema import StrategyConfig
 from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
-from strategies.local_update import client_update, example_gradients
+from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast
 from strategies.noise import NoisePlan
 from strategies.optimizer import ServerOptimizer
@@ -27,10 +27,11 @@ class DPFedAvg(FederatedStrategy):
         self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
     ) -> None:
         super().__init__(config, model, noise, cohorts, examples)
+        assert isinstance(config.strategy, StrategyConfig)
         self.optimizer = ServerOptimizer(model.vector, config.strategy.server)
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
-        self.optimizer.step(self.mean(aggregate))
+        self.optimizer.step(aggregate.sum / self.units(aggregate))
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict()}
@@ -43,9 +44,7 @@ def local_step(
     broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
 ) -> torch.Tensor:
     """The device's half: one row per unit."""
-    if broadcast.config.privacy.unit is Unit.example:
-        return example_gradients(model, shard)
-    return client_update(model, shard, broadcast.config.strategy.local, generator).unsqueeze(0)
+    return unit_rows(broadcast.config, model, shard, generator)
 
 
 SERVER, LOCAL_STEP = DPFedAvg, local_step

@@ -17,8 +17,8 @@ class FedAvg(DPFedAvg):
     """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted mean."""
 
     @staticmethod
-    def upload_size(config: Config, parameters: int) -> int:
-        return parameters + 1
+    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
+        return model.size + 1
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         self.optimizer.step(aggregate.sum[:-1] / aggregate.sum[-1])

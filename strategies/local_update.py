@@ -2,7 +2,8 @@
 
 import torch
 
-from conf.schema import LocalConfig
+from conf import Config
+from conf.schema import LocalConfig, Unit
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 
@@ -23,9 +24,13 @@ def client_update(
     return start - model.vector
 
 
-def example_gradients(model: FlatModel, shard: Examples) -> torch.Tensor:
-    """One gradient per example, as rows."""
-    return model.per_example_gradients(shard.inputs, shard.targets)
+def unit_rows(
+    config: Config, model: FlatModel, shard: Examples, generator: torch.Generator
+) -> torch.Tensor:
+    """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example."""
+    if config.privacy.unit is Unit.example:
+        return model.per_example_gradients(shard.inputs, shard.targets)
+    return client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
 
 
 def _batch(

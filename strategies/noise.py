@@ -5,7 +5,7 @@ may collude with the server, carries what the budget asks for. More survivors br
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from conf import Config
@@ -19,7 +19,7 @@ from strategies.terms import GaussianTerms, RingTerms, Terms
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The noise of a run whose uploads have `dim` numbers, with at most `units` privacy units per client."""
+    """The noise of a run whose uploads have at most `dim` numbers, with at most `units` privacy units per client."""
 
     config: Config
     dim: int
@@ -29,12 +29,12 @@ class NoisePlan:
         """With fewer than this many a round is not applied."""
         return max(1, cohort - self._drops(cohort))
 
-    def terms(self, cohort: int) -> Terms:
-        """What each device of a cohort of this size must do."""
-        return _terms(self, cohort)
+    def terms(self, cohort: int, dim: int | None = None) -> Terms:
+        """What each device of a cohort of this size must do with an upload of `dim` numbers (the longest, if not given)."""
+        return _terms(self, cohort, self.dim if dim is None else dim)
 
     def releases(self, cohort: int, clients: int) -> dict[Against, Release]:
-        """What a round shows to each adversary when `clients` of a cohort of this size arrived.
+        """What a round of the longest upload shows to each adversary when `clients` of a cohort of this size arrived.
 
         Unit: `privacy.unit`. Adjacency: zero-out (the unit's contribution is replaced by zero; its device still adds noise).
         - `model`: sees the models, so of each round only the noisy sum; who was in the cohort is the server's secret.
@@ -100,12 +100,12 @@ class NoisePlan:
 
 
 @lru_cache(maxsize=256)
-def _terms(plan: NoisePlan, cohort: int) -> Terms:
+def _terms(plan: NoisePlan, cohort: int, dim: int) -> Terms:
     if plan.config.secagg.noise is Noise.gaussian:
         multiplier = _gaussian_multiplier(plan)
         share = multiplier if plan.alone else multiplier / math.sqrt(plan.survivors(cohort))
         return GaussianTerms(plan.config.privacy.clip, share)
-    return _ring_terms(plan, cohort)
+    return _ring_terms(plan, cohort, dim)
 
 
 @lru_cache(maxsize=8)
@@ -127,8 +127,13 @@ def _gaussian_multiplier(plan: NoisePlan) -> float:
     return calibrate(template, rounds=config.rounds, epsilon=privacy.epsilon, delta=privacy.delta)
 
 
-def _ring_terms(plan: NoisePlan, cohort: int) -> RingTerms:
-    """The ring, its scale and the devices' integer noise for a cohort of this size."""
+def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
+    """The ring, its scale and the devices' integer noise for a cohort of this size and uploads of this length."""
+    if dim < plan.dim:
+        # The same scale and noise as for the longest: both sensitivities are smaller, so it costs no more than is booked.
+        longest = plan.terms(cohort)
+        assert isinstance(longest, RingTerms)
+        return RingTerms(replace(longest.plan, dim=dim))
     config, privacy = plan.config, plan.config.privacy
     assert privacy.clip is not None
     unit = release.Unit(privacy.unit.value)
@@ -155,7 +160,7 @@ def _ring_terms(plan: NoisePlan, cohort: int) -> RingTerms:
         )
 
     encoding = plan_encoding(
-        dim=plan.dim,
+        dim=dim,
         clients=cohort,
         units=plan.units,
         clip=privacy.clip,

@@ -1,21 +1,15 @@
-"""The content of a reply: one vector that stands for one client, or for a cohort, and nothing else."""
+"""The content of a reply: one vector, of a client or summed over a cohort, and nothing else."""
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 
-def upload(vector: NDArray[np.generic], clients: int = 1) -> RecordDict:
-    """Real numbers, or ring integers, summed over so many clients."""
-    return RecordDict(
-        {
-            "update": ArrayRecord({"sum": Array(vector)}),
-            "cohort": MetricRecord({"clients": clients}),
-        }
-    )
+def upload(vector: NDArray[np.generic]) -> RecordDict:
+    """Real numbers, or ring integers."""
+    return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
 
 
-def uploaded(records: RecordDict) -> tuple[NDArray[np.generic], int]:
+def uploaded(records: RecordDict) -> NDArray[np.generic]:
     """The inverse of `upload`."""
-    vector = records.array_records["update"]["sum"].numpy()
-    return vector, int(records.metric_records["cohort"]["clients"])  # type: ignore[arg-type]
+    return records.array_records["update"]["sum"].numpy()

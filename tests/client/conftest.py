@@ -57,7 +57,7 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
             strategy = server_half(config.strategy.name)(
                 config,
                 model,
-                plan_noise(config, job, model.size),
+                plan_noise(config, job, model),
                 Cohorts(config.clients, 1),
                 len(job.dataset.train),
             )

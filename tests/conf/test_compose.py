@@ -236,7 +236,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], object]:
         (_set("backdoor", 1), "backdoor"),
         (_set("data.url", "elsewhere"), "data.url"),
         (_set("data.name", "passwords"), "data"),
-        (_set("strategy.name", "os"), "strategy.name"),
+        (_set("strategy.name", "os"), "strategy"),
         (_set("clients.per_round", 10**6), "clients.per_round"),
         (lambda tree: tree.pop("privacy"), "privacy"),
     ],

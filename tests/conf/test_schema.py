@@ -24,7 +24,7 @@ def test_equal_choices_make_equal_and_hashable_configurations() -> None:
 def test_without_noise_nothing_is_called_private() -> None:
     assert compose([]).privacy.private
     assert not compose(["privacy=none"]).privacy.private
-    assert not compose(["privacy.noise_multiplier=0"]).privacy.private
+    assert not compose(["privacy.noise_multiplier=0", "privacy.epsilon=null"]).privacy.private
 
 
 def test_fedavg_brings_no_privacy_along_and_dp_fedavg_does() -> None:

@@ -41,7 +41,7 @@ def make_strategy() -> Iterator[Callable[..., FederatedStrategy]]:
             return server_half(config.strategy.name)(
                 config,
                 model,
-                plan_noise(config, job, model.size),
+                plan_noise(config, job, model),
                 Cohorts(config.clients, key),
                 len(job.dataset.train),
             )

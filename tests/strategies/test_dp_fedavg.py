@@ -75,6 +75,7 @@ def test_one_client_with_local_steps_and_rate_one_is_local_sgd(make_strategy: Ma
 def test_every_clients_update_is_clipped(make_strategy: MakeStrategy) -> None:
     strategy = make_strategy(
         "privacy.noise_multiplier=0",
+        "privacy.epsilon=null",
         "privacy.clip=0.001",
         "strategy.server.optimizer=sgd",
         "strategy.server.lr=1",

@@ -6,10 +6,12 @@ from torch.nn import functional
 
 from conf import compose
 from conf.schema import LocalConfig
-from strategies.local_update import client_update, example_gradients
+from strategies.local_update import client_update, unit_rows
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 from tasks.job import Job
+
+BY_EXAMPLE = compose(["privacy=example"])
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_a_batch_as_large_as_the_shard_is_the_shard(job: Job, shard: Examples) -
 
 def test_example_gradients_are_each_examples_own(job: Job, shard: Examples) -> None:
     model = job.model()
-    rows = example_gradients(model, shard)
+    rows = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
     assert rows.shape == (len(shard), model.size)
     for i in (0, len(shard) - 1):
         own = _autograd(model, shard.inputs[i : i + 1], shard.targets[i : i + 1])
@@ -101,5 +103,5 @@ def test_example_gradients_are_each_examples_own(job: Job, shard: Examples) -> N
 def test_example_gradients_sum_to_n_times_the_gradient(job: Job, shard: Examples) -> None:
     model = job.model()
     mean = _autograd(model, shard.inputs, shard.targets)
-    total = example_gradients(model, shard).sum(dim=0)
+    total = unit_rows(BY_EXAMPLE, model, shard, torch.Generator()).sum(dim=0)
     torch.testing.assert_close(total, mean * len(shard), rtol=1e-4, atol=1e-5)

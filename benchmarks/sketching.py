@@ -1,0 +1,157 @@
+"""What sketches cost, beside the work that bounds them, in one run.
+
+    python benchmarks/sketching.py [--quick]
+
+The Gaussian sketch is compared with generating as many Gaussians with the same generator and threads, the update
+of the learned sketch with torch's QR of the same matrix and with the bare product d x (k + 1) x k. Times are the best of several; the
+threads are torch's (OMP_NUM_THREADS). --quick makes the Gaussian sketch a tenth as long, and measures it three times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# This file has the name of the package that it measures: look for that one above this folder.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import torch
+
+from sketching.count_sketch import CountSketch
+from sketching.gaussian import GaussianSketch
+from sketching.hadamard import HadamardSketch
+from sketching.seeded import Purpose, Words
+from sketching.streaming_pca import StreamingPCA
+
+D = 1_000_000
+K = 64
+TILE = 1 << 18
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The best of so many."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def peak_memory() -> int:
+    """The largest this process has been, in bytes."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def row(what: str, took: float, note: str = "") -> None:
+    print(f"  {what:<48}{took:>10.3f} s   {note}")
+
+
+def generate(count: int) -> None:
+    """So many Gaussians, thrown away, on torch's number of threads."""
+
+    def tile(index: int) -> None:
+        Words(1, Purpose.GAUSSIAN, index).gaussian(min(TILE, count - index * TILE))
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for _ in pool.map(tile, range(-(-count // TILE))):
+            pass
+
+
+def gaussian(b: int, repeats: int) -> None:
+    x = torch.randn(D)
+    sketch = GaussianSketch(b, D, 1)
+    generate(TILE)
+    before = peak_memory()
+    sketch_time = seconds(lambda: sketch.forward(x), repeats)
+    memory = (peak_memory() - before) / 1e6
+    bare = seconds(lambda: generate(b * D), repeats)
+    back = seconds(lambda: sketch.adjoint(torch.ones(b)), repeats)
+    print(f"Gaussian sketch, d = {D:,}, b = {b:,}")
+    row("generating as many Gaussians", bare, f"{1e9 * bare / b / D:.2f} ns each")
+    row("forward", sketch_time, f"{sketch_time / bare:.2f} times (goal: at most 2)")
+    row("adjoint", back, f"{back / bare:.2f} times")
+    print(f"  memory above the vector {memory:.0f} MB (goal: at most 200)")
+
+
+def generators(repeats: int) -> None:
+    """One tile from each, on one thread; only ours is the same on every machine."""
+    out = np.empty(TILE, dtype=np.float32)
+    tensor = torch.empty(TILE)
+    peers = {
+        "ours (SFC64, table)": lambda: Words(1, Purpose.GAUSSIAN).gaussian(TILE),
+        "torch.randn (Mersenne twister)": lambda: tensor.normal_(),
+    }
+    for kind in (np.random.SFC64, np.random.Philox):
+        generator = np.random.Generator(kind(1))
+        peers[f"numpy, {kind.__name__}"] = lambda generator=generator: generator.standard_normal(
+            dtype=np.float32, out=out
+        )
+    print(f"Gaussian generators, {TILE:,} numbers")
+    times = {name: seconds(work, repeats) for name, work in peers.items()}
+    ours = next(iter(times.values()))
+    for name, took in times.items():
+        row(name, took, f"{1e9 * took / TILE:.2f} ns each, {took / ours:.2f} times ours")
+
+
+def structured(repeats: int) -> None:
+    x = torch.randn(D)
+    print(f"Structured sketches, d = {D:,}, k = 10,000")
+    for kind in (HadamardSketch, CountSketch):
+        sketch = kind(10_000, D, 1)
+        y = sketch.forward(x)
+        made = seconds(lambda kind=kind: kind(10_000, D, 1), repeats)
+        there = seconds(lambda sketch=sketch: sketch.forward(x), repeats)
+        back = seconds(lambda sketch=sketch, y=y: sketch.adjoint(y), repeats)
+        row(f"{kind.__name__} forward", there, f"made in {made:.3f} s, adjoint {back:.3f} s")
+
+
+def learned(repeats: int) -> None:
+    pca = StreamingPCA(D, K, 0.98)
+    pca.update(torch.randn(K, D))
+    vectors = torch.randn(4, D)
+    matrix, factor = torch.randn(D, K + 1), torch.randn(K + 1, K)
+    square = matrix[:, :K].contiguous()
+    # In turns, so that other work on the machine meets all three.
+    product = update = factorised = float("inf")
+    for i in range(repeats):
+        product = min(product, seconds(lambda: matrix @ factor, 2))
+        update = min(update, seconds(lambda i=i: pca.update(vectors[i % 4]), 3))
+        factorised = min(factorised, seconds(lambda: torch.linalg.qr(square), 1))
+    every = 32
+    start = time.perf_counter()
+    for i in range(every):
+        pca.update(vectors[i % 4])
+    mean = (time.perf_counter() - start) / every
+    print(f"Update of the learned sketch, d = {D:,}, k = {K}")
+    row(f"bare product {D:,} x {K + 1} x {K}", product)
+    row("torch.linalg.qr", factorised, f"{factorised / product:.2f} times the product")
+    row("update", update, f"{update / product:.2f} times the product (goal: at most 3)")
+    row("", update, f"{factorised / update:.2f} times faster than the QR (goal: at least 4)")
+    row(
+        "update, mean of 32 with one re-orthonormalisation",
+        mean,
+        f"{mean / product:.2f} times the product",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a Gaussian sketch of b = 1,000")
+    quick = parser.parse_args().quick
+    torch.manual_seed(0)
+    print(f"{torch.get_num_threads()} thread(s)")
+    gaussian(1_000 if quick else 10_000, 3 if quick else 1)
+    generators(20)
+    structured(10)
+    learned(5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What DOME senses next: per weight matrix the learned directions that stand above the noise, and fresh probes for the rest.
+
+The whole model seen as one row is the flat sketch of the paper; then there is one fold with d columns. A fold whose rank is its number of
+columns is sent whole. Everything is a function of what was fed and of the seed, so both sides can make the same sketch.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from conf.schema import DomeConfig
+from sketching.folding import Fold, folds_of_rank, folds_of_size
+from sketching.layerwise import LayerwiseSketch, completed_bases
+from sketching.noise_floor import NoiseFloor
+from sketching.streaming_pca import StreamingPCA
+from sketching.truncation import keep_above, keep_count, keep_energy
+from tasks.flat import FlatModel
+
+WHOLE_UP_TO = 512  # numbers: sketching a smaller tensor saves nothing
+
+
+def folds_of(settings: DomeConfig, model: FlatModel, server_round: int) -> tuple[Fold, ...]:
+    """How the model's tensors are sent in a round."""
+    layout = [(slot.shape, slot.start, slot.stop) for slot in model.layout]
+    if server_round <= settings.warm_up:
+        return folds_of_rank(layout, max(math.prod(shape) for shape, _, _ in layout))
+    share = settings.sketch_dim if settings.sketch_dim >= 1 else settings.sketch_dim * model.size
+    numbers = min(model.size, max(1, round(share)))
+    if settings.sketch == "flat":
+        return (Fold(0, 1, model.size, numbers),)
+    return folds_of_size(layout, numbers, WHOLE_UP_TO)
+
+
+class LearnedSketch:
+    """The streaming PCA of every fold, the noise that it has been fed, and the sketch that follows."""
+
+    def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
+        self._settings = settings
+        self._folds = tuple(folds)
+        self._learners = [
+            None if fold.whole else _Learner(settings, fold, device) for fold in folds
+        ]
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        return self._folds
+
+    def learned(self) -> list[torch.Tensor | None]:
+        """The directions that are worth looking at again, per fold (columns x any number); None where a fold is sent whole."""
+        return [None if learner is None else learner.kept() for learner in self._learners]
+
+    def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
+        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number."""
+        for fold, learner, used in zip(self._folds, self._learners, sensed, strict=False):
+            if learner is not None:
+                # A warm-up round senses all columns.
+                learner.feed(fold.matrix(vector), deviation, used.rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            str(i): learner.state_dict()
+            for i, learner in enumerate(self._learners)
+            if learner is not None
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for i, learner in enumerate(self._learners):
+            if learner is not None:
+                learner.load_state_dict(state[str(i)])
+
+
+class _Learner:
+    """One fold's subspace."""
+
+    def __init__(self, settings: DomeConfig, fold: Fold, device: torch.device) -> None:
+        self._settings = settings
+        self._capacity = math.floor(settings.learned_share * fold.rank)
+        self._pca = StreamingPCA(fold.columns, fold.rank, settings.decay, device=device)
+        momentum = settings.server.momentum if settings.feed == "momentum" else 0.0
+        self._floor = NoiseFloor(settings.decay, momentum, fold.rows)
+
+    def kept(self) -> torch.Tensor:
+        values = self._pca.eigenvalues
+        if self._settings.keep == "noise_floor":
+            count = keep_above(values, self._floor.value())
+        elif self._settings.keep == "energy":
+            count = keep_energy(values, self._settings.energy)
+        else:
+            count = len(values)
+        return self._pca.basis[:, : min(count, keep_count(values, self._capacity))]
+
+    def feed(self, matrix: torch.Tensor, deviation: float, width: int) -> None:
+        self._pca.update(matrix)
+        self._floor.update(deviation, width)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"pca": self._pca.state_dict(), "floor": self._floor.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._pca.load_state_dict(state["pca"])
+        self._floor.load_state_dict(state["floor"])
+
+
+def make_sketch(
+    folds: Sequence[Fold], learned: Sequence[torch.Tensor | None], seed: int
+) -> LayerwiseSketch:
+    """S = blockdiag(I kron [U_l | Q_l]): learned directions and probes from the seed."""
+    return LayerwiseSketch(folds, completed_bases(folds, learned, seed))
