@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 from client.release import device_stream, release
 from conf import Config
 from privacy.randomness import derived_key
+from privacy.unsafe import UnsafeUpdateError
 from strategies import local_step
 from strategies.messages import decoded
 from strategies.terms import RingTerms
@@ -20,16 +21,19 @@ def take_part(content: RecordDict, client: int) -> RecordDict:
     """From the server's broadcast to this client's clipped and noised vector."""
     broadcast = decoded(content)
     config = broadcast.config
+    terms = broadcast.terms
+    if isinstance(terms, RingTerms) and terms.unit.value != config.privacy.unit.value:
+        raise UnsafeUpdateError("the terms protect another unit than the configuration names.")
     model = _model(config)
     model.load(broadcast.model)
     rows = local_step(config.strategy.name)(
         broadcast, _job(config).shard(client), model, _generator(config, client, broadcast.round)
     )
     with device_stream(client, broadcast.round) as stream:
-        reply = upload(release(rows, broadcast.terms, stream, broadcast.round))
-    if isinstance(broadcast.terms, RingTerms):
+        reply = upload(release(rows, terms, stream, broadcast.round))
+    if isinstance(terms, RingTerms):
         # For the codec on this device, which compares them with what the round was opened with.
-        reply["terms"] = ConfigRecord(broadcast.terms.to_record())  # type: ignore[arg-type]
+        reply["terms"] = ConfigRecord(terms.to_record())  # type: ignore[arg-type]
     return reply
 
 

@@ -53,11 +53,15 @@ def client_app(codec: Codec, guard_of: GuardFactory, mods: Sequence[Mod] = ()) -
 
 def _query_handler(step: str, guard_of: GuardFactory) -> Handler:
     def handle(message: Message, context: Context) -> Message:
-        node = _node(context, guard_of)
         request = message.content.config_records.get(RECORD, ConfigRecord())
         answer = ConfigRecord()
-        _take_step(step, node, context, request, answer, "body")
-        _take_next_step(node, context, request, answer)
+        try:
+            node = _node(context, guard_of)
+        except SecAggError as error:  # a device that is not set up
+            answer["refusal"] = str(error)
+        else:
+            _take_step(step, node, context, request, answer, "body")
+            _take_next_step(node, context, request, answer)
         return Message(RecordDict({RECORD: answer}), reply_to=message)
 
     return handle
@@ -67,7 +71,11 @@ def _masking_mod(codec: Codec, guard_of: GuardFactory) -> Mod:
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
-        node = _node(context, guard_of)
+        try:
+            node = _node(context, guard_of)
+        except SecAggError as error:
+            refusal = ConfigRecord({"refusal": str(error)})
+            return Message(RecordDict({RECORD: refusal}), reply_to=message)
         request = message.content.config_records.get(RECORD)
         if request is None:
             return _unmasked(node, message, context, call_next)

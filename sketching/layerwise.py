@@ -16,30 +16,34 @@ from sketching.folding import Fold
 from sketching.orthonormal import OrthonormalSketch
 from sketching.probes import probes
 from sketching.seeded import Purpose, Words
-from sketching.sketch import SEED_BYTES, Sketch
+from sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 
 class LayerwiseSketch(Sketch):
-    """`bases` has, for each fold, P_l (columns x rank), or None where the tensor is sent whole.
+    """P_l = [U_l | Q_l]: what is learned of each fold (columns x any number up to its rank; None is nothing, as for
+    tensors sent whole), and probes from the seed for the rest of its rank."""
 
-    `seeded` says that the other side makes all of them from a seed.
-    """
-
-    def __init__(
-        self, folds: Sequence[Fold], bases: Sequence[Tensor | None], *, seeded: bool = False
-    ) -> None:
+    def __init__(self, folds: Sequence[Fold], learned: Sequence[Tensor | None], seed: int) -> None:
         super().__init__(sum(fold.size for fold in folds), max(fold.stop for fold in folds))
-        for fold, basis in zip(folds, bases, strict=True):
-            expected = None if fold.whole else (fold.columns, fold.rank)
-            if (None if basis is None else tuple(basis.shape)) != expected:
-                raise ValueError(
-                    f"The tensor at {fold.start} needs a basis of shape {expected}, not "
-                    f"{None if basis is None else tuple(basis.shape)}: make bases and folds together."
-                )
+        checked_seed(seed)
         self._folds = tuple(folds)
+        self._learned = sum(known.nbytes for known in learned if known is not None)
+        self._probed = False
         # Each shortens one row of its matrix.
-        self._sketches = [None if basis is None else OrthonormalSketch(basis) for basis in bases]
-        self._seeded = seeded
+        self._sketches: list[OrthonormalSketch | None] = []
+        for index, (fold, known) in enumerate(zip(folds, learned, strict=True)):
+            _check(fold, known)
+            if fold.whole:
+                self._sketches.append(None)
+                continue
+            basis = torch.empty(fold.columns, 0) if known is None else known
+            missing = fold.rank - basis.shape[1]
+            if missing:
+                # Layers of one shape must not get the same probes.
+                own_seed = int(Words(seed, Purpose.LAYERS, index).uint64(1)[0])
+                basis = torch.cat([basis, probes(own_seed, missing, basis)], dim=1)
+                self._probed = True
+            self._sketches.append(OrthonormalSketch(basis))
 
     @property
     def folds(self) -> tuple[Fold, ...]:
@@ -47,13 +51,12 @@ class LayerwiseSketch(Sketch):
 
     @property
     def bases(self) -> tuple[Tensor | None, ...]:
+        """P_l of each fold; None where the tensor is sent whole."""
         return tuple(None if sketch is None else sketch.basis for sketch in self._sketches)
 
     @property
     def description_bytes(self) -> int:
-        if self._seeded:
-            return SEED_BYTES
-        return sum(sketch.description_bytes for sketch in self._sketches if sketch is not None)
+        return self._learned + (SEED_BYTES if self._probed else 0)
 
     def row_norms_squared(self) -> Tensor:
         norms = torch.ones(self.shape[1], dtype=torch.float64)
@@ -90,23 +93,10 @@ class LayerwiseSketch(Sketch):
             yield "whole" if sketch is None else sketch.fingerprint()
 
 
-def completed_bases(
-    folds: Sequence[Fold], learned: Sequence[Tensor | None], seed: int
-) -> list[Tensor | None]:
-    """P_l = [U_l | Q_l]: the learned columns of each fold (columns x any number up to its rank; None is none) and
-    probes from the seed for the rest."""
-    bases: list[Tensor | None] = []
-    for index, (fold, known) in enumerate(zip(folds, learned, strict=True)):
-        if fold.whole:
-            bases.append(None)
-            continue
-        start = torch.empty(fold.columns, 0) if known is None else known
-        if start.shape[1] > fold.rank:
-            raise ValueError(
-                f"The tensor at {fold.start} has room for {fold.rank} directions, not for "
-                f"{start.shape[1]} learned ones: keep fewer."
-            )
-        # Layers of one shape must not get the same probes.
-        own_seed = int(Words(seed, Purpose.LAYERS, index).uint64(1)[0])
-        bases.append(torch.cat([start, probes(own_seed, fold.rank - start.shape[1], start)], dim=1))
-    return bases
+def _check(fold: Fold, known: Tensor | None) -> None:
+    room = 0 if fold.whole else fold.rank
+    if known is not None and (known.shape[0] != fold.columns or known.shape[1] > room):
+        raise ValueError(
+            f"The tensor at {fold.start} takes up to {room} learned directions of {fold.columns:,} numbers, "
+            f"not a matrix of shape {tuple(known.shape)}: keep fewer, or learn from this fold."
+        )

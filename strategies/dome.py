@@ -20,7 +20,7 @@ from sketching.layerwise import LayerwiseSketch
 from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
 from strategies.debiased_step import DebiasedStep
-from strategies.learned_sketch import LearnedSketch, folds_of, make_sketch
+from strategies.learned_sketch import LearnedSketch, folds_of
 from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
@@ -59,7 +59,7 @@ class Dome(FederatedStrategy):
         known = self.learner.learned()
         if server_round <= self.settings.warm_up:
             known = [None] * len(folds)
-        self._sketch = make_sketch(folds, known, _probe_seed(self.config, server_round))
+        self._sketch = LayerwiseSketch(folds, known, _probe_seed(self.config, server_round))
         self._ranks = [0 if basis is None else basis.shape[1] for basis in known]
         arrays = {
             f"basis-{i}": basis.contiguous()
@@ -153,7 +153,7 @@ def _broadcast_sketch(broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch
         folds = folds_of(_settings(broadcast.config), model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
         seed = _probe_seed(broadcast.config, broadcast.round)
-        _last = (broadcast, make_sketch(folds, known, seed))
+        _last = (broadcast, LayerwiseSketch(folds, known, seed))
     return _last[1]
 
 

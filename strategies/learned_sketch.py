@@ -12,7 +12,6 @@ import torch
 
 from conf.schema import DomeConfig
 from sketching.folding import Fold, folds_of_rank, folds_of_size
-from sketching.layerwise import LayerwiseSketch, completed_bases
 from sketching.noise_floor import NoiseFloor
 from sketching.streaming_pca import StreamingPCA
 from sketching.truncation import keep_above, keep_count, keep_energy
@@ -101,10 +100,3 @@ class _Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._pca.load_state_dict(state["pca"])
         self._floor.load_state_dict(state["floor"])
-
-
-def make_sketch(
-    folds: Sequence[Fold], learned: Sequence[torch.Tensor | None], seed: int
-) -> LayerwiseSketch:
-    """S = blockdiag(I kron [U_l | Q_l]): learned directions and probes from the seed."""
-    return LayerwiseSketch(folds, completed_bases(folds, learned, seed))

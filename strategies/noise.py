@@ -133,7 +133,7 @@ def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
         # The same scale and noise as for the longest: both sensitivities are smaller, so it costs no more than is booked.
         longest = plan.terms(cohort)
         assert isinstance(longest, RingTerms)
-        return RingTerms(replace(longest.plan, dim=dim))
+        return replace(longest, plan=replace(longest.plan, dim=dim))
     config, privacy = plan.config, plan.config.privacy
     assert privacy.clip is not None
     unit = release.Unit(privacy.unit.value)
@@ -169,4 +169,4 @@ def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
         drops=drops,
         colluders=colluders,
     )
-    return RingTerms(encoding)
+    return RingTerms(encoding, unit)

@@ -49,9 +49,10 @@ class GaussianTerms:
 
 @dataclass(frozen=True)
 class RingTerms:
-    """Clip, round, exact Skellam noise, reduce modulo 2^b, as the encoding plan says."""
+    """Clip every unit's row, round, exact Skellam noise, reduce modulo 2^b, as the encoding plan says."""
 
     plan: EncodingPlan
+    unit: release.Unit
 
     def sum_std(self, clients: int) -> float:
         return self.plan.noise_std(clients)
@@ -64,7 +65,7 @@ class RingTerms:
         return Release(mechanism, sampling, release.Adjacency.ZERO_OUT, unit, adversary)
 
     def to_record(self) -> dict[str, Scalar]:
-        return {"noise": "skellam", **asdict(self.plan)}
+        return {"noise": "skellam", "unit": self.unit.value, **asdict(self.plan)}
 
 
 Terms = GaussianTerms | RingTerms
@@ -77,5 +78,5 @@ def terms_from_record(record: Mapping[str, Scalar]) -> Terms:
             record.get("clip"),  # type: ignore[arg-type]
             float(record["noise-multiplier"]),
         )
-    fields = {key: value for key, value in record.items() if key != "noise"}
-    return RingTerms(EncodingPlan(**fields))  # type: ignore[arg-type]
+    fields = {key: value for key, value in record.items() if key not in ("noise", "unit")}
+    return RingTerms(EncodingPlan(**fields), release.Unit(record["unit"]))  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sketching.folding import Fold
-from sketching.layerwise import LayerwiseSketch, completed_bases
+from sketching.layerwise import LayerwiseSketch
 from sketching.probes import probes
 
 # 4 x 9 sketched to 3 a row, a vector of 5, 2 x 9 sketched to 3 a row, 3 x 8 to 2.
@@ -12,7 +12,7 @@ FOLDS = (Fold(0, 4, 9, 3), Fold(36, 1, 5, 5), Fold(41, 2, 9, 3), Fold(59, 3, 8, 
 
 
 def sketch(seed: int = 7) -> LayerwiseSketch:
-    return LayerwiseSketch(FOLDS, completed_bases(FOLDS, [None] * 4, seed))
+    return LayerwiseSketch(FOLDS, [None] * 4, seed)
 
 
 def test_it_equals_the_dense_block_matrix() -> None:
@@ -41,37 +41,35 @@ def test_whole_tensors_pass_unchanged() -> None:
 
 def test_learned_columns_come_first_and_probes_complete_them() -> None:
     learned = probes(1, 2, torch.empty(9, 0))
-    bases = completed_bases(FOLDS, [learned, None, None, None], 7)
-    first = bases[0]
+    first = LayerwiseSketch(FOLDS, [learned, None, None, None], 7).bases[0]
     assert first is not None
     assert torch.equal(first[:, :2], learned)
     assert torch.allclose(first.T @ first, torch.eye(3), atol=1e-6)
-    full = probes(1, 3, torch.empty(9, 0))
-    assert torch.equal(_at(completed_bases(FOLDS, [full, None, None, None], 7), 0), full)
 
 
-def _at(bases: list[torch.Tensor | None], index: int) -> torch.Tensor:
-    basis = bases[index]
-    assert basis is not None
-    return basis
+def test_a_layer_may_be_learned_in_full() -> None:
+    bases = sketch().bases
+    again = LayerwiseSketch(FOLDS, bases, 8)
+    assert again.fingerprint() == sketch().fingerprint()
+    assert again.description_bytes == 4 * (27 + 27 + 16)
 
 
 def test_layers_of_one_shape_get_different_probes() -> None:
-    bases = completed_bases(FOLDS, [None] * 4, 7)
-    assert float((_at(bases, 0) - _at(bases, 2)).abs().max()) > 0.01
+    first, _, third, _ = sketch().bases
+    assert first is not None
+    assert third is not None
+    assert float((first - third).abs().max()) > 0.01
 
 
-def test_a_seed_is_all_that_random_bases_cost() -> None:
-    layers = LayerwiseSketch(FOLDS, completed_bases(FOLDS, [None] * 4, 7), seeded=True)
-    assert layers.description_bytes == 16
-    assert sketch().description_bytes == 4 * (27 + 27 + 16)
+def test_the_learned_part_and_a_seed_are_all_it_costs() -> None:
+    assert sketch().description_bytes == 16
+    learned = [probes(1, 2, torch.empty(9, 0)), None, None, None]
+    assert LayerwiseSketch(FOLDS, learned, 7).description_bytes == 4 * 18 + 16
 
 
-def test_bases_of_the_wrong_shape_are_refused() -> None:
-    bases = completed_bases(FOLDS, [None] * 4, 7)
-    with pytest.raises(ValueError, match=r"needs a basis of shape \(9, 3\)"):
-        LayerwiseSketch(FOLDS, [bases[3], *bases[1:]])
-    with pytest.raises(ValueError, match="needs a basis of shape None"):
-        LayerwiseSketch(FOLDS, [bases[0], bases[0], *bases[2:]])
+@pytest.mark.parametrize(("index", "shape"), [(0, (9, 4)), (0, (8, 2)), (1, (5, 1)), (3, (9, 1))])
+def test_learned_directions_that_do_not_fit_are_refused(index: int, shape: tuple[int, int]) -> None:
+    learned: list[torch.Tensor | None] = [None] * 4
+    learned[index] = torch.eye(*shape)
     with pytest.raises(ValueError, match="keep fewer"):
-        completed_bases(FOLDS, [torch.eye(9)[:, :4], None, None, None], 7)
+        LayerwiseSketch(FOLDS, learned, 7)

@@ -138,6 +138,19 @@ def test_warm_up_rounds_of_full_width_count_until_they_are_forgotten(momentum: f
     assert floor.value() == pytest.approx(small.value(), rel=1e-6)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_kinds_of_rounds_are_added_as_the_bound_allows(momentum: float) -> None:
+    """Without averaging a vector holds noise of one kind, and eigenvalues add; with it norms do."""
+    floor = NoiseFloor(0.9, momentum)
+    for width in (50, 50, 6, 6, 6):
+        floor.update(1.0, width)
+    matrix = averaged(0.9, momentum, 5)
+    wide, narrow = (np.linalg.svd(rows, compute_uv=False) ** 2 for rows in (matrix[:2], matrix[2:]))
+    parts = noise_floor(wide, 50, failure=5e-4), noise_floor(narrow, 6, failure=5e-4)
+    together = sum(np.sqrt(parts)) ** 2 if momentum else sum(parts)
+    assert floor.value(1e-3) == pytest.approx(together, rel=1e-9)
+
+
 def test_a_saved_floor_goes_on() -> None:
     first, second = NoiseFloor(0.9, 0.5), NoiseFloor(0.9, 0.5)
     for deviation in (1.0, 0.3, 2.0):

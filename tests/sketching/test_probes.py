@@ -16,11 +16,11 @@ def test_probes_are_orthonormal_and_orthogonal_to_the_learned_directions() -> No
     assert float((known.T @ fresh).abs().max()) < 1e-6
 
 
-@pytest.mark.parametrize(("d", "rank"), [(1, 0), (40, 0), (40, 39), (300, 120)])
+@pytest.mark.parametrize(("d", "rank"), [(1, 0), (40, 0), (40, 39), (1000, 500)])
 def test_probes_can_fill_the_whole_space(d: int, rank: int) -> None:
     known = probes(1, rank, torch.empty(d, 0))
     both = torch.cat([known, probes(2, d - rank, known)], dim=1)
-    assert torch.allclose(both @ both.T, torch.eye(d), atol=1e-5)
+    assert torch.allclose(both @ both.T, torch.eye(d), atol=2e-6)
 
 
 def test_the_seed_decides() -> None:

@@ -122,6 +122,18 @@ def test_directions_stay_orthonormal_over_500_updates() -> None:
     assert worst < 1e-5
 
 
+def test_lost_orthogonality_is_restored_from_time_to_time() -> None:
+    pca = StreamingPCA(500, 6)
+    pca.update(torch.randn(6, 500, generator=torch.Generator().manual_seed(3)))
+    state = pca.state_dict()
+    skewed = state["directions"] + 1e-4 * state["directions"].flip(0)
+    pca.load_state_dict({**state, "directions": skewed, "updates": 126})
+    pca.update(torch.zeros(500))
+    assert deviation(pca.basis) > 1e-5
+    pca.update(torch.zeros(500))
+    assert deviation(pca.basis) < 1e-6
+
+
 def test_a_planted_direction_is_found() -> None:
     generator = torch.Generator().manual_seed(4)
     planted = torch.nn.functional.normalize(torch.randn(1000, generator=generator), dim=0)
