@@ -35,6 +35,13 @@ class Against(StrEnum):
     server = "server"
 
 
+class Accounting(StrEnum):
+    """Which theorem turns the budget into noise; what was spent is always the accountant's."""
+
+    exact = "exact"
+    paper = "paper"
+
+
 class Randomness(StrEnum):
     """Where noise and cohorts come from."""
 
@@ -123,6 +130,7 @@ class PrivacyConfig:
     clip: Positive | None
     noise_multiplier: NotNegative | None
     against: Against
+    accounting: Accounting
     randomness: Randomness
 
     def __post_init__(self) -> None:

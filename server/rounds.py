@@ -154,6 +154,11 @@ class Rounds:
                 self.accounts.charge(Against.model, self.config.clients.per_round)
                 return waited
             self.folder.announce(current, strategy.cohort_size)
+            if isinstance(self.grid, SecAggGrid):  # their keys may ride on this round's messages
+                following = current + 1
+                self.grid.expect(
+                    strategy.nodes_of(following) if following <= self.config.rounds else None
+                )
             start = time.monotonic()
             try:
                 replies = self.grid.send_and_receive(messages, timeout=self.config.clients.timeout)

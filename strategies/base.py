@@ -156,6 +156,10 @@ class FederatedStrategy(Strategy):
         self._arrays = ArrayRecord({"model": Array(self.model.vector.cpu().numpy())})
         return self._arrays
 
+    def nodes_of(self, server_round: int) -> list[int]:
+        """Who will be asked in a round, if nothing goes wrong."""
+        return [self._nodes[client] for client in self.cohorts.draw(server_round)]
+
     @property
     def cohort_size(self) -> int:
         return len(self._cohort)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from conf import Config
-from conf.schema import Against, Noise, Sampling
+from conf.schema import Accounting, Against, Noise, Sampling
 from privacy import release
 from privacy.calibration import calibrate, calibrate_skellam
+from privacy.dome_theorem import paper_noise_multiplier
 from privacy.encoding_plan import plan_encoding
 from privacy.release import Adversary, Release
 from strategies.terms import GaussianTerms, RingTerms, Terms
@@ -53,6 +54,17 @@ class NoisePlan:
         cohort = self.config.clients.per_round
         return self.releases(cohort, self.survivors(cohort))[self.config.privacy.against]
 
+    @cached_property
+    def given_multiplier(self) -> float | None:
+        """The noise multiplier of the sum, where it is not for the accountant to find."""
+        privacy = self.config.privacy
+        if privacy.noise_multiplier is not None or privacy.accounting is Accounting.exact:
+            return privacy.noise_multiplier
+        assert privacy.epsilon is not None
+        return paper_noise_multiplier(
+            epsilon=privacy.epsilon, delta=privacy.delta, compositions=self.config.rounds
+        )
+
     @property
     def smallest_cohort(self) -> int:
         """One client's sum is its upload, so masks need two."""
@@ -70,8 +82,8 @@ class NoisePlan:
     @cached_property
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise of the sum, as far as colluders do not know it, over the sensitivity; worst case."""
-        if self.config.privacy.noise_multiplier is not None:
-            return self.config.privacy.noise_multiplier
+        if self.given_multiplier is not None:
+            return self.given_multiplier
         terms = self.terms(self.config.clients.per_round)
         survivors = self.survivors(self.config.clients.per_round)
         if isinstance(terms, GaussianTerms):
@@ -113,8 +125,8 @@ def _gaussian_multiplier(plan: NoisePlan) -> float:
     """z of the sum, from the budget unless it is given; of one device, if its noise must do alone."""
     config = plan.config
     privacy, cohort = config.privacy, config.clients.per_round
-    if privacy.noise_multiplier is not None:
-        return privacy.noise_multiplier / (math.sqrt(plan.survivors(cohort)) if plan.alone else 1.0)
+    if plan.given_multiplier is not None:
+        return plan.given_multiplier / (math.sqrt(plan.survivors(cohort)) if plan.alone else 1.0)
     assert privacy.epsilon is not None  # or the config would not have passed
     unit = release.Unit(privacy.unit.value)
 
@@ -145,8 +157,8 @@ def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
         drops = cohort - 1  # the noise of one is enough
 
     def variance(l2: float, l1: float) -> float:
-        if privacy.noise_multiplier is not None:
-            return (privacy.noise_multiplier * l2) ** 2
+        if plan.given_multiplier is not None:
+            return (plan.given_multiplier * l2) ** 2
         assert privacy.epsilon is not None
         return calibrate_skellam(
             lambda mechanism: Release(

@@ -46,9 +46,14 @@ def _booked(exchange: Any, against: Against) -> float:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_device_adds_the_noise_that_is_booked(make_exchange: MakeExchange, unit: str) -> None:
+@pytest.mark.parametrize(
+    "strategy", [["strategy=dp_fedavg"], ["strategy=dome", "strategy.sketch_dim=0.9"]]
+)
+def test_a_device_adds_the_noise_that_is_booked(
+    make_exchange: MakeExchange, unit: str, strategy: list[str]
+) -> None:
     """Two answers to the same request differ by two independent noises, and by nothing else."""
-    exchange = make_exchange(f"privacy={unit}")
+    exchange = make_exchange(f"privacy={unit}", *strategy)
     first, second = _vectors(exchange.replies()), _vectors(exchange.replies())
     _assert_noise((first - second) / 2**0.5, _booked(exchange, Against.server))
     # Over the cohort the shares add up: devices do not share their noise.
@@ -103,7 +108,9 @@ def test_no_update_however_large_passes_the_clip(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, huge: float, unit: str
 ) -> None:
     monkeypatch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(huge))
-    exchange = make_exchange("privacy.noise_multiplier=0", "privacy.epsilon=null", f"privacy={unit}")
+    exchange = make_exchange(
+        "privacy.noise_multiplier=0", "privacy.epsilon=null", f"privacy={unit}"
+    )
     norms = np.linalg.norm(_vectors(exchange.replies()), axis=1)
     assert (norms <= 0.4).all()
     assert (norms > 0.399).all()
@@ -173,9 +180,7 @@ def test_a_message_cannot_make_a_devices_noise_predictable(make_exchange: MakeEx
     [["privacy=client"], ["privacy=example"], ["strategy=fedavg", *OPEN]],
     ids=["client", "example", "fedavg"],
 )
-def test_nothing_but_the_vector_travels(
-    make_exchange: MakeExchange, overrides: list[str]
-) -> None:
+def test_nothing_but_the_vector_travels(make_exchange: MakeExchange, overrides: list[str]) -> None:
     exchange = make_exchange(*overrides)
     length = exchange.strategy.noise.dim
     for reply in exchange.replies():

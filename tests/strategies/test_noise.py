@@ -178,3 +178,12 @@ def test_a_smaller_budget_brings_more_noise() -> None:
     noises = [_plan(f"privacy.epsilon={e}").noise_multiplier for e in (8, 4, 2, 1)]
     assert noises == sorted(noises)
     assert len(set(noises)) == 4
+
+
+def test_the_papers_noise_is_more_than_the_accountant_asks_for() -> None:
+    """DOME's Theorem 3.3 as printed, and what the accountant says that it costs."""
+    common = ["clients.total=100", "clients.per_round=100", "rounds=100", "privacy.epsilon=4"]
+    exact, paper = _plan(*common), _plan(*common, "privacy.accounting=paper")
+    assert exact.noise_multiplier == pytest.approx(10.811618, rel=1e-4)
+    assert paper.noise_multiplier == pytest.approx(23.992630, rel=1e-6)
+    assert _epsilon(paper, Against.model, 100) < 2

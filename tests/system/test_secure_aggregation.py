@@ -68,3 +68,27 @@ def test_a_round_costs_the_bytes_that_were_planned(
     assert plan.uplink_bytes == pytest.approx(row["uplink_bytes"], rel=0.03)
     assert plan.downlink_bytes == pytest.approx(row["downlink_bytes"], rel=0.03)
     assert plan.epsilon == pytest.approx(row["epsilon"])
+
+
+def test_keys_ride_ahead_of_cohorts_that_change(fedsketch: Command, tmp_path: Path) -> None:
+    """The next cohort is known, so its keys are exchanged on this round's messages; the model stays the same."""
+    changing = ["clients.total=10", "clients.per_round=5", "rounds=4"]
+    plain = _model(
+        fedsketch,
+        tmp_path / "none",
+        *UNMASKED,
+        *changing,
+        "privacy.epsilon=null",
+        "privacy.noise_multiplier=1",
+    )
+    merged = _model(
+        fedsketch,
+        tmp_path / "masked",
+        "secagg.merged=true",
+        *changing,
+        "privacy.epsilon=null",
+        "privacy.noise_multiplier=1",
+    )
+    assert merged == plain
+    log = (tmp_path / "masked" / "run.log").read_text()
+    assert "without keys exchanged ahead" not in log
