@@ -206,7 +206,6 @@ class DomeConfig:
     feed: Literal["gradient", "momentum"]
     keep: Literal["noise_floor", "energy", "all"]
     energy: Annotated[float, Field(gt=0, le=1)]
-    mean_removal: bool
 
 
 @frozen

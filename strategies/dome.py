@@ -1,7 +1,7 @@
 """DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S from what it saw.
 
-Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; g = S y + m_ref; moments with the noise's variance taken out;
-new S. Where this mends the paper's text is listed in docs/strategies.md.
+Per round: s_i = clip(S^T g_i, C) with noise; y their mean; g = S y; moments with the noise's variance taken out; new S.
+Where this mends the paper's text is listed in docs/strategies.md.
 
 Formal guarantees: those of `strategies.noise.NoisePlan.releases`, with an upload of k numbers. S is public and made from earlier
 releases only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
@@ -66,8 +66,6 @@ class Dome(FederatedStrategy):
             for i, basis in enumerate(known)
             if basis is not None and basis.shape[1]
         }
-        if self.settings.mean_removal:
-            arrays["reference"] = self.optimizer.corrected_moment
         return arrays, {}
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
@@ -76,8 +74,6 @@ class Dome(FederatedStrategy):
         deviation = aggregate.noise_std / self.units(aggregate)
         self._energy = captured_energy(self._sketch.folds, self._ranks, mean, deviation)
         gradient = self._sketch.adjoint(mean)
-        if self.settings.mean_removal:
-            gradient = gradient + self._remembered()
         # Lemma 3.2, mended: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
         variance = deviation**2 * self._sketch.row_norms_squared().to(gradient)
         self.optimizer.step(gradient, variance)
@@ -85,6 +81,8 @@ class Dome(FederatedStrategy):
         self.learner.feed(fed, deviation, self._sketch.folds)
 
     def metrics(self) -> dict[str, float | None]:
+        if self.arrived == 0:  # nobody was drawn
+            return {"sketch_energy": None, "sketch_rank": None}
         return {"sketch_energy": self._energy, "sketch_rank": float(sum(self._ranks))}
 
     def state_dict(self) -> dict[str, Any]:
@@ -94,21 +92,12 @@ class Dome(FederatedStrategy):
         self.optimizer.load_state_dict(state["optimizer"])
         self.learner.load_state_dict(state["learner"])
 
-    def _remembered(self) -> torch.Tensor:
-        """m_ref as the clients subtracted it, with the part outside span(S) fading."""
-        assert self._sketch is not None
-        reference = self.optimizer.corrected_moment
-        inside = self._sketch.adjoint(self._sketch.forward(reference))
-        return inside + REFERENCE_DECAY * (reference - inside)
-
 
 def local_step(
     broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
 ) -> torch.Tensor:
-    """The device's half: S^T (g - m_ref) of every unit."""
+    """The device's half: S^T g of every unit."""
     rows = unit_rows(broadcast.config, model, shard, generator)
-    if "reference" in broadcast.arrays:
-        rows = rows - broadcast.arrays["reference"].to(rows)
     return _broadcast_sketch(broadcast, model).forward(rows)
 
 
@@ -118,7 +107,7 @@ def captured_energy(
     """The share of the mean gradient's energy that the sketch sees, estimated from the sketch alone.
 
     The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all of it, is an
-    unbiased estimate of the rest. None where noise leaves nothing to estimate.
+    unbiased estimate of the rest. None where noise leaves nothing to estimate, or no probe looked.
     """
     seen = whole = 0.0
     end = 0
@@ -128,8 +117,9 @@ def captured_energy(
         energy = sketched.square().sum(dim=0) - fold.rows * deviation**2
         learned, probed = float(energy[:rank].sum()), float(energy[rank:].sum())
         seen += learned + probed
-        rest = (fold.columns - rank) / (fold.rank - rank) if fold.rank > rank else 1.0
-        whole += learned + probed * rest
+        if fold.rank == rank:
+            return None
+        whole += learned + probed * (fold.columns - rank) / (fold.rank - rank)
     return min(1.0, max(0.0, seen / whole)) if whole > 0 else None
 
 

@@ -6,10 +6,12 @@ columns is sent whole. Everything is a function of what was fed and of the seed,
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from conf import ConfigError
 from conf.schema import DomeConfig
 from sketching.folding import Fold, folds_of_rank, folds_of_size
 from sketching.noise_floor import NoiseFloor
@@ -21,14 +23,24 @@ WHOLE_UP_TO = 512  # numbers: sketching a smaller tensor saves nothing
 
 
 def folds_of(settings: DomeConfig, model: FlatModel, server_round: int) -> tuple[Fold, ...]:
-    """How the model's tensors are sent in a round."""
-    layout = [(slot.shape, slot.start, slot.stop) for slot in model.layout]
+    """How the model's tensors are sent in a round: in a warm-up round whole."""
+    folds = _sketched_folds(settings, model)
     if server_round <= settings.warm_up:
-        return folds_of_rank(layout, max(math.prod(shape) for shape, _, _ in layout))
+        return tuple(replace(fold, rank=fold.columns) for fold in folds)
+    return folds
+
+
+def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
+    layout = [(slot.shape, slot.start, slot.stop) for slot in model.layout]
     share = settings.sketch_dim if settings.sketch_dim >= 1 else settings.sketch_dim * model.size
     numbers = min(model.size, max(1, round(share)))
     if settings.sketch == "flat":
         return (Fold(0, 1, model.size, numbers),)
+    smallest = sum(fold.size for fold in folds_of_rank(layout, 1, WHOLE_UP_TO))
+    if numbers < smallest:
+        raise ConfigError(
+            f"A layer-wise sketch of this model has at least {smallest} numbers: raise strategy.sketch_dim, or set strategy.sketch=flat."
+        )
     return folds_of_size(layout, numbers, WHOLE_UP_TO)
 
 
@@ -52,9 +64,8 @@ class LearnedSketch:
 
     def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
         """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number."""
-        for fold, learner, used in zip(self._folds, self._learners, sensed, strict=False):
+        for fold, learner, used in zip(self._folds, self._learners, sensed, strict=True):
             if learner is not None:
-                # A warm-up round senses all columns.
                 learner.feed(fold.matrix(vector), deviation, used.rank)
 
     def state_dict(self) -> dict[str, Any]:
