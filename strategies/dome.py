@@ -27,7 +27,6 @@ from strategies.noise import NoisePlan
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 
-REFERENCE_DECAY = (
     0.9  # of the part of m_ref that the sketch does not see: it would never be corrected
 )
 
@@ -56,13 +55,14 @@ class Dome(FederatedStrategy):
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
         """The learned directions of each fold; the probes follow from the seed and the round."""
         folds = folds_of(self.settings, self.model, server_round)
-        known = self.learner.learned()
+        # In the layout in which they travel: another one changes the last bits of the products.
+        known = [None if basis is None else basis.contiguous() for basis in self.learner.learned()]
         if server_round <= self.settings.warm_up:
             known = [None] * len(folds)
         self._sketch = LayerwiseSketch(folds, known, _probe_seed(self.config, server_round))
         self._ranks = [0 if basis is None else basis.shape[1] for basis in known]
         arrays = {
-            f"basis-{i}": basis.contiguous()
+            f"basis-{i}": basis
             for i, basis in enumerate(known)
             if basis is not None and basis.shape[1]
         }

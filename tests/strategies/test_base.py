@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from client.app import app
 from runtime.local import LocalGrid
@@ -161,3 +161,63 @@ def test_a_strategy_runs_under_flowers_own_loop(make_strategy: MakeStrategy) -> 
     assert torch.equal(end, by_hand.model.vector)
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert result.train_metrics_clientapp[3]["clients"] == 4
+
+
+def _record(reply: Message, **entries: object) -> Message:
+    reply.content["secagg"] = ConfigRecord(entries)  # type: ignore[arg-type]
+    return reply
+
+
+def test_without_masks_a_client_that_names_survivors_counts_as_one(
+    make_strategy: MakeStrategy,
+) -> None:
+    """Only the grid of secure aggregation may say who is in a sum."""
+    strategy = make_strategy("clients.tolerated_dropouts=0.5")
+    messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
+    replies = _answer(messages[:3], 1.0, strategy.model.size)
+    everybody = [message.metadata.dst_node_id for message in messages]
+    _record(replies[0], survivors=everybody)
+    strategy.aggregate_train(1, replies)
+    assert strategy.arrived == 3
+    assert strategy.dropped.keys() == {3, 4, 5}
+    with pytest.raises(RoundAborted, match="1 of 6 clients delivered, 3 are needed"):
+        strategy.aggregate_train(1, replies[:1])
+
+
+@pytest.mark.parametrize("shape", [(20,), (22,), (1, 21), (0,), ()])
+def test_a_vector_of_a_wrong_shape_is_a_dropout(
+    make_strategy: MakeStrategy, shape: tuple[int, ...]
+) -> None:
+    strategy = make_strategy("clients.tolerated_dropouts=0.5")
+    assert strategy.model.size == 21
+    messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
+    replies = _answer(messages[:5], 1.0, 21)
+    replies.append(_from(messages[5], upload(np.ones(shape, dtype=np.float32))))
+    strategy.aggregate_train(1, replies)
+    assert strategy.arrived == 5
+    assert strategy.dropped.keys() == {5}
+    assert "instead of 21" in strategy.dropped[5]
+    assert str(shape) in strategy.dropped[5]
+
+
+def test_a_refusal_is_a_dropout_with_its_sentence(make_strategy: MakeStrategy) -> None:
+    strategy = make_strategy("clients.tolerated_dropouts=0.5")
+    messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
+    replies = _answer(messages[:4], 1.0, strategy.model.size)
+    replies.append(_record(_from(messages[4], RecordDict()), refusal="The budget is spent."))
+    replies.append(_from(messages[5], RecordDict()))
+    strategy.aggregate_train(1, replies)
+    assert strategy.arrived == 4
+    assert strategy.dropped == {4: "The budget is spent.", 5: "sent no update"}
+
+
+def test_a_reply_of_an_unknown_node_is_ignored(make_strategy: MakeStrategy) -> None:
+    strategies = [make_strategy("clients.per_round=3", "seed=4") for _ in range(2)]
+    for strategy, extra in zip(strategies, (False, True), strict=True):
+        messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
+        replies = _answer(messages, 1.0, strategy.model.size)
+        (stranger,) = _answer(messages[:1], 1e6, strategy.model.size)
+        stranger.metadata.__dict__["_src_node_id"] = 12345
+        strategy.aggregate_train(1, [stranger, *replies] if extra else replies)
+        assert (strategy.arrived, strategy.dropped) == (3, {})
+    assert torch.equal(strategies[0].model.vector, strategies[1].model.vector)
