@@ -27,9 +27,6 @@ from strategies.noise import NoisePlan
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 
-    0.9  # of the part of m_ref that the sketch does not see: it would never be corrected
-)
-
 
 class Dome(FederatedStrategy):
     """The server's half."""
