@@ -545,12 +545,18 @@ def test_a_run_calibrated_for_the_policys_budget_fits_exactly(guard: DeviceGuard
     guard.policy = Policy(epsilon=budget)
     for number in range(1, rounds + 1):
         settings = settings_of(
-            30, round=number, drops=3, colluders=3, application=RingTerms(plan, Unit.CLIENT).to_record()
+            30,
+            round=number,
+            drops=3,
+            colluders=3,
+            application=RingTerms(plan, Unit.CLIENT).to_record(),
         )
         guard.admit(settings)
         guard.charge(settings)
     assert 0.99 * budget < guard.ledger.book().spent(1e-5) <= budget
-    extra = settings_of(30, round=21, drops=3, colluders=3, application=RingTerms(plan, Unit.CLIENT).to_record())
+    extra = settings_of(
+        30, round=21, drops=3, colluders=3, application=RingTerms(plan, Unit.CLIENT).to_record()
+    )
     with pytest.raises(Refusal, match=r"of which .* is left"):
         guard.admit(extra)
 
