@@ -12,7 +12,6 @@ same updates give bit-equal U; elsewhere last bits may differ, which is what `fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,15 +46,15 @@ class StreamingPCA:
             )
         self.max_rank = max_rank
         self.decay = decay
-        # Contiguous as d x r: the large product runs over contiguous pieces of it.
-        self._basis = torch.empty(d, 0, dtype=dtype, device=device)
+        # Directions are rows: long vectors stay contiguous, and dropping some is a slice.
+        self._directions = torch.empty(0, d, dtype=dtype, device=device)
         self._eigenvalues = torch.empty(0, dtype=torch.float64)
         self._updates = 0
 
     @property
     def basis(self) -> Tensor:
         """U, d x r, orthonormal columns, by descending eigenvalue."""
-        return self._basis
+        return self._directions.T
 
     @property
     def eigenvalues(self) -> Tensor:
@@ -69,124 +68,85 @@ class StreamingPCA:
     def update(self, vectors: Tensor) -> None:
         """C' = decay C + sum g g^T, for one vector (d,) or all rows of (m, d) at once; then the top `max_rank`."""
         rows = self._checked(vectors)
-        inside = rows @ self._basis
-        outside = self._outside(rows, inside)
-        inside = inside.double().cpu()
-        beyond = outside.coordinates(rows, inside)
-        coordinates = torch.cat([inside.T, beyond])
+        known = self._directions
+        inside = known @ rows.T
+        fresh = self._outside(rows, inside)
+        coordinates = torch.cat([inside.double().cpu(), gram(fresh, rows)])
         core = coordinates @ coordinates.T
         core.diagonal()[: self.rank] += self.decay * self._eigenvalues
         values, rotation = _descending_eigenpairs(core)
         # Eigenvalues of rounding error have no direction.
         real = int((values > 1e-14 * values[:1].clamp(min=0.0)).sum())
         count = min(self.max_rank, real)
-        self._basis = outside.rotated(self._basis, rotation[:, :count])
+        self._directions = _combined(rotation[:, :count].T, known, fresh)
         self._eigenvalues = values[:count].clone()
         self._updates += 1
         if self._updates % _REORTHONORMALISE == 0 and count:
-            self._basis = orthonormalise(self._basis.T).T.contiguous()
+            self._directions = orthonormalise(self._directions)
 
     def truncate(self, count: int) -> None:
         """Forget all but the first `count` directions."""
         if count < self.rank:
             # Copies, so that the memory of the others is free.
-            self._basis = self._basis[:, :count].contiguous()
+            self._directions = self._directions[:count].clone()
             self._eigenvalues = self._eigenvalues[:count].clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and an int: basis (d x r), eigenvalues, number of updates."""
+        """Tensors and an int: directions (r x d), eigenvalues, number of updates."""
         return {
-            "basis": self._basis,
+            "directions": self._directions,
             "eigenvalues": self._eigenvalues,
             "updates": self._updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        basis, eigenvalues = state["basis"], state["eigenvalues"]
-        d = len(self._basis)
-        if basis.shape != (d, len(eigenvalues)) or len(eigenvalues) > self.max_rank:
+        directions, eigenvalues = state["directions"], state["eigenvalues"]
+        d = self._directions.shape[1]
+        if directions.shape != (len(eigenvalues), d) or len(eigenvalues) > self.max_rank:
             raise ValueError(
                 f"A PCA of at most {self.max_rank} directions in {d:,} dimensions cannot load "
-                f"{tuple(basis.shape)}: resume with the settings of the saved run."
+                f"{tuple(directions.shape)}: resume with the settings of the saved run."
             )
-        self._basis = basis.to(self._basis, copy=True).contiguous()
+        self._directions = directions.to(self._directions, copy=True)
         self._eigenvalues = eigenvalues.to(self._eigenvalues, copy=True)
         self._updates = int(state["updates"])
 
     def fingerprint(self) -> str:
         """SHA-256 of all that the next update depends on."""
-        return digest([self.max_rank, self.decay, self._updates, self._basis, self._eigenvalues])
+        return digest(
+            [self.max_rank, self.decay, self._updates, self._directions, self._eigenvalues]
+        )
 
     def _checked(self, vectors: Tensor) -> Tensor:
-        d = len(self._basis)
+        d = self._directions.shape[1]
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != d:
             raise ValueError(
                 f"This PCA learns from vectors of {d:,} numbers, or rows of them, not from shape "
                 f"{tuple(vectors.shape)}."
             )
-        rows = vectors.reshape(-1, d).to(self._basis)
+        rows = vectors.reshape(-1, d).to(self._directions)
         if not bool(torch.isfinite(rows).all()):
             raise ValueError("A vector for the PCA is not finite: lower the learning rate or clip.")
         return rows
 
-    def _outside(self, rows: Tensor, inside: Tensor) -> _Outside:
-        """What the vectors have outside U; nothing, if rounding error is all there is."""
-        known = self._basis
-        rest = torch.empty_like(rows)
-        leak = torch.zeros_like(inside, dtype=torch.float64)
-        # Both Gram-Schmidt passes in one sweep: each block of U is used for the second while it is in the cache.
-        for part in _row_blocks(known):
-            block = rows[:, part] - inside @ known[part].T
-            leak += block @ known[part]
-            rest[:, part] = block
+    def _outside(self, rows: Tensor, inside: Tensor) -> Tensor:
+        """Orthonormal rows that span what the vectors have outside U; none, if rounding error is all there is."""
+        known = self._directions
         length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
         rounding = 16.0 * torch.finfo(rows.dtype).eps * length
-        energies = gram(rest)
-        leak = leak.cpu()
-        scaled = _whitening(energies, rounding**2)
-        # A direction that loses half of its energy in the second pass was made of rounding errors of the
-        # first: it is no new one.
-        kept = _whitening(scaled @ (energies - leak @ leak.T) @ scaled.T, 0.5) @ scaled
-        return _Outside(rest, kept, leak)
+        fresh = _orthonormal_span(rows - inside.T @ known, rounding**2)
+        # The second pass removes what cancellation left of U in the first. A direction that loses half of
+        # its energy here was made of rounding errors of the first pass: it is no new one.
+        return _orthonormal_span(fresh - (fresh @ known.T) @ known, 0.5)
 
 
-@dataclass(frozen=True)
-class _Outside:
-    """Q^T = weights (rest - leak U^T), orthonormal rows orthogonal to U, left as coefficients: the second Gram-Schmidt
-    pass then costs nothing, since it is part of the product that rotates U."""
-
-    rest: Tensor  # m x d, what the first pass left
-    weights: Tensor  # p x m, float64
-    leak: Tensor  # m x k, float64: the coordinates in U that the first pass left
-
-    def coordinates(self, rows: Tensor, inside: Tensor) -> Tensor:
-        """Q^T times the vectors, p x m, given their coordinates in U (m x k, float64)."""
-        return self.weights @ (gram(self.rest, rows) - self.leak @ inside.T)
-
-    def rotated(self, known: Tensor, rotation: Tensor) -> Tensor:
-        """[U | Q] rotation."""
-        k = known.shape[1]
-        of_rest = self.weights.T @ rotation[k:]
-        of_known = (rotation[:k] - self.leak.T @ of_rest).to(known)
-        of_rest = of_rest.to(known)
-        result = known.new_empty(len(known), rotation.shape[1])
-        for part in _row_blocks(result):
-            torch.mm(known[part], of_known, out=result[part])
-            result[part].addmm_(self.rest[:, part].T, of_rest)
-        return result
-
-
-def _row_blocks(basis: Tensor) -> list[slice]:
-    return column_blocks(basis.T, _BLOCK)
-
-
-def _whitening(energies: Tensor, smallest: float) -> Tensor:
-    """W with W energies W^T = I, for the principal directions with more than `smallest` energy; p x m."""
-    values, vectors = torch.linalg.eigh(energies)
+def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
+    """Orthonormal rows for the principal directions of the rows with more than `smallest` energy."""
+    values, vectors = torch.linalg.eigh(gram(rows))
     # A float64 Gram matrix knows no energies below 1e-16 of its largest.
     floor = max(smallest, 1e-14 * float(values[-1])) if len(values) else smallest
     real = values > floor
-    return (vectors[:, real] / values[real].sqrt()).T
+    return (vectors[:, real] / values[real].sqrt()).T.to(rows) @ rows
 
 
 def _descending_eigenpairs(core: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,3 +157,14 @@ def _descending_eigenpairs(core: Tensor) -> tuple[Tensor, Tensor]:
         vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)) if len(values) else values
     )
     return values, vectors * torch.where(largest < 0, -1.0, 1.0)
+
+
+def _combined(rotation: Tensor, known: Tensor, fresh: Tensor) -> Tensor:
+    """rotation @ [known; fresh], without stacking them."""
+    weights = rotation.to(known)
+    of_known, of_fresh = weights[:, : len(known)], weights[:, len(known) :]
+    result = known.new_empty(len(weights), known.shape[1])
+    for part in column_blocks(result, _BLOCK):
+        torch.mm(of_known, known[:, part], out=result[:, part])
+        result[:, part].addmm_(of_fresh, fresh[:, part])
+    return result

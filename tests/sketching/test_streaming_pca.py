@@ -126,8 +126,8 @@ def test_lost_orthogonality_is_restored_from_time_to_time() -> None:
     pca = StreamingPCA(500, 6)
     pca.update(torch.randn(6, 500, generator=torch.Generator().manual_seed(3)))
     state = pca.state_dict()
-    skewed = state["basis"] + 1e-4 * state["basis"].flip(1)
-    pca.load_state_dict({**state, "basis": skewed, "updates": 126})
+    skewed = state["directions"] + 1e-4 * state["directions"].flip(0)
+    pca.load_state_dict({**state, "directions": skewed, "updates": 126})
     pca.update(torch.zeros(500))
     assert deviation(pca.basis) > 1e-5
     pca.update(torch.zeros(500))
