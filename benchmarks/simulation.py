@@ -11,9 +11,13 @@ import argparse
 import json
 import logging
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
+
+# Other files of this folder have the names of packages: look for those above it first.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
