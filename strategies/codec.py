@@ -24,7 +24,7 @@ class RingCodec:
         return VectorPlan(terms.plan.dim, terms.plan.bits, terms.to_record())
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
-        if dict(reply.config_records["terms"]) != dict(settings.application):
+        if dict(reply.config_records.get("terms", {})) != dict(settings.application):
             raise Refusal(
                 "The broadcast asks for other terms than those that this round was opened with."
             )
