@@ -256,3 +256,10 @@ def test_a_device_refuses_tampered_json(
 def test_a_device_refuses_what_is_no_configuration(text: str) -> None:
     with pytest.raises(ConfigError):
         from_json(text)
+
+
+def test_an_experiment_sets_what_the_main_file_proposes_and_the_user_has_the_last_word() -> None:
+    config = compose(["experiment=fashion_mnist"])
+    assert (config.rounds, config.clients.total, config.data.name) == (150, 100, "fashion_mnist")
+    assert (config.privacy.epsilon, config.strategy.server.lr) == (4.0, 0.005)
+    assert compose(["experiment=fashion_mnist", "rounds=7"]).rounds == 7
