@@ -25,7 +25,8 @@ def train(message: Message, context: Context) -> Message:
     """The client's half of a round: local step, clip, noise."""
     from client.training import take_part
 
-    return Message(take_part(message.content, client_id(context)), reply_to=message)
+    reply = take_part(message.content, client_id(context), context.state)
+    return Message(reply, reply_to=message)
 
 
 def client_id(context: Context) -> int:

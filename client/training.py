@@ -5,6 +5,7 @@ from functools import lru_cache
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
+from client.memory import memory_in
 from client.release import device_stream, release
 from conf import Config
 from privacy.randomness import derived_key
@@ -17,8 +18,8 @@ from tasks.flat import FlatModel
 from tasks.job import Job
 
 
-def take_part(content: RecordDict, client: int) -> RecordDict:
-    """From the server's broadcast to this client's clipped and noised vector."""
+def take_part(content: RecordDict, client: int, state: RecordDict) -> RecordDict:
+    """From the server's broadcast to this client's clipped and noised vector; `state` is what Flower keeps for the node."""
     broadcast = decoded(content)
     config = broadcast.config
     terms = broadcast.terms
@@ -26,9 +27,11 @@ def take_part(content: RecordDict, client: int) -> RecordDict:
         raise UnsafeUpdateError("the terms protect another unit than the configuration names.")
     model = _model(config)
     model.load(broadcast.model)
-    rows = local_step(config.strategy.name)(
-        broadcast, _job(config).shard(client), model, _generator(config, client, broadcast.round)
-    )
+    generator = _generator(config, client, broadcast.round)
+    with memory_in(state) as memory:
+        rows = local_step(config.strategy.name)(
+            broadcast, _job(config).shard(client), model, generator, memory
+        )
     with device_stream(client, broadcast.round) as stream:
         reply = upload(release(rows, terms, stream, broadcast.round))
     if isinstance(terms, RingTerms):

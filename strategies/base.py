@@ -5,7 +5,7 @@
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ class LocalStep(Protocol):
     """The device's half: rows to be clipped each on its own and summed, one per privacy unit (one for unit `client`).
 
     `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
+    What is put into `memory` is there in the device's next round of the run, and never leaves it.
     """
 
     def __call__(
@@ -43,6 +44,7 @@ class LocalStep(Protocol):
         shard: Examples,
         model: FlatModel,
         generator: torch.Generator,
+        memory: MutableMapping[str, torch.Tensor],
     ) -> torch.Tensor: ...
 
 

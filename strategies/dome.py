@@ -7,7 +7,7 @@ Formal guarantees: those of `strategies.noise.NoisePlan.releases`, with an uploa
 releases only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -91,7 +91,11 @@ class Dome(FederatedStrategy):
 
 
 def local_step(
-    broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
+    broadcast: Broadcast,
+    shard: Examples,
+    model: FlatModel,
+    generator: torch.Generator,
+    memory: MutableMapping[str, torch.Tensor],
 ) -> torch.Tensor:
     """The device's half: S^T g of every unit."""
     rows = unit_rows(broadcast.config, model, shard, generator)

@@ -4,6 +4,7 @@ Formal guarantees: see `strategies.noise.NoisePlan.releases`. Unit client: one u
 local steps) per client. Unit example: one gradient per example, each clipped, summed over the shard.
 """
 
+from collections.abc import MutableMapping
 from typing import Any
 
 import torch
@@ -41,7 +42,11 @@ class DPFedAvg(FederatedStrategy):
 
 
 def local_step(
-    broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
+    broadcast: Broadcast,
+    shard: Examples,
+    model: FlatModel,
+    generator: torch.Generator,
+    memory: MutableMapping[str, torch.Tensor],
 ) -> torch.Tensor:
     """The device's half: one row per unit."""
     return unit_rows(broadcast.config, model, shard, generator)

@@ -3,6 +3,8 @@
 The weight travels inside the vector, as its last coordinate, so that any sum of vectors is a sum of weights too.
 """
 
+from collections.abc import MutableMapping
+
 import torch
 
 from conf import Config
@@ -25,7 +27,11 @@ class FedAvg(DPFedAvg):
 
 
 def local_step(
-    broadcast: Broadcast, shard: Examples, model: FlatModel, generator: torch.Generator
+    broadcast: Broadcast,
+    shard: Examples,
+    model: FlatModel,
+    generator: torch.Generator,
+    memory: MutableMapping[str, torch.Tensor],
 ) -> torch.Tensor:
     """The device's half: (n Delta, n) with n examples."""
     update = client_update(model, shard, broadcast.config.strategy.local, generator)

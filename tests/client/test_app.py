@@ -96,7 +96,9 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
 def _says(value: float) -> Callable[..., torch.Tensor]:
     """A local step of one row of this value."""
 
-    def local_step(broadcast: Any, shard: Any, model: Any, generator: Any) -> torch.Tensor:
+    def local_step(
+        broadcast: Any, shard: Any, model: Any, generator: Any, memory: Any
+    ) -> torch.Tensor:
         return torch.full((1, model.size), value)
 
     return local_step

@@ -167,7 +167,7 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         truth = gradient.clone()
         broadcast = _ask(strategy, grid, round)
-        (sent,) = dome.local_step(broadcast, shard, strategy.model, generator)
+        (sent,) = dome.local_step(broadcast, shard, strategy.model, generator, {})
         noisy = sent + sigma * torch.randn(k, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6 * sigma))
         released = start - strategy.model.vector
@@ -219,7 +219,7 @@ def test_uploads_have_the_planned_size(
     grid, shard = LocalGrid(app, 6), Job(strategy.config).shard(0)
     for round in (2, 3):
         rows = dome.local_step(
-            _ask(strategy, grid, round), shard, strategy.model, torch.Generator()
+            _ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {}
         )
         assert rows.shape == (1, sizes[round - 1])
 

@@ -1,0 +1,19 @@
+"""What a device keeps of its own from round to round, in the state that Flower holds for the node. It never leaves the device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+
+RECORD = "memory"
+
+
+@contextmanager
+def memory_in(state: RecordDict) -> Iterator[dict[str, torch.Tensor]]:
+    """The device's tensors by name; what the block put there is kept, if the block succeeds."""
+    kept = state.array_records.get(RECORD, ArrayRecord())
+    memory = {name: torch.from_numpy(array.numpy().copy()) for name, array in kept.items()}
+    yield memory
+    if memory:
+        state[RECORD] = ArrayRecord({name: Array(x.cpu().numpy()) for name, x in memory.items()})
