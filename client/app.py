@@ -5,11 +5,12 @@ Train replies leave as masked vectors; a server that asks without secure aggrega
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from client.delivery import take_delivery
 from client.guard import guard_of
 from secagg import client_app
 from strategies.codec import RingCodec
 
-app = client_app(RingCodec(), guard_of)
+app = client_app(RingCodec(), guard_of, outer=[take_delivery])
 
 
 @app.query("introduce")

@@ -82,7 +82,8 @@ def _run(asked: argparse.Namespace) -> None:
     if asked.show or asked.verify:
         _show(DeviceGuard(asked.folder), verify=asked.verify)
         return
-    enrol(asked.folder, asked.node_id, asked.roster, asked.policy, rotate=asked.rotate)
+    public = enrol(asked.folder, asked.node_id, asked.roster, asked.policy, rotate=asked.rotate)
+    _say_what_is_next(asked.folder, public)
 
 
 def enrol(
@@ -92,8 +93,8 @@ def enrol(
     policy: Path | None = None,
     *,
     rotate: bool = False,
-) -> None:
-    """Make what is missing, keep what is there, and enter the key into the roster if the node's id is known."""
+) -> bytes:
+    """Make what is missing, keep what is there, and enter the key into the roster if the node's id is known; returns the public key."""
     wanted = Policy() if policy is None else Policy.load(policy)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(folder / IDENTITY):
@@ -115,7 +116,7 @@ def enrol(
         if not (own.exists() and shared.exists() and own.samefile(shared)) and shared.exists():
             Roster.load(shared).save(own)
         sync_folder(folder)
-    _say_what_is_next(folder, identity.public)
+    return identity.public
 
 
 def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> Identity:

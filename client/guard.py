@@ -43,14 +43,20 @@ IDENTITY, ROSTER, POLICY, LEDGER = "identity.key", "roster.json", "policy.toml",
 
 def guard_of(context: Context) -> Guard:
     """The guard of the node that handles a message."""
+    folder = device_folder(context)
+    return SimulatedGuard(context.node_id) if folder is None else DeviceGuard(folder)
+
+
+def device_folder(context: Context) -> Path | None:
+    """Where the device that handles a message keeps what is its own; None in a simulation."""
     if os.environ.get(SIMULATION_VARIABLE):
-        return SimulatedGuard(context.node_id)
+        return None
     folder = context.node_config.get("device") or os.environ.get(DEVICE_VARIABLE)
     if not folder:
         raise Refusal(
             f"This device has no policy yet: make its folder with fedsketch-enroll and name it in {DEVICE_VARIABLE}."
         )
-    return DeviceGuard(Path(str(folder)))
+    return Path(str(folder))
 
 
 class SimulatedGuard(SimulationGuard):

@@ -1,12 +1,12 @@
 """A device's part of a round: load its data and the model, run the strategy's local step, release the result."""
 
-from functools import lru_cache
-
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
+from client.jobs import job_of, model_of
 from client.memory import memory_in
 from client.release import device_stream, release
+from client.replica import completed
 from conf import Config
 from privacy.randomness import derived_key
 from privacy.unsafe import UnsafeUpdateError
@@ -14,23 +14,21 @@ from strategies import local_step
 from strategies.messages import decoded
 from strategies.terms import RingTerms
 from strategies.uploads import upload
-from tasks.flat import FlatModel
-from tasks.job import Job
 
 
 def take_part(content: RecordDict, client: int, state: RecordDict) -> RecordDict:
     """From the server's broadcast to this client's clipped and noised vector; `state` is what Flower keeps for the node."""
-    broadcast = decoded(content)
+    broadcast = completed(decoded(content))
     config = broadcast.config
     terms = broadcast.terms
     if isinstance(terms, RingTerms) and terms.unit.value != config.privacy.unit.value:
         raise UnsafeUpdateError("the terms protect another unit than the configuration names.")
-    model = _model(config)
+    model = model_of(config)
     model.load(broadcast.model)
     generator = _generator(config, client, broadcast.round)
     with memory_in(state) as memory:
         rows = local_step(config.strategy.name)(
-            broadcast, _job(config).shard(client), model, generator, memory
+            broadcast, job_of(config).shard(client), model, generator, memory
         )
     with device_stream(client, broadcast.round) as stream:
         reply = upload(release(rows, terms, stream, broadcast.round))
@@ -38,17 +36,6 @@ def take_part(content: RecordDict, client: int, state: RecordDict) -> RecordDict
         # For the codec on this device, which compares them with what the round was opened with.
         reply["terms"] = ConfigRecord(terms.to_record())  # type: ignore[arg-type]
     return reply
-
-
-# One data set and one model per process, however many clients it simulates.
-@lru_cache(maxsize=2)
-def _job(config: Config) -> Job:
-    return Job(config)
-
-
-@lru_cache(maxsize=2)
-def _model(config: Config) -> FlatModel:
-    return _job(config).model()
 
 
 def _generator(config: Config, client: int, round: int) -> torch.Generator:

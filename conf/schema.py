@@ -116,6 +116,27 @@ class SyntheticConfig:
 
 
 @frozen
+class FolderConfig:
+    """Data that devices hold: what all must agree on, and the server's test set below `root`."""
+
+    name: Literal["folder"]
+    root: str | None
+    shape: tuple[Count, Count, Count]
+    classes: Annotated[int, Field(ge=2)] | Annotated[tuple[str | int, ...], Field(min_length=2)]
+    largest_shard: Count
+
+    def __post_init__(self) -> None:
+        if len(set(self.class_names)) < len(self.class_names):
+            raise ValueError("data.classes names a class twice: take one away")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the folders, in the order of the targets."""
+        names = range(self.classes) if isinstance(self.classes, int) else self.classes
+        return tuple(map(str, names))
+
+
+@frozen
 class ModelConfig:
     name: Literal["logistic", "mlp", "cnn", "lenet5", "resnet"]
     width: Count | None = None
@@ -158,6 +179,7 @@ class LocalConfig:
     """The work of a device in one round."""
 
     steps: Count
+    epochs: Count | None
     batch: Annotated[int, Field(ge=0)]
     lr: Positive
     momentum: Share
@@ -206,6 +228,36 @@ class DomeConfig:
     feed: Literal["gradient", "momentum"]
     keep: Literal["noise_floor", "energy", "all"]
     energy: Annotated[float, Field(gt=0, le=1)]
+    mean_removal: Share
+    error_feedback: Share
+    broadcast: Literal["full", "replay"]
+
+    def __post_init__(self) -> None:
+        if self.mean_removal and self.feed == "momentum":
+            raise ValueError(
+                "strategy.mean_removal leaves noise of many rounds in the momentum, which the noise floor does not know: set strategy.feed=gradient"
+            )
+
+
+@frozen
+class FedSgmConfig:
+    """Fed-SGM: a random sketch from a seed."""
+
+    name: Literal["fed_sgm"]
+    local: LocalConfig
+    server: OptimizerConfig
+    sketch: Literal["gaussian", "hadamard", "count_sketch", "identity"]
+    sketch_dim: Positive
+    seed_per: Literal["round", "run"]
+    clip: Literal["before", "after", "both"]
+    accounting: Literal["r_public", "r_secret"]
+
+    def __post_init__(self) -> None:
+        if self.sketch == "count_sketch" and self.clip == "before":
+            raise ValueError(
+                "a count sketch may add a whole update up in one bucket, so that strategy.clip=before bounds nothing: "
+                "set strategy.clip=after or both"
+            )
 
 
 @frozen
@@ -244,6 +296,25 @@ class SimulationRuntimeConfig:
 
 
 @frozen
+class ProcessesRuntimeConfig:
+    name: Literal["processes"]
+    most_nodes: Count
+
+
+@frozen
+class DeploymentRuntimeConfig:
+    name: Literal["deployment"]
+    superlink: str | None
+    root_certificates: str | None
+
+    def __post_init__(self) -> None:
+        if not self.superlink:
+            raise ValueError(
+                "runtime=deployment needs to know where: set runtime.superlink to host:port or to a connection of your Flower configuration"
+            )
+
+
+@frozen
 class Config:
     """Everything that makes a run. Equal configs make equal runs, up to secret noise and cohorts."""
 
@@ -253,17 +324,31 @@ class Config:
     evaluate_every: Count
     checkpoint_every: Count
     clients: ClientsConfig
-    data: Annotated[DataConfig | SyntheticConfig, Field(discriminator="name")]
+    data: Annotated[DataConfig | SyntheticConfig | FolderConfig, Field(discriminator="name")]
     model: ModelConfig
     privacy: PrivacyConfig
     secagg: Annotated[NoSecAggConfig | SecAggConfig, Field(discriminator="name")]
-    runtime: Annotated[LocalRuntimeConfig | SimulationRuntimeConfig, Field(discriminator="name")]
-    strategy: Annotated[StrategyConfig | DomeConfig, Field(discriminator="name")]
+    runtime: Annotated[
+        LocalRuntimeConfig
+        | SimulationRuntimeConfig
+        | ProcessesRuntimeConfig
+        | DeploymentRuntimeConfig,
+        Field(discriminator="name"),
+    ]
+    strategy: Annotated[StrategyConfig | DomeConfig | FedSgmConfig, Field(discriminator="name")]
 
     def __post_init__(self) -> None:
         if self.strategy.name == "fedavg" and self.privacy.private:
             raise ValueError(
                 "strategy=fedavg gives no privacy: take its privacy settings away, or choose strategy=dp_fedavg"
+            )
+        if (
+            isinstance(self.runtime, ProcessesRuntimeConfig)
+            and self.clients.total > self.runtime.most_nodes
+        ):
+            raise ValueError(
+                f"runtime=processes starts a node per client and clients.total={self.clients.total} is more than "
+                f"runtime.most_nodes={self.runtime.most_nodes}: lower clients.total and clients.per_round"
             )
         if self.secagg.noise is Noise.skellam and self.privacy.clip is None:
             raise ValueError(
@@ -277,9 +362,37 @@ class Config:
             raise ValueError(
                 "strategy.warm_up sends vectors of two lengths, which a rotated ring cannot: set secagg.bits above 20"
             )
-        if self.privacy.unit is Unit.example and (
-            self.strategy.local.steps > 1 or self.strategy.local.batch > 0
-        ):
+        local = self.strategy.local
+        if self.privacy.unit is Unit.example and (local.steps > 1 or local.epochs or local.batch):
             raise ValueError(
-                "privacy.unit=example clips each example's gradient: set strategy.local.steps=1 and strategy.local.batch=0"
+                "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, strategy.local.epochs=null "
+                "and strategy.local.batch=0"
+            )
+        if isinstance(self.strategy, FedSgmConfig) and self.strategy.accounting == "r_secret":
+            self._check_r_secret()
+
+    @property
+    def r_secret_needs(self) -> tuple[str, ...]:
+        """What would have to be set for the theorem of Fed-SGM about a secret R to cover a run of it; empty where it does."""
+        assert isinstance(self.strategy, FedSgmConfig)
+        needs = {
+            "strategy.sketch=gaussian": self.strategy.sketch == "gaussian",
+            "strategy.seed_per=round": self.strategy.seed_per == "round",
+            "strategy.clip=before": self.strategy.clip == "before",
+            "secagg=none with secagg.noise=gaussian": self.secagg.noise is Noise.gaussian,
+        }
+        return tuple(need for need, met in needs.items() if not met)
+
+    def _check_r_secret(self) -> None:
+        if self.r_secret_needs:
+            raise ValueError(
+                f"no theorem covers strategy.accounting=r_secret here: set {', '.join(self.r_secret_needs)}, or r_public"
+            )
+        if self.clients.sampling is Sampling.poisson:
+            raise ValueError(
+                "strategy.accounting=r_secret is about so many clients, and a Poisson cohort has any number: set clients.sampling=fixed"
+            )
+        if self.privacy.accounting is not Accounting.exact:
+            raise ValueError(
+                "strategy.accounting=r_secret and privacy.accounting=paper both say how much noise to add: set one back"
             )

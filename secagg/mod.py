@@ -39,13 +39,17 @@ _STEPS = {
 }
 
 
-def client_app(codec: Codec, guard_of: GuardFactory, mods: Sequence[Mod] = ()) -> ClientApp:
+def client_app(
+    codec: Codec, guard_of: GuardFactory, mods: Sequence[Mod] = (), outer: Sequence[Mod] = ()
+) -> ClientApp:
     """A ClientApp whose train replies leave the device only as masked vectors.
 
     Register handlers on it as usual (`@app.train()`, ...). `guard_of` makes the guard of the
-    node from its Context, once per message; `mods` run inside, next to the handlers.
+    node from its Context, once per message; `mods` run inside, next to the handlers. `outer` ones
+    run before any check, for what a transport adds to messages: what they answer themselves
+    leaves in the clear, so they must not look at the application's data.
     """
-    app = ClientApp(mods=[_masking_mod(codec, guard_of), *mods])
+    app = ClientApp(mods=[*outer, _masking_mod(codec, guard_of), *mods])
     for step in _STEPS:
         app.query(ACTION.format(step))(_query_handler(step, guard_of))
     return app

@@ -1,15 +1,19 @@
-"""Which Grid the strategies talk to: the bare one, or secure aggregation around it."""
+"""Which Grid the strategies talk to: the bare one, or with parcels for each node, or secure aggregation around it."""
 
 from flwr.serverapp import Grid
 
 from conf import Config
 from conf.schema import NoSecAggConfig
 from secagg import SecAggGrid, SecAggPlan
+from server.delivery import DeliveryGrid
 from strategies.codec import RingCodec
+from strategies.replay import Parcels
 
 
-def aggregating(grid: Grid, config: Config) -> Grid:
+def aggregating(grid: Grid, config: Config, parcels: Parcels | None = None) -> Grid:
     """A Grid whose train replies are what `config.secagg` lets the server see."""
+    if parcels is not None:
+        grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):
         return grid
     return SecAggGrid(grid, secagg_plan(config), RingCodec())

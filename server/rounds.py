@@ -51,6 +51,7 @@ class Rounds:
         self.observer = observer
         self.job = Job(config)
         self.model = self.job.model()
+        self.test = self.job.dataset.test
         self.noise = plan_noise(config, self.job, self.model)
         self.accounts = Accounts(self.noise)
         self.sentence = guarantee(self.noise)
@@ -67,7 +68,7 @@ class Rounds:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config)
+        self.grid = aggregating(self.meter, self.config, strategy.parcels)
         strategy.meet(self.grid)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
@@ -116,7 +117,7 @@ class Rounds:
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
         accuracy = loss = None
         if self._due(current, self.config.evaluate_every):
-            accuracy, loss = evaluate(strategy.model, self.job.dataset.test)
+            accuracy, loss = evaluate(strategy.model, self.test)
         return {
             "round": current,
             "accuracy": accuracy,

@@ -41,7 +41,9 @@ class LayerwiseSketch(Sketch):
             if missing:
                 # Layers of one shape must not get the same probes.
                 own_seed = int(Words(seed, Purpose.LAYERS, index).uint64(1)[0])
-                basis = torch.cat([basis, probes(own_seed, missing, basis)], dim=1)
+                # In float64 and rounded, so that another machine makes the same ones.
+                fresh = probes(own_seed, missing, basis.double()).to(basis)
+                basis = torch.cat([basis, fresh], dim=1)
                 self._probed = True
             self._sketches.append(OrthonormalSketch(basis))
 

@@ -6,7 +6,8 @@ matrix. Its eigenproblem is float64; then one product d x (k + m) x k. This repl
 norms of R are no eigenvalues; the first update needs no case of its own.
 
 Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads, the
-same updates give bit-equal U; elsewhere last bits may differ, which is what `fingerprint` is for.
+same updates give bit-equal U. Elsewhere last bits may differ: float64 arithmetic on a state that rests in float32 makes
+that rare, and `fingerprint` finds it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _BLOCK = 1 << 19  # numbers of the product made at a time, so that its two terms
 
 
 class StreamingPCA:
-    """At most `max_rank` eigenpairs of the decayed sum; float32 or float64 directions, float64 eigenvalues.
+    """At most `max_rank` eigenpairs of the decayed sum, in the precision of `dtype`; `arithmetic` is that of the products, the
+    same unless given.
 
     Updates make new tensors and never write into a basis that was handed out.
     """
@@ -37,6 +39,7 @@ class StreamingPCA:
         decay: float = 1.0,
         *,
         dtype: torch.dtype = torch.float32,
+        arithmetic: torch.dtype | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         if d < 1 or not 1 <= max_rank <= d or not 0.0 < decay <= 1.0:
@@ -46,6 +49,7 @@ class StreamingPCA:
             )
         self.max_rank = max_rank
         self.decay = decay
+        self._arithmetic = arithmetic or dtype
         # Directions are rows: long vectors stay contiguous, and dropping some is a slice.
         self._directions = torch.empty(0, d, dtype=dtype, device=device)
         self._eigenvalues = torch.empty(0, dtype=torch.float64)
@@ -58,7 +62,7 @@ class StreamingPCA:
 
     @property
     def eigenvalues(self) -> Tensor:
-        """lambda, float64 of size r, descending, on the CPU."""
+        """lambda, as float64 of size r, descending, on the CPU."""
         return self._eigenvalues
 
     @property
@@ -68,9 +72,9 @@ class StreamingPCA:
     def update(self, vectors: Tensor) -> None:
         """C' = decay C + sum g g^T, for one vector (d,) or all rows of (m, d) at once; then the top `max_rank`."""
         rows = self._checked(vectors)
-        known = self._directions
+        known = self._directions.to(self._arithmetic)
         inside = known @ rows.T
-        fresh = self._outside(rows, inside)
+        fresh = _outside(rows, known, inside, torch.finfo(self._directions.dtype).eps)
         coordinates = torch.cat([inside.double().cpu(), gram(fresh, rows)])
         core = coordinates @ coordinates.T
         core.diagonal()[: self.rank] += self.decay * self._eigenvalues
@@ -78,18 +82,12 @@ class StreamingPCA:
         # Eigenvalues of rounding error have no direction.
         real = int((values > 1e-14 * values[:1].clamp(min=0.0)).sum())
         count = min(self.max_rank, real)
-        self._directions = _combined(rotation[:, :count].T, known, fresh)
-        self._eigenvalues = values[:count].clone()
+        directions = _combined(rotation[:, :count].T, known, fresh)
         self._updates += 1
         if self._updates % _REORTHONORMALISE == 0 and count:
-            self._directions = orthonormalise(self._directions)
-
-    def truncate(self, count: int) -> None:
-        """Forget all but the first `count` directions."""
-        if count < self.rank:
-            # Copies, so that the memory of the others is free.
-            self._directions = self._directions[:count].clone()
-            self._eigenvalues = self._eigenvalues[:count].clone()
+            directions = orthonormalise(directions)
+        self._directions = directions.to(self._directions.dtype)
+        self._eigenvalues = values[:count].to(self._directions.dtype).double()
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and an int: directions (r x d), eigenvalues, number of updates."""
@@ -124,20 +122,21 @@ class StreamingPCA:
                 f"This PCA learns from vectors of {d:,} numbers, or rows of them, not from shape "
                 f"{tuple(vectors.shape)}."
             )
-        rows = vectors.reshape(-1, d).to(self._directions)
+        rows = vectors.reshape(-1, d).to(self._directions.device, self._arithmetic)
         if not bool(torch.isfinite(rows).all()):
             raise ValueError("A vector for the PCA is not finite: lower the learning rate or clip.")
         return rows
 
-    def _outside(self, rows: Tensor, inside: Tensor) -> Tensor:
-        """Orthonormal rows that span what the vectors have outside U; none, if rounding error is all there is."""
-        known = self._directions
-        length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
-        rounding = 16.0 * torch.finfo(rows.dtype).eps * length
-        fresh = _orthonormal_span(rows - inside.T @ known, rounding**2)
-        # The second pass removes what cancellation left of U in the first. A direction that loses half of
-        # its energy here was made of rounding errors of the first pass: it is no new one.
-        return _orthonormal_span(fresh - (fresh @ known.T) @ known, 0.5)
+
+def _outside(rows: Tensor, known: Tensor, inside: Tensor, precision: float) -> Tensor:
+    """Orthonormal rows that span what the vectors have outside U; none, if rounding error (of a U of this precision) is all
+    there is."""
+    length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
+    rounding = 16.0 * precision * length
+    fresh = _orthonormal_span(rows - inside.T @ known, rounding**2)
+    # The second pass removes what cancellation left of U in the first. A direction that loses half of
+    # its energy here was made of rounding errors of the first pass: it is no new one.
+    return _orthonormal_span(fresh - (fresh @ known.T) @ known, 0.5)
 
 
 def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:

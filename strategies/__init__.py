@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from conf import Config
     from strategies.base import FederatedStrategy, LocalStep
     from strategies.noise import NoisePlan
+    from strategies.replay import Replayed
     from tasks.flat import FlatModel
     from tasks.job import Job
 
@@ -19,12 +20,19 @@ def local_step(name: str) -> "LocalStep":
     return import_module(f"strategies.{name}").LOCAL_STEP
 
 
+def replica(config: "Config", model: "FlatModel") -> "Replayed":
+    """Version 0 of the state that devices follow by replay."""
+    return import_module(f"strategies.{config.strategy.name}").REPLICA(config, model)
+
+
 def plan_noise(config: "Config", job: "Job", model: "FlatModel") -> "NoisePlan":
     """The noise of a run: it depends on how long the strategy's uploads are, at most."""
     from conf.schema import Unit
     from strategies.noise import NoisePlan
+    from strategies.sketch_norm import stretch
 
     units = job.largest_shard if config.privacy.unit is Unit.example else 1
     size_of = server_half(config.strategy.name).upload_size
     # Only the first rounds may be longer than the others.
-    return NoisePlan(config, max(size_of(config, model, r) for r in (1, config.rounds)), units)
+    dim = max(size_of(config, model, r) for r in (1, config.rounds))
+    return NoisePlan(config, dim, units, stretch(config, model.size))

@@ -21,6 +21,7 @@ from privacy.encoding import decode
 from strategies.cohort import Cohorts, meet
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
+from strategies.replay import Parcels
 from strategies.terms import GaussianTerms, Terms
 from strategies.uploads import uploaded
 from tasks.examples import Examples
@@ -59,6 +60,7 @@ class FederatedStrategy(Strategy):
         self.noise = noise
         self.cohorts = cohorts
         self.examples = examples
+        self.parcels: Parcels | None = None  # where devices make the arrays themselves
         self.attempt = 0
         self.dropped: dict[int, str] = {}
         self.arrived = 0
@@ -110,14 +112,14 @@ class FederatedStrategy(Strategy):
             self._cohort = {}
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
-        extra, numbers = self.broadcast_extras(server_round)
+        tensors, numbers = self._broadcast(server_round)
         self._size = self.upload_size(self.config, self.model, server_round)
         self._terms = self.noise.terms(len(cohort), self._size)
         content = Broadcast(
             config=self.config,
             round=server_round,
             terms=self._terms,
-            arrays={"model": self.model.vector, **extra},
+            arrays=tensors,
             numbers=numbers,
         ).to_records()
         return [
@@ -183,6 +185,12 @@ class FederatedStrategy(Strategy):
         return clients
 
     # ------------------------------------------------------------------ inside
+    def _broadcast(self, server_round: int) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+        if self.parcels is not None:
+            return {}, self.parcels.head()
+        extra, numbers = self.broadcast_extras(server_round)
+        return {"model": self.model.vector, **extra}, numbers
+
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
         parts: dict[int, tuple[NDArray[np.generic], int]] = {}

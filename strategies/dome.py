@@ -1,6 +1,7 @@
 """DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S from what it saw.
 
-Per round: s_i = clip(S^T g_i, C) with noise; y their mean; g = S y; moments with the noise's variance taken out; new S.
+Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome_state`, which makes g = S y + m_ref,
+moments with the noise's variance taken out, the model and a new S.
 Where this mends the paper's text is listed in docs/strategies.md.
 
 Formal guarantees: those of `strategies.noise.NoisePlan.releases`, with an upload of k numbers. S is public and made from earlier
@@ -8,24 +9,24 @@ releases only, so it is post-processing; the clip comes after the sketch and bou
 """
 
 from collections.abc import MutableMapping, Sequence
-from typing import Any
 
 import torch
 
 from conf import Config
-from conf.schema import DomeConfig
-from privacy.randomness import derived_key
 from sketching.folding import Fold
 from sketching.layerwise import LayerwiseSketch
 from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
-from strategies.debiased_step import DebiasedStep
-from strategies.learned_sketch import LearnedSketch, folds_of
+from strategies.dome_state import DomeState, probe_seed, settings_of
+from strategies.learned_sketch import folds_of
 from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
+from strategies.replay import Parcels, Step
 from tasks.examples import Examples
 from tasks.flat import FlatModel
+
+RESIDUAL = "residual"
 
 
 class Dome(FederatedStrategy):
@@ -35,59 +36,50 @@ class Dome(FederatedStrategy):
         self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
     ) -> None:
         super().__init__(config, model, noise, cohorts, examples)
-        self.settings = _settings(config)
-        self.optimizer = DebiasedStep(model.vector, self.settings.server)
-        after_warm_up = folds_of(self.settings, model, config.rounds + self.settings.warm_up)
-        self.learner = LearnedSketch(self.settings, after_warm_up, model.device)
-        self._sketch: LayerwiseSketch | None = None
+        replay = settings_of(config).broadcast == "replay"
+        # Devices follow on their CPUs, so the state that they follow is made on one.
+        self.state = DomeState(config, model, model.vector.cpu() if replay else model.vector)
+        self.parcels = Parcels(self.state) if replay else None
         self._ranks: list[int] = []  # learned directions in use, per fold
         self._energy: float | None = None
 
     @staticmethod
     def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
-        return sum(fold.size for fold in folds_of(_settings(config), model, server_round))
+        return sum(fold.size for fold in folds_of(settings_of(config), model, server_round))
 
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
-        """The learned directions of each fold; the probes follow from the seed and the round."""
-        folds = folds_of(self.settings, self.model, server_round)
-        # In the layout in which they travel: another one changes the last bits of the products.
-        known = [None if basis is None else basis.contiguous() for basis in self.learner.learned()]
-        if server_round <= self.settings.warm_up:
-            known = [None] * len(folds)
-        self._sketch = LayerwiseSketch(folds, known, _probe_seed(self.config, server_round))
-        self._ranks = [0 if basis is None else basis.shape[1] for basis in known]
-        arrays = {
-            f"basis-{i}": basis
-            for i, basis in enumerate(known)
-            if basis is not None and basis.shape[1]
-        }
-        return arrays, {}
+        return self.state.broadcast_arrays(server_round), {}
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
-        assert self._sketch is not None
-        mean = aggregate.sum / self.units(aggregate)
-        deviation = aggregate.noise_std / self.units(aggregate)
-        self._energy = captured_energy(self._sketch.folds, self._ranks, mean, deviation)
-        gradient = self._sketch.adjoint(mean)
-        # Lemma 3.2, mended: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
-        variance = deviation**2 * self._sketch.row_norms_squared().to(gradient)
-        self.optimizer.step(gradient, variance)
-        fed = self.optimizer.first_moment if self.settings.feed == "momentum" else gradient
-        self.learner.feed(fed, deviation, self._sketch.folds)
+        units = self.units(aggregate)
+        mean, deviation = aggregate.sum.double() / units, aggregate.noise_std / units
+        step = Step(server_round, mean.float().cpu(), deviation)
+        self._ranks = self.state.ranks(server_round)
+        folds = self.state.sketch(server_round).folds
+        self._energy = captured_energy(folds, self._ranks, step.mean, deviation)
+        self.state.apply(step)
+        self.model.load(self.state.vector)
+        if self.parcels is not None:
+            self.parcels.taken(step)
 
     def metrics(self) -> dict[str, float | None]:
         if self.arrived == 0:  # nobody was drawn
             return {"sketch_energy": None, "sketch_rank": None}
         return {"sketch_energy": self._energy, "sketch_rank": float(sum(self._ranks))}
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict(), "learner": self.learner.state_dict()}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return self.state.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.learner.load_state_dict(state["learner"])
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.state.load_state_dict(state)
+        self.model.load(self.state.vector)
+
+
+def replica(config: Config, model: FlatModel) -> DomeState:
+    """What a device that follows by replay starts from: version 0, from the configuration alone; on the CPU, wherever it trains."""
+    return DomeState(config, model, model.vector.to("cpu", copy=True))
 
 
 def local_step(
@@ -97,9 +89,20 @@ def local_step(
     generator: torch.Generator,
     memory: MutableMapping[str, torch.Tensor],
 ) -> torch.Tensor:
-    """The device's half: S^T g of every unit."""
+    """The device's half: S^T (g - m_ref) of every unit."""
+    settings = settings_of(broadcast.config)
     rows = unit_rows(broadcast.config, model, shard, generator)
-    return _broadcast_sketch(broadcast, model).forward(rows)
+    if settings.mean_removal:
+        rows = rows - broadcast.arrays["reference"].to(rows)
+    sketch = _broadcast_sketch(broadcast, model)
+    if not settings.error_feedback:
+        return sketch.forward(rows)
+    if RESIDUAL in memory:
+        rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
+    sketched = sketch.forward(rows)
+    # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+    memory[RESIDUAL] = rows - sketch.adjoint(sketched)
+    return sketched
 
 
 def captured_energy(
@@ -124,16 +127,6 @@ def captured_energy(
     return min(1.0, max(0.0, seen / whole)) if whole > 0 else None
 
 
-def _settings(config: Config) -> DomeConfig:
-    assert isinstance(config.strategy, DomeConfig)
-    return config.strategy
-
-
-def _probe_seed(config: Config, server_round: int) -> int:
-    """Public: it hides nothing, and saves sending the probes."""
-    return int.from_bytes(derived_key(config.seed, "probes", server_round), "big")
-
-
 _last: tuple[Broadcast, LayerwiseSketch] | None = None
 
 
@@ -141,11 +134,11 @@ def _broadcast_sketch(broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch
     """The sketch of a broadcast, made once for all clients that share a process."""
     global _last
     if _last is None or _last[0] is not broadcast:
-        folds = folds_of(_settings(broadcast.config), model, broadcast.round)
+        folds = folds_of(settings_of(broadcast.config), model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
-        seed = _probe_seed(broadcast.config, broadcast.round)
+        seed = probe_seed(broadcast.config, broadcast.round)
         _last = (broadcast, LayerwiseSketch(folds, known, seed))
     return _last[1]
 
 
-SERVER, LOCAL_STEP = Dome, local_step
+SERVER, LOCAL_STEP, REPLICA = Dome, local_step, replica

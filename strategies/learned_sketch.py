@@ -7,7 +7,6 @@ columns is sent whole. Everything is a function of what was fed and of the seed,
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -68,17 +67,21 @@ class LearnedSketch:
             if learner is not None:
                 learner.feed(fold.matrix(vector), deviation, used.rank)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         return {
-            str(i): learner.state_dict()
+            f"{i}.{name}": tensor
             for i, learner in enumerate(self._learners)
             if learner is not None
+            for name, tensor in learner.state_dict().items()
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         for i, learner in enumerate(self._learners):
             if learner is not None:
-                learner.load_state_dict(state[str(i)])
+                mine = {
+                    key.partition(".")[2]: x for key, x in state.items() if key.startswith(f"{i}.")
+                }
+                learner.load_state_dict(mine)
 
 
 class _Learner:
@@ -87,7 +90,9 @@ class _Learner:
     def __init__(self, settings: DomeConfig, fold: Fold, device: torch.device) -> None:
         self._settings = settings
         self._capacity = math.floor(settings.learned_share * fold.rank)
-        self._pca = StreamingPCA(fold.columns, fold.rank, settings.decay, device=device)
+        self._pca = StreamingPCA(
+            fold.columns, fold.rank, settings.decay, arithmetic=torch.float64, device=device
+        )
         momentum = settings.server.momentum if settings.feed == "momentum" else 0.0
         self._floor = NoiseFloor(settings.decay, momentum, fold.rows)
 
@@ -105,9 +110,11 @@ class _Learner:
         self._pca.update(matrix)
         self._floor.update(deviation, width)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"pca": self._pca.state_dict(), "floor": self._floor.state_dict()}
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        pca = self._pca.state_dict()
+        noise = torch.tensor(self._floor.state_dict(), dtype=torch.float64).view(-1, 2)
+        return {**pca, "updates": torch.tensor(float(pca["updates"])), "noise": noise}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._pca.load_state_dict(state["pca"])
-        self._floor.load_state_dict(state["floor"])
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._pca.load_state_dict(state)
+        self._floor.load_state_dict(state["noise"].tolist())

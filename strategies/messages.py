@@ -66,12 +66,14 @@ class Aggregate:
 def decoded(records: RecordDict) -> Broadcast:
     """The broadcast in these records; the clients of a cohort that share a process, and so the records, share the result."""
     global _last
-    if _last is None or _last[0] is not records:
-        _last = (records, Broadcast.from_records(records))
+    mine = tuple(records[name] for name in _RECORDS)
+    if _last is None or any(a is not b for a, b in zip(_last[0], mine, strict=True)):
+        _last = (mine, Broadcast.from_records(records))
     return _last[1]
 
 
-_last: tuple[RecordDict, Broadcast] | None = None
+_RECORDS = ("head", "terms", "numbers", "arrays")
+_last: tuple[tuple[object, ...], Broadcast] | None = None
 
 
 def _tensor(array: Array) -> torch.Tensor:

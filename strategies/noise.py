@@ -5,11 +5,12 @@ may collude with the server, carries what the budget asks for. More survivors br
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from conf import Config
-from conf.schema import Accounting, Against, Noise, Sampling
+from conf.schema import Accounting, Against, FedSgmConfig, Noise, Sampling
 from privacy import release
 from privacy.calibration import calibrate, calibrate_skellam
 from privacy.dome_theorem import paper_noise_multiplier
@@ -20,11 +21,19 @@ from strategies.terms import GaussianTerms, RingTerms, Terms
 
 @dataclass(frozen=True)
 class NoisePlan:
-    """The noise of a run whose uploads have at most `dim` numbers, with at most `units` privacy units per client."""
+    """The noise of a run whose uploads have at most `dim` numbers, with at most `units` privacy units per client, each of whose rows
+    leaves with a norm of at most `stretch` times privacy.clip."""
 
     config: Config
     dim: int
     units: int
+    stretch: float = 1.0
+
+    @property
+    def clip(self) -> float | None:
+        """The bound of a unit's row as it leaves the device: the sensitivity of every sum."""
+        clip = self.config.privacy.clip
+        return None if clip is None else clip * self.stretch
 
     def survivors(self, cohort: int) -> int:
         """With fewer than this many a round is not applied."""
@@ -49,18 +58,42 @@ class NoisePlan:
             Against.server: terms.release(unknown, release.NoSampling(), unit, Adversary.SERVER),
         }
 
+    def overheard(self, cohort: int, clients: int) -> Release | None:
+        """What a round shows to an eavesdropper who sees the noisy sum of Gaussian sketches, and neither R, nor a model made with it,
+        nor a single upload (`r_secret`); None where no theorem covers the run. Unit and adjacency as in `releases`."""
+        if not isinstance(self.config.strategy, FedSgmConfig) or self.config.r_secret_needs:
+            return None
+        terms = self.terms(cohort)
+        assert isinstance(terms, GaussianTerms)
+        # Over privacy.clip, which bounds the update before it is sketched.
+        return self._secret(terms.noise_multiplier * math.sqrt(clients) * self.stretch, cohort)
+
+    @property
+    def r_secret(self) -> bool:
+        """Whether the budget binds that eavesdropper only."""
+        strategy = self.config.strategy
+        return isinstance(strategy, FedSgmConfig) and strategy.accounting == "r_secret"
+
     def worst_release(self) -> Release:
         """What a round of the usual size costs at most, against the adversary whom the budget binds."""
         cohort = self.config.clients.per_round
+        if self.r_secret:
+            overheard = self.overheard(cohort, self.survivors(cohort))
+            assert overheard is not None  # or the config would not have passed
+            return overheard
         return self.releases(cohort, self.survivors(cohort))[self.config.privacy.against]
 
     @cached_property
     def given_multiplier(self) -> float | None:
         """The noise multiplier of the sum, where it is not for the accountant to find."""
         privacy = self.config.privacy
-        if privacy.noise_multiplier is not None or privacy.accounting is Accounting.exact:
+        exact = privacy.accounting is Accounting.exact and not self.r_secret
+        if privacy.noise_multiplier is not None or exact:
             return privacy.noise_multiplier
         assert privacy.epsilon is not None
+        if self.r_secret:
+            cohort = self.config.clients.per_round
+            return self._calibrated(lambda z: self._secret(z, cohort)) / self.stretch
         return paper_noise_multiplier(
             epsilon=privacy.epsilon, delta=privacy.delta, compositions=self.config.rounds
         )
@@ -104,6 +137,28 @@ class NoisePlan:
         # Where the noise of the sum grows with a Poisson cohort it tells its size; given its size, the cohort is a fixed-size draw.
         return release.WithoutReplacement(cohort, clients.total)
 
+    def _secret(self, multiplier: float, cohort: int) -> Release:
+        # Down to 12 digits, so that what is booked is what was calibrated.
+        rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
+        mechanism = release.SketchedGaussian(
+            rounded, self.dim, cohort * self.units, release.SketchKnowledge.SECRET
+        )
+        return Release(
+            mechanism,
+            release.NoSampling(),
+            release.Adjacency.ZERO_OUT,
+            release.Unit(self.config.privacy.unit.value),
+            Adversary.EAVESDROPPER,
+        )
+
+    def _calibrated(self, template: Callable[[float], Release]) -> float:
+        """The smallest noise multiplier with which all rounds fit the budget."""
+        privacy = self.config.privacy
+        assert privacy.epsilon is not None  # or the config would not have passed
+        return calibrate(
+            template, rounds=self.config.rounds, epsilon=privacy.epsilon, delta=privacy.delta
+        )
+
     def _drops(self, cohort: int) -> int:
         return math.floor(cohort * self.config.clients.tolerated_dropouts)
 
@@ -116,7 +171,7 @@ def _terms(plan: NoisePlan, cohort: int, dim: int) -> Terms:
     if plan.config.secagg.noise is Noise.gaussian:
         multiplier = _gaussian_multiplier(plan)
         share = multiplier if plan.alone else multiplier / math.sqrt(plan.survivors(cohort))
-        return GaussianTerms(plan.config.privacy.clip, share)
+        return GaussianTerms(plan.clip, share)
     return _ring_terms(plan, cohort, dim)
 
 
@@ -127,16 +182,15 @@ def _gaussian_multiplier(plan: NoisePlan) -> float:
     privacy, cohort = config.privacy, config.clients.per_round
     if plan.given_multiplier is not None:
         return plan.given_multiplier / (math.sqrt(plan.survivors(cohort)) if plan.alone else 1.0)
-    assert privacy.epsilon is not None  # or the config would not have passed
     unit = release.Unit(privacy.unit.value)
 
     def template(z: float) -> Release:
-        terms = GaussianTerms(privacy.clip, z)
+        terms = GaussianTerms(plan.clip, z)
         if plan.alone:
             return terms.release(1, release.NoSampling(), unit, Adversary.SERVER)
         return terms.release(1, plan.sampling(cohort), unit, Adversary.MODEL)
 
-    return calibrate(template, rounds=config.rounds, epsilon=privacy.epsilon, delta=privacy.delta)
+    return plan._calibrated(template)
 
 
 def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
@@ -147,7 +201,7 @@ def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
         assert isinstance(longest, RingTerms)
         return replace(longest, plan=replace(longest.plan, dim=dim))
     config, privacy = plan.config, plan.config.privacy
-    assert privacy.clip is not None
+    assert plan.clip is not None
     unit = release.Unit(privacy.unit.value)
     drops, colluders = plan._drops(cohort), plan._colluders(cohort)
     sampling, adversary = plan.sampling(config.clients.per_round), Adversary.MODEL
@@ -175,7 +229,7 @@ def _ring_terms(plan: NoisePlan, cohort: int, dim: int) -> RingTerms:
         dim=dim,
         clients=cohort,
         units=plan.units,
-        clip=privacy.clip,
+        clip=plan.clip,
         noise=variance,
         bits=config.secagg.bits,
         drops=drops,

@@ -158,8 +158,10 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
     inputs = (torch.randn(40, 6, generator=generator) @ plane.T).view(40, 1, 2, 30)
     shard = Examples(inputs, torch.randint(10, (40,), generator=generator))
     # What it would have learned from gradients of this plane.
-    pca = {"directions": plane.T, "eigenvalues": torch.ones(6).double(), "updates": 1}
-    strategy.learner.load_state_dict({"0": {"pca": pca, "floor": []}})
+    state = strategy.state_dict()
+    state["learner.0.directions"] = plane.T
+    state["learner.0.eigenvalues"] = torch.ones(6)
+    strategy.load_state_dict(state)
     grid, error = LocalGrid(app, 6), 0.0
     start = strategy.model.vector.clone()
     for round in range(1, rounds + 1):
@@ -187,15 +189,13 @@ def test_step_and_noise_floor_are_told_the_noise_of_the_mean(
         *(*DOME, *LARGER, f"privacy={unit}"),
         *(f"strategy.sketch={sketch}", "strategy.sketch_dim=110"),
     )
-    strategy.broadcast_extras(1)
-    sketch_then = strategy._sketch
-    assert sketch_then is not None
+    sketch_then = strategy.state.sketch(1)
     strategy.update(1, Aggregate(torch.ones(110), 6, 3.0))
     dense = sketch_then.adjoint(torch.eye(110))  # S^T
     variance = (3.0 / units) ** 2 * dense.square().sum(dim=0)
     state = strategy.state_dict()
-    torch.testing.assert_close(state["optimizer"]["noise"], (1 - 0.999) * variance)
-    assert state["learner"]["0"]["floor"] == [(3.0 / units, width)]
+    torch.testing.assert_close(state["optimizer.noise"], (1 - 0.999) * variance)
+    assert state["learner.0.noise"].tolist() == [[3.0 / units, width]]
 
 
 # ---------------------------------------------------------------------- what is sent
@@ -241,8 +241,7 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
         directions = broadcast.arrays["basis-0"].shape[1]
         assert 0 < directions < (120 if sketch == "flat" else 11)  # and so there are probes
         device = dome._broadcast_sketch(broadcast, strategy.model)
-        assert strategy._sketch is not None
-        assert device.fingerprint() == strategy._sketch.fingerprint()
+        assert device.fingerprint() == strategy.state.sketch(round).fingerprint()
         seen.add(device.fingerprint())
     assert len(seen) == 2
 
@@ -302,10 +301,8 @@ def _with_noise(strategy: dome.Dome, gradient: torch.Tensor, rounds: int, seed: 
     generator = torch.Generator().manual_seed(seed)
     ranks = []
     for round in range(1, rounds + 1):
-        strategy.broadcast_extras(round)
         strategy.arrived = 6
-        assert strategy._sketch is not None
-        sent = strategy._sketch.forward(gradient)
+        sent = strategy.state.sketch(round).forward(gradient)
         noisy = sent + torch.randn(sent.shape, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6.0))
         ranks.append(strategy.metrics()["sketch_rank"] or 0.0)
