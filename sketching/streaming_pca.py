@@ -78,7 +78,8 @@ class StreamingPCA:
         coordinates = torch.cat([inside.double().cpu(), gram(fresh, rows)])
         core = coordinates @ coordinates.T
         core.diagonal()[: self.rank] += self.decay * self._eigenvalues
-        values, rotation = _descending_eigenpairs(core)
+        values, rotation = torch.linalg.eigh(core)
+        values, rotation = values.flip(0), rotation.flip(1)
         # Eigenvalues of rounding error have no direction.
         real = int((values > 1e-14 * values[:1].clamp(min=0.0)).sum())
         count = min(self.max_rank, real)
@@ -86,6 +87,7 @@ class StreamingPCA:
         self._updates += 1
         if self._updates % _REORTHONORMALISE == 0 and count:
             directions = orthonormalise(directions)
+        _fix_signs(directions)
         self._directions = directions.to(self._directions.dtype)
         self._eigenvalues = values[:count].to(self._directions.dtype).double()
 
@@ -148,14 +150,11 @@ def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
     return (vectors[:, real] / values[real].sqrt()).T.to(rows) @ rows
 
 
-def _descending_eigenpairs(core: Tensor) -> tuple[Tensor, Tensor]:
-    values, vectors = torch.linalg.eigh(core)
-    values, vectors = values.flip(0), vectors.flip(1)
-    # The sign of an eigenvector is the library's whim: make its largest entry positive.
-    largest = (
-        vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True)) if len(values) else values
-    )
-    return values, vectors * torch.where(largest < 0, -1.0, 1.0)
+def _fix_signs(directions: Tensor) -> None:
+    """The sign of an eigenvector is the library's whim: make each one's largest entry positive, in place."""
+    if directions.numel():
+        flipped = -directions.amin(dim=1) > directions.amax(dim=1)
+        directions.mul_(torch.where(flipped, -1.0, 1.0).to(directions).unsqueeze(1))
 
 
 def _combined(rotation: Tensor, known: Tensor, fresh: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -82,6 +82,11 @@ class FederatedStrategy(Strategy):
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
         """Tensors and numbers that go out beside the model."""
         return {}, {}
+
+    @staticmethod
+    def planned_broadcast(config: Config, model: FlatModel, terms: Terms) -> RecordDict:
+        """A broadcast as long as those of the run, for its plan."""
+        return Broadcast(config, config.rounds, terms, {"model": model.vector}).to_records()
 
     @abstractmethod
     def update(self, server_round: int, aggregate: Aggregate) -> None:

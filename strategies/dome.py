@@ -11,6 +11,7 @@ releases only, so it is post-processing; the clip comes after the sketch and bou
 from collections.abc import MutableMapping, Sequence
 
 import torch
+from flwr.app import RecordDict
 
 from conf import Config
 from sketching.folding import Fold
@@ -23,6 +24,7 @@ from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
 from strategies.replay import Parcels, Step
+from strategies.terms import Terms
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 
@@ -46,6 +48,21 @@ class Dome(FederatedStrategy):
     @staticmethod
     def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
         return sum(fold.size for fold in folds_of(settings_of(config), model, server_round))
+
+    @staticmethod
+    def planned_broadcast(config: Config, model: FlatModel, terms: Terms) -> RecordDict:
+        """Full: with as many learned directions as there may be. Replay: for a device that took part in the round before."""
+        state = replica(config, model)
+        numbers = sum(fold.size for fold in state.sketch(config.rounds).folds)
+        if settings_of(config).broadcast == "replay":
+            parcels = Parcels(state)
+            step = Step(config.rounds, torch.zeros(numbers), 1.0)
+            state.apply(step)
+            parcels.taken(step)
+            common = Broadcast(config, config.rounds, terms, {}, parcels.head()).to_records()
+            return RecordDict({**common, **parcels.parcel(0)})
+        arrays = state.broadcast_arrays(config.rounds) | state.largest_bases()
+        return Broadcast(config, config.rounds, terms, arrays).to_records()
 
     def broadcast_extras(
         self, server_round: int

@@ -82,6 +82,10 @@ class DomeState:
         reference = self.reference()
         return arrays if reference is None else {**arrays, "reference": reference}
 
+    def largest_bases(self) -> dict[str, torch.Tensor]:
+        """As `broadcast_arrays` names them, if every direction that can be learned were in use."""
+        return {f"basis-{i}": x for i, x in enumerate(self._learner.room()) if x is not None}
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         state = {"vector": self.vector}
         if self._carried is not None:

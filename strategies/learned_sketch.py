@@ -61,6 +61,10 @@ class LearnedSketch:
         """The directions that are worth looking at again, per fold (columns x any number); None where a fold is sent whole."""
         return [None if learner is None else learner.kept() for learner in self._learners]
 
+    def room(self) -> list[torch.Tensor | None]:
+        """Zeros in the place of all directions that `learned` may ever give."""
+        return [None if learner is None else learner.room() for learner in self._learners]
+
     def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
         """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number."""
         for fold, learner, used in zip(self._folds, self._learners, sensed, strict=True):
@@ -105,6 +109,9 @@ class _Learner:
         else:
             count = len(values)
         return self._pca.basis[:, : min(count, keep_count(values, self._capacity))]
+
+    def room(self) -> torch.Tensor:
+        return torch.zeros(len(self._pca.basis), self._capacity)
 
     def feed(self, matrix: torch.Tensor, deviation: float, width: int) -> None:
         self._pca.update(matrix)

@@ -4,6 +4,7 @@ A model is first made on torch's meta device, which costs no memory and draws no
 then filled from its own generator: building one neither reads nor moves torch's global generators.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,12 +87,20 @@ def _initialise(module: nn.Module, generator: torch.Generator) -> None:
     """torch's own default for these layers, from a generator of ours."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.kaiming_uniform_(layer.weight, a=5**0.5, generator=generator)
+            bound = 1 / math.sqrt(layer.weight[0].numel())
+            _fill(layer.weight, bound, generator)
             if layer.bias is not None:
-                bound = layer.weight[0].numel() ** -0.5
-                nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+                _fill(layer.bias, bound, generator)
         elif isinstance(layer, nn.GroupNorm):
             layer.reset_parameters()
+
+
+def _fill(parameter: torch.Tensor, bound: float, generator: torch.Generator) -> None:
+    """Uniform in [-bound, bound), with the same bits on every processor: torch's own scaling multiplies and adds, which some fuse
+    and some round twice. Here all is exact but one multiplication."""
+    with torch.no_grad():
+        between = 2 * torch.rand(parameter.shape, generator=generator) - 1
+        parameter.copy_(between.double() * bound)
 
 
 def _features(layers: nn.Module, shape: Shape) -> int:

@@ -1,0 +1,129 @@
+"""Whole runs with broadcast=replay: the same as with broadcast=full, with clients that miss rounds, and far fewer bytes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client import replica
+from client.app import app
+from conf import compose
+from runtime.environment import simulated_devices
+from runtime.local import LocalGrid
+from server.plan import make_plan
+from server.rounds import Rounds
+
+Command = Callable[..., None]
+SMALL = [
+    "strategy=dome",
+    "strategy.sketch_dim=120",
+    "strategy.keep=all",
+    "data=synthetic",
+    "data.examples=60",
+    "data.test_examples=20",
+    "data.shape=[1,2,30]",
+    "data.classes=10",
+    "model=logistic",
+    "device=cpu",
+    "rounds=6",
+    "clients.total=6",
+    "clients.per_round=3",
+    "privacy.randomness=seeded",
+    "privacy.epsilon=null",
+    "privacy.noise_multiplier=1",
+]
+UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+
+
+def _run(fedsketch: Command, folder: Path, *overrides: str) -> tuple[bytes, list[dict[str, Any]]]:
+    replica._shared = None  # a new process, as far as the devices can tell
+    fedsketch(*SMALL, *overrides, f"hydra.run.dir={folder}")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return (folder / "model.safetensors").read_bytes(), rows
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        UNMASKED,
+        ["secagg=pairwise"],
+        ["secagg=semi_honest", "strategy.sketch=flat"],
+        ["secagg.merged=true", "strategy.mean_removal=0.9", "strategy.feed=gradient"],
+        [*UNMASKED, "clients.sampling=poisson", "strategy.warm_up=2"],
+    ],
+)
+def test_both_broadcasts_give_the_same_run(
+    fedsketch: Command, tmp_path: Path, choice: list[str]
+) -> None:
+    """Half of the clients per round, so that most come back after a gap."""
+    full, told = _run(fedsketch, tmp_path / "full", *choice)
+    replayed, told_again = _run(
+        fedsketch, tmp_path / "replay", *choice, "strategy.broadcast=replay"
+    )
+    assert replayed == full
+    for key in ("accuracy", "loss", "sketch_rank", "sketch_energy", "epsilon", "clients"):
+        assert [row[key] for row in told] == [row[key] for row in told_again]
+
+
+def test_processes_of_a_simulation_follow_too(fedsketch: Command, tmp_path: Path) -> None:
+    simulation = ["runtime=simulation", "rounds=4", "strategy.broadcast=replay"]
+    here, _ = _run(fedsketch, tmp_path / "local", "rounds=4", "strategy.broadcast=replay")
+    there, _ = _run(fedsketch, tmp_path / "simulation", *simulation)
+    assert here == there
+
+
+class _Stop(Exception):
+    pass
+
+
+class _Watcher:
+    def __init__(self, stop_after: int) -> None:
+        self.stop_after = stop_after
+
+    def began(self, *told: object) -> None:
+        pass
+
+    def played(self, row: dict[str, Any]) -> None:
+        if row["round"] == self.stop_after:
+            raise _Stop
+
+    def ended(self, *told: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["devices stay", "devices restart"])
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, kept: bool) -> None:
+    """The server has forgotten who holds what, and what was sent: it sends the whole."""
+    config = compose([*SMALL, *UNMASKED, "strategy.broadcast=replay"])
+    with simulated_devices(config):
+        for folder, stop in (("whole", 0), ("stopped", 3)):
+            replica._shared = None
+            if stop:
+                with pytest.raises(_Stop):
+                    Rounds(config, tmp_path / folder, _Watcher(stop)).play(LocalGrid(app, 6))
+                if not kept:
+                    replica._shared = None
+            Rounds(config, tmp_path / folder, _Watcher(0)).play(LocalGrid(app, 6))
+    models = [(tmp_path / f / "model.safetensors").read_bytes() for f in ("whole", "stopped")]
+    assert models[0] == models[1]
+
+
+def test_bytes_of_a_returning_client(fedsketch: Command, tmp_path: Path) -> None:
+    """d = 203,530, all messages of secure aggregation included: the sketch sends 15 times less up than dp_fedavg, and with replay
+    10 times less up and down together. The plan says so beforehand."""
+    large = ["data.shape=[1,28,28]", "model=mlp", "model.width=256", "rounds=2"]
+    large += ["clients.total=20", "clients.per_round=20", "strategy.keep=noise_floor"]
+    sketch = ["strategy.sketch_dim=0.0555", "strategy.broadcast=replay"]
+    _, (first, row) = _run(fedsketch, tmp_path / "dome", *large, *sketch)
+    baseline = [x for x in SMALL if not x.startswith("strategy")] + large[:-1]
+    base = make_plan(compose([*baseline, "strategy=dp_fedavg"]))
+    assert base.parameters == 203_530
+    assert base.uplink_bytes / row["uplink_bytes"] > 15
+    total = row["uplink_bytes"] + row["downlink_bytes"]
+    assert (base.uplink_bytes + base.downlink_bytes) / total > 10
+    assert first["downlink_bytes"] < row["downlink_bytes"]  # version 0 is not sent at all
+    planned = make_plan(compose([*SMALL, *large, *sketch]))
+    assert planned.uplink_bytes == pytest.approx(row["uplink_bytes"], rel=0.03)
+    assert planned.downlink_bytes == pytest.approx(row["downlink_bytes"], rel=0.03)
