@@ -228,11 +228,17 @@ class DomeConfig:
     feed: Literal["gradient", "momentum"]
     keep: Literal["noise_floor", "energy", "all"]
     energy: Annotated[float, Field(gt=0, le=1)]
+    whole_weight: Annotated[float, Field(gt=0, le=1)]
     mean_removal: Share
     error_feedback: Share
     broadcast: Literal["full", "replay"]
+    variant: Literal["mended", "paper"]
 
     def __post_init__(self) -> None:
+        if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
+            raise ValueError(
+                "strategy.variant=paper is the printed algorithm, with one sketch of the whole gradient: set strategy.sketch=flat and strategy.warm_up=0"
+            )
         if self.mean_removal and self.feed == "momentum":
             raise ValueError(
                 "strategy.mean_removal leaves noise of many rounds in the momentum, which the noise floor does not know: set strategy.feed=gradient"
@@ -280,6 +286,7 @@ class SecAggConfig:
     colluders: Share
     merged: bool
     stage_timeout: Positive
+    patience: NotNegative
 
 
 @frozen

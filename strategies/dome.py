@@ -19,7 +19,7 @@ from sketching.layerwise import LayerwiseSketch
 from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
 from strategies.dome_state import DomeState, probe_seed, settings_of
-from strategies.learned_sketch import folds_of
+from strategies.learned_sketch import folds_of, weight_of_whole, whole_times
 from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
@@ -75,7 +75,8 @@ class Dome(FederatedStrategy):
         step = Step(server_round, mean.float().cpu(), deviation)
         self._ranks = self.state.ranks(server_round)
         folds = self.state.sketch(server_round).folds
-        self._energy = captured_energy(folds, self._ranks, step.mean, deviation)
+        weight = weight_of_whole(settings_of(self.config), folds)
+        self._energy = captured_energy(folds, self._ranks, step.mean, deviation, weight)
         self.state.apply(step)
         self.model.load(self.state.vector)
         if self.parcels is not None:
@@ -109,26 +110,30 @@ def local_step(
     """The device's half: S^T (g - m_ref) of every unit."""
     settings = settings_of(broadcast.config)
     rows = unit_rows(broadcast.config, model, shard, generator)
-    if settings.mean_removal:
+    if "reference" in broadcast.arrays:
         rows = rows - broadcast.arrays["reference"].to(rows)
-    sketch = _broadcast_sketch(broadcast, model)
-    if not settings.error_feedback:
-        return sketch.forward(rows)
     if RESIDUAL in memory:
         rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
+    sketch = _broadcast_sketch(broadcast, model)
     sketched = sketch.forward(rows)
-    # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
-    memory[RESIDUAL] = rows - sketch.adjoint(sketched)
-    return sketched
+    if settings.error_feedback:
+        # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+        memory[RESIDUAL] = rows - sketch.adjoint(sketched)
+    return whole_times(weight_of_whole(settings, sketch.folds), sketched, sketch.folds)
 
 
 def captured_energy(
-    folds: Sequence[Fold], ranks: Sequence[int], mean: torch.Tensor, deviation: float
+    folds: Sequence[Fold],
+    ranks: Sequence[int],
+    mean: torch.Tensor,
+    deviation: float,
+    weight: float = 1.0,
 ) -> float | None:
     """The share of the mean gradient's energy that the sketch sees, estimated from the sketch alone.
 
     The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all of it, is an
-    unbiased estimate of the rest. None where noise leaves nothing to estimate, or no probe looked.
+    unbiased estimate of the rest. `weight` is that of tensors sent whole. None where noise leaves nothing to estimate, or no probe
+    looked.
     """
     seen = whole = 0.0
     end = 0
@@ -136,6 +141,8 @@ def captured_energy(
         sketched = mean[end : end + fold.size].double().view(fold.rows, fold.rank)
         end += fold.size
         energy = sketched.square().sum(dim=0) - fold.rows * deviation**2
+        if fold.whole:
+            energy /= weight**2
         learned, probed = float(energy[:rank].sum()), float(energy[rank:].sum())
         seen += learned + probed
         if fold.rank == rank:

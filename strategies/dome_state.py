@@ -15,7 +15,8 @@ from privacy.randomness import derived_key
 from sketching.fingerprint import digest
 from sketching.layerwise import LayerwiseSketch
 from strategies.debiased_step import DebiasedStep
-from strategies.learned_sketch import LearnedSketch, folds_of
+from strategies.learned_sketch import LearnedSketch, folds_of, weight_of_whole, whole_times
+from strategies.literal_dome import LiteralSketch, LiteralStep
 from strategies.replay import Step
 from tasks.flat import FlatModel
 
@@ -28,11 +29,16 @@ class DomeState:
         self._config = config
         self._settings = settings_of(config)
         self._model = model
-        self._optimizer = DebiasedStep(vector, self._settings.server)
+        self._literal = self._settings.variant == "paper"
+        step_class = LiteralStep if self._literal else DebiasedStep
+        sketch_class = LiteralSketch if self._literal else LearnedSketch
+        self._optimizer = step_class(vector, self._settings.server)
         after_warm_up = folds_of(self._settings, model, config.rounds + self._settings.warm_up)
-        self._learner = LearnedSketch(self._settings, after_warm_up, vector.device)
+        self._learner = sketch_class(self._settings, after_warm_up, vector.device)
+        self._fading = 1.0 if self._literal else self._settings.mean_removal
         # The variance of the noise in the first moment: known only where it is needed.
-        self._carried = torch.zeros_like(vector) if self._settings.mean_removal else None
+        carries = self._fading and not self._literal
+        self._carried = torch.zeros_like(vector) if carries else None
         self._made: tuple[int, int, LayerwiseSketch] | None = None
 
     @property
@@ -56,21 +62,30 @@ class DomeState:
     def reference(self) -> torch.Tensor | None:
         """What devices take for the mean of the gradients and remove before the clip (m_ref): the corrected moment, faded, so that it
         decays where the sketch does not look."""
-        if not self._settings.mean_removal:
+        if not self._fading:
             return None
-        return (self._settings.mean_removal * self._optimizer.corrected_moment).float()
+        return (self._fading * self._optimizer.corrected_moment).float()
 
     def apply(self, step: Step) -> None:
         sketch = self.sketch(step.round)
-        released = sketch.adjoint(step.mean.to(self.vector.device, torch.float64))  # S y
+        weight = weight_of_whole(self._settings, sketch.folds)
+        mean = step.mean.to(self.vector.device, torch.float64)
+        released = sketch.adjoint(whole_times(1 / weight, mean, sketch.folds))  # S y
         # Lemma 3.2, mended: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
         variance = step.deviation**2 * sketch.row_norms_squared().to(released)
+        for fold in sketch.folds:
+            if fold.whole:
+                variance[fold.start : fold.stop] /= weight**2
         reference, noise = self.reference(), variance
         gradient = released if reference is None else released + reference.double()
         if self._carried is not None:
             noise = self._carry(variance)
+        elif self._literal:  # line 19: a^2 diag(S^T S)
+            noise = torch.full_like(variance, step.deviation**2)
         self._optimizer.step(gradient, noise)
         fed = self._optimizer.first_moment if self._settings.feed == "momentum" else released
+        if self._literal:
+            fed = gradient
         self._learner.feed(fed, step.deviation, sketch.folds)
 
     def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
@@ -117,7 +132,7 @@ class DomeState:
         """
         assert self._carried is not None
         beta, steps = self._settings.server.momentum, self.version
-        c = self._settings.mean_removal / (1 - beta**steps) if steps else 0.0
+        c = self._fading / (1 - beta**steps) if steps else 0.0
         before = self._carried.double()
         self._carried.copy_((beta + (1 - beta) * c) ** 2 * before + (1 - beta) ** 2 * variance)
         return c**2 * before + variance

@@ -36,7 +36,7 @@ from tasks.examples import Examples
 from tasks.flat import FlatModel
 
 SEED = "sketch-seed"
-_SEEDED: dict[str, Callable[[int, int, int], Sketch]] = {
+SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
     "gaussian": GaussianSketch,
     "hadamard": HadamardSketch,
     "count_sketch": CountSketch,
@@ -112,7 +112,7 @@ def sketch_of(config: Config, model: FlatModel, seed: bytes) -> Sketch:
 @lru_cache(maxsize=1)
 def _sketch(kind: str, size: int, d: int, seed: int) -> Sketch:
     """Made once a round for all clients that share a process."""
-    return IdentitySketch(d) if kind == "identity" else _SEEDED[kind](size, d, seed)
+    return IdentitySketch(d) if kind == "identity" else SKETCHES[kind](size, d, seed)
 
 
 def _settings(config: Config) -> FedSgmConfig:

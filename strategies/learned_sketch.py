@@ -43,6 +43,19 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
     return folds_of_size(layout, numbers, WHOLE_UP_TO)
 
 
+def weight_of_whole(settings: DomeConfig, folds: Sequence[Fold]) -> float:
+    """What tensors that are sent whole are multiplied by before the clip. They keep all of their energy, where a sketched tensor keeps
+    the share that the sketch sees, and would leave it little of the clip."""
+    return 1.0 if all(fold.whole for fold in folds) else settings.whole_weight
+
+
+def whole_times(factor: float, sketched: torch.Tensor, folds: Sequence[Fold]) -> torch.Tensor:
+    """Sketches (last dimension) with the numbers of whole tensors times a factor."""
+    pieces = torch.split(sketched, [fold.size for fold in folds], dim=-1)
+    scaled = [x * factor if fold.whole else x for fold, x in zip(folds, pieces, strict=True)]
+    return torch.cat(scaled, dim=-1)
+
+
 class LearnedSketch:
     """The streaming PCA of every fold, the noise that it has been fed, and the sketch that follows."""
 

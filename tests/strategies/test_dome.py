@@ -151,7 +151,7 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
         make_strategy,
         *(*NOISELESS, *LARGER, f"strategy.sketch_dim={k}", "strategy.keep=all"),
         *("strategy.learned_share=1", "strategy.server.optimizer=sgd", "strategy.server.lr=1"),
-        "strategy.server.momentum=0",
+        *("strategy.server.momentum=0", "strategy.whole_weight=1"),
     )
     generator = torch.Generator().manual_seed(4)
     plane = probes(9, 6, torch.empty(60, 0))
@@ -187,18 +187,71 @@ def test_step_and_noise_floor_are_told_the_noise_of_the_mean(
     strategy = _make(
         make_strategy,
         *(*DOME, *LARGER, f"privacy={unit}"),
-        *(f"strategy.sketch={sketch}", "strategy.sketch_dim=110"),
+        *(f"strategy.sketch={sketch}", "strategy.sketch_dim=110", "strategy.whole_weight=0.5"),
     )
     sketch_then = strategy.state.sketch(1)
     strategy.update(1, Aggregate(torch.ones(110), 6, 3.0))
     dense = sketch_then.adjoint(torch.eye(110))  # S^T
     variance = (3.0 / units) ** 2 * dense.square().sum(dim=0)
+    if sketch == "layerwise":
+        variance[600:] *= 4  # the biases, sent whole at half their size
     state = strategy.state_dict()
     torch.testing.assert_close(state["optimizer.noise"], (1 - 0.999) * variance)
     assert state["learner.0.noise"].tolist() == [[3.0 / units, width]]
 
 
 # ---------------------------------------------------------------------- what is sent
+def test_whole_tensors_weigh_less_in_the_clip_and_nothing_after_it(
+    make_strategy: MakeStrategy,
+) -> None:
+    """Without noise and clip the model does not depend on the weight; what a device sends does, where tensors are whole."""
+    models, sent = [], []
+    for weight in (0.25, 1.0):
+        strategy = make_strategy(*NOISELESS, *LARGER, f"strategy.whole_weight={weight}")
+        broadcast = _ask(strategy, LocalGrid(app, 6), 1)
+        shard = Job(strategy.config).shard(0)
+        sent.append(dome.local_step(broadcast, shard, strategy.model, torch.Generator(), {})[0])
+        _play(strategy, range(1, 6))
+        models.append(strategy.model.vector)
+    assert torch.equal(sent[0][:-10], sent[1][:-10])
+    assert torch.equal(sent[0][-10:], 0.25 * sent[1][-10:])
+    torch.testing.assert_close(models[0], models[1], rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_sketch_did_not_see_comes_again(make_strategy: MakeStrategy) -> None:
+    """Error feedback: without noise and clip, what was sent in all rounds and what is left add up to all gradients."""
+    strategy = make_strategy(
+        *NOISELESS, *LARGER, "strategy.error_feedback=0.99999999", "strategy.whole_weight=1"
+    )
+    shard, memory = Job(strategy.config).shard(0), dict[str, torch.Tensor]()
+    gradients, seen = torch.zeros(610), torch.zeros(610)
+    for round in range(1, 6):
+        broadcast = _ask(strategy, LocalGrid(app, 6), round)
+        _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
+        gradients += gradient
+        (sent,) = dome.local_step(broadcast, shard, strategy.model, torch.Generator(), memory)
+        seen += strategy.state.sketch(round).adjoint(sent)  # type: ignore[attr-defined]
+        strategy.update(round, Aggregate(6 * sent, 6, 0.0))
+    torch.testing.assert_close(seen + memory["residual"][0], gradients, rtol=1e-4, atol=1e-5)
+    assert float(memory["residual"].norm()) > 0.1 * float(gradients.norm())
+
+
+def test_a_removed_mean_comes_back(make_strategy: MakeStrategy) -> None:
+    """With all numbers, no noise and no clip the model does not depend on it; what devices send does."""
+    options = (*NOISELESS, "strategy.sketch_dim=21", "strategy.feed=gradient")
+    plain, centred = (make_strategy(*options, f"strategy.mean_removal={c}") for c in (0.0, 0.9))
+    for strategy in (plain, centred):
+        _play(strategy, range(1, 11))
+    torch.testing.assert_close(plain.model.vector, centred.model.vector, rtol=1e-4, atol=1e-5)
+    broadcast = _ask(centred, LocalGrid(app, 6), 11)
+    shard, model = Job(centred.config).shard(0), centred.model
+    (sent,) = dome.local_step(broadcast, shard, model, torch.Generator(), {})
+    _, gradient = model.loss_and_gradient(shard.inputs, shard.targets)
+    reference = broadcast.arrays["reference"]
+    assert float(reference.norm()) > 0.1
+    torch.testing.assert_close(sent, gradient - reference)
+
+
 @pytest.mark.parametrize(
     ("sketch", "dim", "numbers"),
     [("flat", 30, 30), ("flat", 0.1, 61), ("layerwise", 119, 110), ("layerwise", 0.2, 120)],

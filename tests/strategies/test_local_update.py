@@ -36,7 +36,7 @@ def _autograd(model: FlatModel, inputs: torch.Tensor, targets: torch.Tensor) -> 
 
 
 def test_one_step_is_the_gradient_of_the_shard(job: Job, shard: Examples) -> None:
-    model, settings = job.model(), LocalConfig(steps=1, batch=0, lr=0.1, momentum=0.0)
+    model, settings = job.model(), LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0)
     before = model.vector.clone()
     update = client_update(model, shard, settings, _generator())
     torch.testing.assert_close(update, _autograd(model, shard.inputs, shard.targets))
@@ -47,7 +47,7 @@ def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(job: Job) -> N
     """A shard of copies of two examples: the mean gradient tells how many of each were in the batch."""
     two = Examples(job.dataset.train.inputs[:2], job.dataset.train.targets[:2])
     index = torch.tensor([0] * 3 + [1] * 3)
-    model, settings = job.model(), LocalConfig(steps=1, batch=5, lr=0.1, momentum=0.0)
+    model, settings = job.model(), LocalConfig(steps=1, epochs=None, batch=5, lr=0.1, momentum=0.0)
     update = client_update(model, two.take(index), settings, _generator())
     each = [_autograd(model, two.inputs[i : i + 1], two.targets[i : i + 1]) for i in range(2)]
     # Five of six without replacement: three of one and two of the other.
@@ -60,7 +60,7 @@ def test_several_steps_equal_a_hand_written_loop(
     job: Job, shard: Examples, momentum: float
 ) -> None:
     model, steps, rate = job.model(), 7, 0.3
-    settings = LocalConfig(steps=steps, batch=0, lr=rate, momentum=momentum)
+    settings = LocalConfig(steps=steps, epochs=None, batch=0, lr=rate, momentum=momentum)
     update = client_update(model, shard, settings, _generator())
 
     twin = job.model()
@@ -72,8 +72,29 @@ def test_several_steps_equal_a_hand_written_loop(
     torch.testing.assert_close(model.vector, twin.vector, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("epochs", "batch"), [(1, 0), (3, 5), (2, 10_000)])
+def test_epochs_are_shuffled_passes_in_batches(
+    job: Job, shard: Examples, epochs: int, batch: int
+) -> None:
+    settings = LocalConfig(steps=1, epochs=epochs, batch=batch, lr=0.3, momentum=0.5)
+    update = client_update(job.model(), shard, settings, _generator())
+
+    twin, generator = job.model(), _generator()
+    start, velocity, sizes = twin.vector.clone(), torch.zeros(twin.size), []
+    for _ in range(epochs):
+        order = torch.randperm(len(shard), generator=generator)
+        while len(order):
+            chosen, order = order[: batch or len(shard)], order[batch or len(shard) :]
+            sizes.append(len(chosen))
+            gradient = _autograd(twin, shard.inputs[chosen], shard.targets[chosen])
+            velocity = 0.5 * velocity + gradient
+            twin.load(twin.vector - 0.3 * velocity)
+    torch.testing.assert_close(update, start - twin.vector, rtol=1e-4, atol=1e-6)
+    assert sum(sizes) == epochs * len(shard)  # everyone once in every pass
+
+
 def test_batches_are_drawn_from_the_generator_alone(job: Job, shard: Examples) -> None:
-    settings = LocalConfig(steps=4, batch=3, lr=0.5, momentum=0.0)
+    settings = LocalConfig(steps=4, epochs=None, batch=3, lr=0.5, momentum=0.0)
     torch.manual_seed(1)
     first = client_update(job.model(), shard, settings, _generator())
     torch.manual_seed(2)
@@ -84,8 +105,8 @@ def test_batches_are_drawn_from_the_generator_alone(job: Job, shard: Examples) -
 
 
 def test_a_batch_as_large_as_the_shard_is_the_shard(job: Job, shard: Examples) -> None:
-    whole = LocalConfig(steps=1, batch=0, lr=0.1, momentum=0.0)
-    large = LocalConfig(steps=1, batch=10_000, lr=0.1, momentum=0.0)
+    whole = LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0)
+    large = LocalConfig(steps=1, epochs=None, batch=10_000, lr=0.1, momentum=0.0)
     a = client_update(job.model(), shard, whole, _generator()).clone()
     b = client_update(job.model(), shard, large, _generator())
     assert torch.equal(a, b)
