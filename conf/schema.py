@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from conf.r_secret import refuse_r_secret
+
 frozen = dataclass(
     frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 )
@@ -228,7 +230,6 @@ class DomeConfig:
     feed: Literal["gradient", "momentum"]
     keep: Literal["noise_floor", "energy", "all"]
     energy: Annotated[float, Field(gt=0, le=1)]
-    whole_weight: Annotated[float, Field(gt=0, le=1)]
     mean_removal: Share
     error_feedback: Share
     broadcast: Literal["full", "replay"]
@@ -376,30 +377,4 @@ class Config:
                 "and strategy.local.batch=0"
             )
         if isinstance(self.strategy, FedSgmConfig) and self.strategy.accounting == "r_secret":
-            self._check_r_secret()
-
-    @property
-    def r_secret_needs(self) -> tuple[str, ...]:
-        """What would have to be set for the theorem of Fed-SGM about a secret R to cover a run of it; empty where it does."""
-        assert isinstance(self.strategy, FedSgmConfig)
-        needs = {
-            "strategy.sketch=gaussian": self.strategy.sketch == "gaussian",
-            "strategy.seed_per=round": self.strategy.seed_per == "round",
-            "strategy.clip=before": self.strategy.clip == "before",
-            "secagg=none with secagg.noise=gaussian": self.secagg.noise is Noise.gaussian,
-        }
-        return tuple(need for need, met in needs.items() if not met)
-
-    def _check_r_secret(self) -> None:
-        if self.r_secret_needs:
-            raise ValueError(
-                f"no theorem covers strategy.accounting=r_secret here: set {', '.join(self.r_secret_needs)}, or r_public"
-            )
-        if self.clients.sampling is Sampling.poisson:
-            raise ValueError(
-                "strategy.accounting=r_secret is about so many clients, and a Poisson cohort has any number: set clients.sampling=fixed"
-            )
-        if self.privacy.accounting is not Accounting.exact:
-            raise ValueError(
-                "strategy.accounting=r_secret and privacy.accounting=paper both say how much noise to add: set one back"
-            )
+            refuse_r_secret(self)

@@ -2,10 +2,15 @@
 
 S = blockdiag(I kron P_l), small tensors whole: linear like any other, so secure aggregation and noise are as before. The subspace of a
 layer's inputs is learned from o rows a round, a client needs O(d) memory, and the description is sum i r numbers instead of d k.
+
+Probes see a share q / (i - learned) of the energy that the learned directions leave. `isotropic` makes them longer by the root of its
+inverse: then E[S S^T] = I over the seeds, so that S S^T g is an unbiased estimate of g, and the sketch of a tensor has the energy
+of the tensor, in the mean: tensors that are sent whole do not crowd the others out of a common clip.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -13,7 +18,6 @@ from torch import Tensor
 
 from sketching.fingerprint import Part
 from sketching.folding import Fold
-from sketching.orthonormal import OrthonormalSketch
 from sketching.probes import probes
 from sketching.seeded import Purpose, Words
 from sketching.sketch import SEED_BYTES, Sketch, checked_seed
@@ -23,18 +27,24 @@ class LayerwiseSketch(Sketch):
     """P_l = [U_l | Q_l]: what is learned of each fold (columns x any number up to its rank; None is nothing, as for
     tensors sent whole), and probes from the seed for the rest of its rank."""
 
-    def __init__(self, folds: Sequence[Fold], learned: Sequence[Tensor | None], seed: int) -> None:
+    def __init__(
+        self,
+        folds: Sequence[Fold],
+        learned: Sequence[Tensor | None],
+        seed: int,
+        *,
+        isotropic: bool = False,
+    ) -> None:
         super().__init__(sum(fold.size for fold in folds), max(fold.stop for fold in folds))
         checked_seed(seed)
         self._folds = tuple(folds)
         self._learned = sum(known.nbytes for known in learned if known is not None)
         self._probed = False
-        # Each shortens one row of its matrix.
-        self._sketches: list[OrthonormalSketch | None] = []
+        self._bases: list[Tensor | None] = []
         for index, (fold, known) in enumerate(zip(folds, learned, strict=True)):
             _check(fold, known)
             if fold.whole:
-                self._sketches.append(None)
+                self._bases.append(None)
                 continue
             basis = torch.empty(fold.columns, 0) if known is None else known
             missing = fold.rank - basis.shape[1]
@@ -42,10 +52,12 @@ class LayerwiseSketch(Sketch):
                 # Layers of one shape must not get the same probes.
                 own_seed = int(Words(seed, Purpose.LAYERS, index).uint64(1)[0])
                 # In float64 and rounded, so that another machine makes the same ones.
-                fresh = probes(own_seed, missing, basis.double()).to(basis)
-                basis = torch.cat([basis, fresh], dim=1)
+                fresh = probes(own_seed, missing, basis.double())
+                if isotropic:
+                    fresh = fresh * probe_length(fold, basis.shape[1])
+                basis = torch.cat([basis, fresh.to(basis)], dim=1)
                 self._probed = True
-            self._sketches.append(OrthonormalSketch(basis))
+            self._bases.append(basis)
 
     @property
     def folds(self) -> tuple[Fold, ...]:
@@ -54,7 +66,7 @@ class LayerwiseSketch(Sketch):
     @property
     def bases(self) -> tuple[Tensor | None, ...]:
         """P_l of each fold; None where the tensor is sent whole."""
-        return tuple(None if sketch is None else sketch.basis for sketch in self._sketches)
+        return tuple(self._bases)
 
     @property
     def description_bytes(self) -> int:
@@ -62,18 +74,18 @@ class LayerwiseSketch(Sketch):
 
     def row_norms_squared(self) -> Tensor:
         norms = torch.ones(self.shape[1], dtype=torch.float64)
-        for fold, sketch in zip(self._folds, self._sketches, strict=True):
-            if sketch is not None:
-                fold.matrix(norms)[:] = sketch.row_norms_squared()
+        for fold, basis in zip(self._folds, self._bases, strict=True):
+            if basis is not None:
+                fold.matrix(norms)[:] = basis.double().square().sum(dim=1).cpu()
         return norms
 
     def _forward(self, rows: Tensor) -> Tensor:
         result = rows.new_empty(len(rows), self.shape[0])
         end = 0
-        for fold, sketch in zip(self._folds, self._sketches, strict=True):
+        for fold, basis in zip(self._folds, self._bases, strict=True):
             piece = rows[:, fold.start : fold.stop]
-            if sketch is not None:
-                piece = sketch.forward(piece.reshape(-1, fold.columns)).view(len(rows), fold.size)
+            if basis is not None:
+                piece = (piece.reshape(-1, fold.columns) @ basis.to(rows)).view(-1, fold.size)
             result[:, end : end + fold.size] = piece
             end += fold.size
         return result
@@ -81,18 +93,24 @@ class LayerwiseSketch(Sketch):
     def _adjoint(self, rows: Tensor) -> Tensor:
         result = rows.new_empty(len(rows), self.shape[1])
         end = 0
-        for fold, sketch in zip(self._folds, self._sketches, strict=True):
+        for fold, basis in zip(self._folds, self._bases, strict=True):
             piece = rows[:, end : end + fold.size]
-            if sketch is not None:
-                piece = sketch.adjoint(piece.reshape(-1, fold.rank)).view(len(rows), -1)
+            if basis is not None:
+                piece = (piece.reshape(-1, fold.rank) @ basis.to(rows).T).view(len(rows), -1)
             result[:, fold.start : fold.stop] = piece
             end += fold.size
         return result
 
     def _parts(self) -> Iterable[Part]:
-        for fold, sketch in zip(self._folds, self._sketches, strict=True):
+        for fold, basis in zip(self._folds, self._bases, strict=True):
             yield from (fold.start, fold.rows, fold.columns, fold.rank)
-            yield "whole" if sketch is None else sketch.fingerprint()
+            yield "whole" if basis is None else basis
+
+
+def probe_length(fold: Fold, learned: int) -> float:
+    """Of isotropic probes beside this many learned directions."""
+    probed = fold.rank - learned
+    return math.sqrt((fold.columns - learned) / probed) if probed else 1.0
 
 
 def _check(fold: Fold, known: Tensor | None) -> None:

@@ -15,11 +15,11 @@ from flwr.app import RecordDict
 
 from conf import Config
 from sketching.folding import Fold
-from sketching.layerwise import LayerwiseSketch
+from sketching.layerwise import LayerwiseSketch, probe_length
 from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
 from strategies.dome_state import DomeState, probe_seed, settings_of
-from strategies.learned_sketch import folds_of, weight_of_whole, whole_times
+from strategies.learned_sketch import folds_of, isotropic
 from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
@@ -75,8 +75,8 @@ class Dome(FederatedStrategy):
         step = Step(server_round, mean.float().cpu(), deviation)
         self._ranks = self.state.ranks(server_round)
         folds = self.state.sketch(server_round).folds
-        weight = weight_of_whole(settings_of(self.config), folds)
-        self._energy = captured_energy(folds, self._ranks, step.mean, deviation, weight)
+        scaled = isotropic(settings_of(self.config))
+        self._energy = captured_energy(folds, self._ranks, step.mean, deviation, scaled)
         self.state.apply(step)
         self.model.load(self.state.vector)
         if self.parcels is not None:
@@ -119,7 +119,7 @@ def local_step(
     if settings.error_feedback:
         # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
         memory[RESIDUAL] = rows - sketch.adjoint(sketched)
-    return whole_times(weight_of_whole(settings, sketch.folds), sketched, sketch.folds)
+    return sketched
 
 
 def captured_energy(
@@ -127,13 +127,12 @@ def captured_energy(
     ranks: Sequence[int],
     mean: torch.Tensor,
     deviation: float,
-    weight: float = 1.0,
+    isotropic: bool,
 ) -> float | None:
     """The share of the mean gradient's energy that the sketch sees, estimated from the sketch alone.
 
-    The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all of it, is an
-    unbiased estimate of the rest. `weight` is that of tensors sent whole. None where noise leaves nothing to estimate, or no probe
-    looked.
+    The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all of it (which
+    isotropic ones are already), is an unbiased estimate of the rest. None where noise leaves nothing to estimate, or no probe looked.
     """
     seen = whole = 0.0
     end = 0
@@ -141,13 +140,13 @@ def captured_energy(
         sketched = mean[end : end + fold.size].double().view(fold.rows, fold.rank)
         end += fold.size
         energy = sketched.square().sum(dim=0) - fold.rows * deviation**2
-        if fold.whole:
-            energy /= weight**2
         learned, probed = float(energy[:rank].sum()), float(energy[rank:].sum())
-        seen += learned + probed
         if fold.rank == rank:
             return None
-        whole += learned + probed * (fold.columns - rank) / (fold.rank - rank)
+        missed = probe_length(fold, rank) ** 2
+        rest = probed if isotropic else probed * missed
+        seen += learned + rest / missed
+        whole += learned + rest
     return min(1.0, max(0.0, seen / whole)) if whole > 0 else None
 
 
@@ -161,7 +160,8 @@ def _broadcast_sketch(broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch
         folds = folds_of(settings_of(broadcast.config), model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
         seed = probe_seed(broadcast.config, broadcast.round)
-        _last = (broadcast, LayerwiseSketch(folds, known, seed))
+        scaled = isotropic(settings_of(broadcast.config))
+        _last = (broadcast, LayerwiseSketch(folds, known, seed, isotropic=scaled))
     return _last[1]
 
 

@@ -15,7 +15,7 @@ from privacy.randomness import derived_key
 from sketching.fingerprint import digest
 from sketching.layerwise import LayerwiseSketch
 from strategies.debiased_step import DebiasedStep
-from strategies.learned_sketch import LearnedSketch, folds_of, weight_of_whole, whole_times
+from strategies.learned_sketch import LearnedSketch, folds_of, isotropic
 from strategies.literal_dome import LiteralSketch, LiteralStep
 from strategies.replay import Step
 from tasks.flat import FlatModel
@@ -49,9 +49,8 @@ class DomeState:
         """S of a round, were it the next one."""
         if self._made is None or self._made[:2] != (self.version, server_round):
             folds = folds_of(self._settings, self._model, server_round)
-            made = LayerwiseSketch(
-                folds, self._learned(server_round), probe_seed(self._config, server_round)
-            )
+            known, seed = self._learned(server_round), probe_seed(self._config, server_round)
+            made = LayerwiseSketch(folds, known, seed, isotropic=isotropic(self._settings))
             self._made = (self.version, server_round, made)
         return self._made[2]
 
@@ -68,14 +67,9 @@ class DomeState:
 
     def apply(self, step: Step) -> None:
         sketch = self.sketch(step.round)
-        weight = weight_of_whole(self._settings, sketch.folds)
-        mean = step.mean.to(self.vector.device, torch.float64)
-        released = sketch.adjoint(whole_times(1 / weight, mean, sketch.folds))  # S y
+        released = sketch.adjoint(step.mean.to(self.vector.device, torch.float64))  # S y
         # Lemma 3.2, mended: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
         variance = step.deviation**2 * sketch.row_norms_squared().to(released)
-        for fold in sketch.folds:
-            if fold.whole:
-                variance[fold.start : fold.stop] /= weight**2
         reference, noise = self.reference(), variance
         gradient = released if reference is None else released + reference.double()
         if self._carried is not None:

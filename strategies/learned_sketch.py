@@ -13,6 +13,7 @@ import torch
 from conf import ConfigError
 from conf.schema import DomeConfig
 from sketching.folding import Fold, folds_of_rank, folds_of_size
+from sketching.layerwise import probe_length
 from sketching.noise_floor import NoiseFloor
 from sketching.streaming_pca import StreamingPCA
 from sketching.truncation import keep_above, keep_count, keep_energy
@@ -43,17 +44,10 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
     return folds_of_size(layout, numbers, WHOLE_UP_TO)
 
 
-def weight_of_whole(settings: DomeConfig, folds: Sequence[Fold]) -> float:
-    """What tensors that are sent whole are multiplied by before the clip. They keep all of their energy, where a sketched tensor keeps
-    the share that the sketch sees, and would leave it little of the clip."""
-    return 1.0 if all(fold.whole for fold in folds) else settings.whole_weight
-
-
-def whole_times(factor: float, sketched: torch.Tensor, folds: Sequence[Fold]) -> torch.Tensor:
-    """Sketches (last dimension) with the numbers of whole tensors times a factor."""
-    pieces = torch.split(sketched, [fold.size for fold in folds], dim=-1)
-    scaled = [x * factor if fold.whole else x for fold, x in zip(folds, pieces, strict=True)]
-    return torch.cat(scaled, dim=-1)
+def isotropic(settings: DomeConfig) -> bool:
+    """Whether probes are made longer so that the desketched mean is unbiased. Error feedback needs the projection (what is sent twice
+    as long leaves a residual that grows), and the printed algorithm has it."""
+    return not settings.error_feedback and settings.variant == "mended"
 
 
 class LearnedSketch:
@@ -79,10 +73,11 @@ class LearnedSketch:
         return [None if learner is None else learner.room() for learner in self._learners]
 
     def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
-        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number."""
+        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number, and
+        was made with what `learned` gave."""
         for fold, learner, used in zip(self._folds, self._learners, sensed, strict=True):
             if learner is not None:
-                learner.feed(fold.matrix(vector), deviation, used.rank)
+                learner.feed(fold.matrix(vector), deviation, used)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {
@@ -126,9 +121,12 @@ class _Learner:
     def room(self) -> torch.Tensor:
         return torch.zeros(len(self._pca.basis), self._capacity)
 
-    def feed(self, matrix: torch.Tensor, deviation: float, width: int) -> None:
+    def feed(self, matrix: torch.Tensor, deviation: float, sensed: Fold) -> None:
+        if isotropic(self._settings) and not sensed.whole:
+            # The floor is for orthonormal S. ||S Xi A|| <= ||S|| ||Xi A||, and the norm of S is the length of its probes.
+            deviation *= probe_length(sensed, self.kept().shape[1])
         self._pca.update(matrix)
-        self._floor.update(deviation, width)
+        self._floor.update(deviation, sensed.rank)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         pca = self._pca.state_dict()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from conf import Config
+from conf.r_secret import r_secret_needs
 from conf.schema import Accounting, Against, FedSgmConfig, Noise, Sampling
 from privacy import release
 from privacy.calibration import calibrate, calibrate_skellam
@@ -61,7 +62,7 @@ class NoisePlan:
     def overheard(self, cohort: int, clients: int) -> Release | None:
         """What a round shows to an eavesdropper who sees the noisy sum of Gaussian sketches, and neither R, nor a model made with it,
         nor a single upload (`r_secret`); None where no theorem covers the run. Unit and adjacency as in `releases`."""
-        if not isinstance(self.config.strategy, FedSgmConfig) or self.config.r_secret_needs:
+        if not isinstance(self.config.strategy, FedSgmConfig) or r_secret_needs(self.config):
             return None
         terms = self.terms(cohort)
         assert isinstance(terms, GaussianTerms)

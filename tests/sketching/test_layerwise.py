@@ -47,6 +47,30 @@ def test_learned_columns_come_first_and_probes_complete_them() -> None:
     assert torch.allclose(first.T @ first, torch.eye(3), atol=1e-6)
 
 
+def test_isotropic_probes_make_the_estimate_unbiased() -> None:
+    """Over 4,000 seeds the mean of S S^T is I: entries within six standard errors (about 0.04 each; 81 x 81 entries of blocks, false
+    alarms below 1e-4), where a projection's would be (r / i) I."""
+    learned = probes(1, 1, torch.empty(9, 0))
+    total = torch.zeros(83, 83)
+    for seed in range(4000):
+        made = LayerwiseSketch(FOLDS, [learned, None, None, None], seed, isotropic=True)
+        dense = made.adjoint(torch.eye(29))
+        total += dense.T @ dense
+    assert torch.allclose(total / 4000, torch.eye(83), atol=0.25)
+    assert float((total / 4000).diagonal().mean()) == pytest.approx(1.0, abs=0.02)
+    first = made.bases[0]
+    assert first is not None
+    lengths = first.norm(dim=0)
+    assert lengths.tolist() == pytest.approx([1.0, 2.0, 2.0], abs=1e-5)  # sqrt((9 - 1) / 2)
+
+
+def test_isotropic_changes_nothing_where_everything_is_sensed() -> None:
+    folds = (Fold(0, 4, 9, 9), Fold(36, 2, 5, 3))
+    learned = [None, probes(1, 3, torch.empty(5, 0))]
+    plain, scaled = (LayerwiseSketch(folds, learned, 7, isotropic=x) for x in (False, True))
+    assert plain.fingerprint() == scaled.fingerprint()
+
+
 def test_a_layer_may_be_learned_in_full() -> None:
     bases = sketch().bases
     again = LayerwiseSketch(FOLDS, bases, 8)

@@ -221,6 +221,23 @@ def test_clipped_before_sketching_an_upload_is_as_long_as_the_sketch_makes_it(
     assert _longest("before", "identity", make_strategy)[0] == 1.0
 
 
+@pytest.mark.parametrize("clip", ["before", "both"])
+def test_clipped_before_sketching_the_update_is_what_is_bounded(
+    make_strategy: MakeStrategy, clip: str
+) -> None:
+    common = ("strategy=fed_sgm", "privacy.clip=0.01", "strategy.sketch_dim=7")
+    rows = []
+    for choice in (clip, "after"):
+        strategy = make_strategy(*common, f"strategy.clip={choice}")
+        broadcast, job = _ask(strategy), Job(strategy.config)
+        model = job.model()
+        generator = torch.Generator().manual_seed(1)
+        rows.append(fed_sgm.local_step(broadcast, job.shard(0), model, generator, {}))
+        length = float((strategy.model.vector - model.vector).norm())
+    assert length > 0.1
+    torch.testing.assert_close(rows[0], rows[1] * 0.01 / length, rtol=1e-4, atol=1e-7)
+
+
 def test_an_update_made_for_the_sketch_is_cut_at_the_bound(make_strategy: MakeStrategy) -> None:
     """Who knows R finds a direction that it makes longer than any bound on the update alone says."""
     strategy = make_strategy(

@@ -12,7 +12,7 @@ from conf import ConfigError, compose
 from conf.schema import DomeConfig
 from sketching.folding import Fold
 from sketching.layerwise import LayerwiseSketch
-from strategies.learned_sketch import LearnedSketch, folds_of
+from strategies.learned_sketch import LearnedSketch, folds_of, isotropic
 from tasks.flat import FlatModel
 
 CPU = torch.device("cpu")
@@ -110,10 +110,15 @@ def test_no_rule_keeps_more_than_the_learned_share(keep: str, share: float, coun
 
 
 @pytest.mark.parametrize(("keep", "count"), [("all", 4), ("noise_floor", 2)])
-def test_noise_floor_keeps_only_what_noise_does_not_explain(keep: str, count: int) -> None:
-    """Ten rows with ten numbers of noise 1: the floor is (sqrt(10) + sqrt(10) + sqrt(2 ln 1000))^2 = 101."""
-    settings = _settings(keep=keep, feed="gradient")
-    assert _kept(_fed(settings, [140.0, 120, 80, 60], deviation=1.0)) == count
+@pytest.mark.parametrize(("feedback", "scale"), [(0.9, 1), (0.0, 6)])
+def test_noise_floor_keeps_only_what_noise_does_not_explain(
+    keep: str, count: int, feedback: float, scale: float
+) -> None:
+    """Ten rows with ten numbers of noise 1: the floor is (sqrt(10) + sqrt(10) + sqrt(2 ln 1000))^2 = 101; and with isotropic probes, ten
+    of sixty and so sqrt(6) long, six times that."""
+    settings = _settings(keep=keep, feed="gradient", error_feedback=feedback)
+    energies = [scale * energy for energy in (140.0, 120, 80, 60)]
+    assert _kept(_fed(settings, energies, deviation=1.0)) == count
 
 
 def test_before_anything_was_seen_nothing_is_known() -> None:
@@ -138,9 +143,10 @@ def _loop(
         if t <= settings.warm_up:
             folds = tuple(replace(fold, rank=fold.columns) for fold in layout)
             known = [None] * len(layout)
-        sketch = LayerwiseSketch(folds, known, 1000 * seed + t)
-        seen = sketch.forward(gradient)
-        desketched = sketch.adjoint(seen + torch.randn(seen.shape, generator=generator))
+        projection = LayerwiseSketch(folds, known, 1000 * seed + t)
+        sketch = LayerwiseSketch(folds, known, 1000 * seed + t, isotropic=isotropic(settings))
+        seen, sent = projection.forward(gradient), sketch.forward(gradient)
+        desketched = sketch.adjoint(sent + torch.randn(sent.shape, generator=generator))
         moment = 0.9 * moment + 0.1 * desketched
         learner.feed(moment if settings.feed == "momentum" else desketched, 1.0, folds)
     return most, float(seen.norm() / gradient.norm()) ** 2 if planted is not None else 0.0
@@ -149,12 +155,16 @@ def _loop(
 FLAT = (Fold(0, 1, 610, 30),)
 
 
+@pytest.mark.parametrize("feedback", [0.0, 0.9])
 @pytest.mark.parametrize("feed", ["gradient", "momentum"])
 @pytest.mark.parametrize("warm_up", [0, 5])
 @pytest.mark.parametrize("layout", [LAYERS, FLAT], ids=["layerwise", "flat"])
-def test_of_pure_noise_nothing_is_kept(layout: tuple[Fold, ...], warm_up: int, feed: str) -> None:
-    """At most 1e-3 a look by the floor's bound, far less in practice (tests/sketching/test_noise_floor.py); the seeds are fixed."""
-    settings = _settings(feed=feed, warm_up=warm_up)
+def test_of_pure_noise_nothing_is_kept(
+    layout: tuple[Fold, ...], warm_up: int, feed: str, feedback: float
+) -> None:
+    """With isotropic probes and, for error feedback, orthonormal ones. At most 1e-3 a look by the floor's bound, far less in
+    practice (tests/sketching/test_noise_floor.py); the seeds are fixed."""
+    settings = _settings(feed=feed, warm_up=warm_up, error_feedback=feedback)
     assert [_loop(settings, layout, seed)[0] for seed in range(2)] == [0, 0]
 
 
