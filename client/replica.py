@@ -62,7 +62,10 @@ def completed(broadcast: Broadcast) -> Broadcast:
     if goal is None:
         return broadcast
     if _completed is None or _completed[0] != goal or _completed[1].round != broadcast.round:
-        assert _shared is not None  # `receive` came before
+        if _shared is None or _shared[1].fingerprint() != goal:
+            raise UnsafeUpdateError(
+                "the broadcast names a state that came with no parcel: set strategy.broadcast=full."
+            )
         arrays = {
             name: x.clone() for name, x in _shared[1].broadcast_arrays(broadcast.round).items()
         }

@@ -32,15 +32,19 @@ def folds_of(settings: DomeConfig, model: FlatModel, server_round: int) -> tuple
 
 def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
     layout = [(slot.shape, slot.start, slot.stop) for slot in model.layout]
-    share = settings.sketch_dim if settings.sketch_dim >= 1 else settings.sketch_dim * model.size
-    numbers = min(model.size, max(1, round(share)))
-    if settings.sketch == "flat":
-        return (Fold(0, 1, model.size, numbers),)
-    smallest = sum(fold.size for fold in folds_of_rank(layout, 1, WHOLE_UP_TO))
+    smallest = 1
+    if settings.sketch == "layerwise":
+        smallest = sum(fold.size for fold in folds_of_rank(layout, 1, WHOLE_UP_TO))
+    if settings.sketch_dim < 1:
+        numbers = max(smallest, round(settings.sketch_dim * model.size))
+    else:
+        numbers = min(model.size, round(settings.sketch_dim))
     if numbers < smallest:
         raise ConfigError(
             f"A layer-wise sketch of this model has at least {smallest} numbers: raise strategy.sketch_dim, or set strategy.sketch=flat."
         )
+    if settings.sketch == "flat":
+        return (Fold(0, 1, model.size, numbers),)
     return folds_of_size(layout, numbers, WHOLE_UP_TO)
 
 

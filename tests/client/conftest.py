@@ -19,6 +19,7 @@ from strategies.cohort import Cohorts
 from tasks.job import Job
 
 SMALL = [
+    "strategy=dp_fedavg",
     "device=cpu",
     "clients.total=6",
     "clients.per_round=6",

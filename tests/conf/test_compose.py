@@ -21,9 +21,23 @@ def _choices() -> list[str]:
     return sorted(f"{group}={name}" for group, name in names)
 
 
+# What cannot be guessed for a user.
+_NEEDED = {
+    "runtime=deployment": ["runtime.superlink=campus"],
+    "runtime=processes": ["clients.total=4", "clients.per_round=4"],
+}
+
+
 @cache
 def _composed(choice: str) -> Config:
-    return compose([choice])
+    return compose([choice, *_NEEDED.get(choice, [])])
+
+
+def test_a_runtime_says_what_it_needs() -> None:
+    assert "set runtime.superlink" in _refusal("runtime=deployment")
+    assert "lower clients.total" in _refusal(
+        "runtime=processes", "clients.total=17", "clients.per_round=17"
+    )
 
 
 def _refusal(*overrides: str) -> str:
@@ -48,6 +62,12 @@ def _refusal_of_value(override: str) -> str:
     return sentence
 
 
+_R_SECRET = [
+    "strategy=fed_sgm",
+    "strategy.accounting=r_secret",
+    "strategy.clip=before",
+    "secagg=none",
+]
 _YAML_NUMBERS = {"inf": ".inf", "nan": ".nan"}
 
 
@@ -190,6 +210,25 @@ def test_out_of_range_names_the_key(override: str) -> None:
         (["strategy=fedavg", "privacy=client"], ["strategy=fedavg"]),
         (["privacy=example", "strategy.local.steps=2"], ["privacy.unit", "strategy.local.steps"]),
         (["privacy=example", "strategy.local.batch=4"], ["privacy.unit", "strategy.local.batch"]),
+        (["privacy=example", "strategy.local.epochs=1"], ["privacy.unit", "strategy.local.epochs"]),
+        (
+            ["strategy=fed_sgm", "strategy.sketch=count_sketch", "strategy.clip=before"],
+            ["strategy.clip=after"],
+        ),
+        (
+            ["strategy=fed_sgm", "strategy.accounting=r_secret"],
+            ["strategy.clip=before", "secagg=none", "r_public"],
+        ),
+        (
+            ["strategy=fed_sgm", "strategy.accounting=r_secret", "strategy.sketch=hadamard"],
+            ["strategy.sketch=gaussian"],
+        ),
+        (
+            ["strategy=fed_sgm", "strategy.accounting=r_secret", "strategy.seed_per=run"],
+            ["strategy.seed_per=round"],
+        ),
+        ([*_R_SECRET, "clients.sampling=poisson"], ["clients.sampling=fixed"]),
+        ([*_R_SECRET, "privacy.accounting=paper"], ["privacy.accounting=paper"]),
         (["data=synthetic", "data.shape=[1,8]"], ["data.shape"]),
         (["data=synthetic", "data.classes=1"], ["data.classes"]),
         (["runtime=simulation", "runtime.cpus_per_client=0"], ["runtime.cpus_per_client"]),

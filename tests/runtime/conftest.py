@@ -12,6 +12,7 @@ import pytest
 from runtime import cli
 
 TINY = [
+    "strategy=dp_fedavg",
     "data=synthetic",
     "data.examples=40",
     "data.test_examples=20",

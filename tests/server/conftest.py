@@ -15,6 +15,7 @@ from runtime.local import LocalGrid
 from server.rounds import Rounds
 
 SMALL = [
+    "strategy=dp_fedavg",
     "data=synthetic",
     "data.examples=60",
     "data.test_examples=20",

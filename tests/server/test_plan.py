@@ -12,6 +12,7 @@ from privacy.encoding_plan import RingTooSmallError
 from server.plan import Plan, make_plan
 
 SMALL = [
+    "strategy=dp_fedavg",
     "data=synthetic",
     "data.examples=60",
     "data.shape=[1,2,3]",
@@ -48,6 +49,17 @@ def test_without_noise_nothing_is_guaranteed() -> None:
     assert plan.epsilon == {"model": None, "server": None}
     assert plan.best_snr is None
     assert plan.upload_size == plan.parameters + 1  # the weight travels with the update
+
+
+def test_both_readings_of_a_sketch_stand_side_by_side() -> None:
+    common = ("strategy=fed_sgm", "secagg=none", "privacy.against=model", "privacy.epsilon=3")
+    after, before = (_plan(*common, f"strategy.clip={clip}") for clip in ("after", "before"))
+    assert list(after.epsilon) == ["model", "server"]
+    assert list(before.epsilon) == ["model", "server", "eavesdropper (r_secret)"]
+    assert before.epsilon["model"] == pytest.approx(3, rel=1e-3)
+    assert len(before.epsilon_over_rounds["eavesdropper (r_secret)"]) == 7
+    assert "r_public" in before.guarantee
+    assert "r_secret" in before.guarantee
 
 
 def test_the_best_signal_to_noise_follows_from_cohort_noise_and_dimension() -> None:

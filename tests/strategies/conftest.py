@@ -13,6 +13,7 @@ from strategies.cohort import Cohorts
 from tasks.job import Job
 
 SMALL = [
+    "strategy=dp_fedavg",
     "data=synthetic",
     "data.examples=60",
     "data.test_examples=20",

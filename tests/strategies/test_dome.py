@@ -19,7 +19,7 @@ from tasks.examples import Examples
 from tasks.job import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
-DOME = ("strategy=dome", "rounds=30")
+DOME = ("strategy=dome", "rounds=30", "strategy.broadcast=full")
 NOISELESS = (*DOME, "privacy=none", "secagg=none")
 LARGER = ("data.shape=[1,2,30]", "data.classes=10")  # 600 weights, sketched; 10 biases, whole
 

@@ -5,14 +5,59 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from client.app import app
+from conf import Config, compose
 from runtime import cli
+from runtime.environment import simulated_devices
+from runtime.local import LocalGrid
+from server.rounds import Rounds
 
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
+Play = Callable[..., int]
+
+
+class _Stopped(Exception):
+    """As if somebody had stopped the run."""
+
+
+class _Watcher:
+    """Stops a run after a round."""
+
+    def __init__(self, stop_after: int | None) -> None:
+        self._stop_after = stop_after
+        self.done = -1
+
+    def began(self, config: Config, done: int, guarantee: str) -> None:
+        self.done = done
+
+    def played(self, row: dict[str, Any]) -> None:
+        if row["round"] == self._stop_after:
+            raise _Stopped
+
+    def ended(self, summary: dict[str, Any], report: Path) -> None:
+        pass
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
+    """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done. No report: its
+    plots take most of the time of a small run."""
+    monkeypatch.setattr("server.run_folder.write_report", lambda path: path / "report.html")
+
+    def run(folder: str, *overrides: str, stop_after: int | None = None) -> int:
+        config, watcher = compose(overrides), _Watcher(stop_after)
+        with simulated_devices(config), suppress(_Stopped):
+            Rounds(config, tmp_path / folder, watcher).play(LocalGrid(app, config.clients.total))
+        return watcher.done
+
+    return run
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 import client.app
 
 TINY = [
+    "strategy=dp_fedavg",
     "data=synthetic",
     "data.examples=60",
     "data.test_examples=20",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 TINY = [
+    "strategy=dp_fedavg",
     "rounds=5",
     "device=cpu",
     "clients.total=5",

@@ -58,7 +58,7 @@ def test_both_broadcasts_give_the_same_run(
     fedsketch: Command, tmp_path: Path, choice: list[str]
 ) -> None:
     """Half of the clients per round, so that most come back after a gap."""
-    full, told = _run(fedsketch, tmp_path / "full", *choice)
+    full, told = _run(fedsketch, tmp_path / "full", *choice, "strategy.broadcast=full")
     replayed, told_again = _run(
         fedsketch, tmp_path / "replay", *choice, "strategy.broadcast=replay"
     )

@@ -11,6 +11,7 @@ from server.plan import make_plan
 
 Command = Callable[..., None]
 SMALL = [
+    "strategy=dp_fedavg",
     "data=synthetic",
     "data.examples=60",
     "data.test_examples=20",

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Checks the containers for real: the files are clean, the image builds, three nodes train over TLS, the model is written, a device reaches nothing
+# but the gate, and three devices that join by docs/deployment.md train on their own data. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing behind but the image.
+#   WHEELS=DIR   a folder with a CPU wheel of torch, where PyTorch's own index is not reached (default: where pip's find-links point)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+skip() { echo "skipped: $1"; exit 0; }
+fail() { echo "failed: $1" >&2; docker compose logs --no-color --tail 60 >&2 || true; exit 1; }
+command -v docker > /dev/null || skip "there is no docker here."
+docker info > /dev/null 2>&1 || skip "no container engine answers."
+docker compose version > /dev/null 2>&1 || skip "docker has no compose here."
+
+linked=$(python3 -m pip config get global.find-links 2> /dev/null || true)
+if [ -z "${WHEELS:-}" ] && compgen -G "$linked/torch-*.whl" > /dev/null; then WHEELS=$linked; fi
+export WHEELS=${WHEELS:-docker/wheels}
+export COMPOSE_PROJECT_NAME=fedsketch-check FEDSKETCH_IMAGE=fedsketch-check NODES=3 FEDSKETCH_LISTEN=127.0.0.1:18443
+unset SERVER_NAMES POLICY TEST_DATA
+scratch=$(mktemp -d)
+device() { # NAME, then what compose shall do for that device
+    local name=$1
+    shift
+    DEVICE=$scratch/$name DATA=$scratch/$name-data FEDSKETCH_DATA=/data/train.npz FEDSKETCH_USER=$(id -u):$(id -g) SUPERLINK=$reached \
+        docker compose -p "fedsketch-check-$name" -f docker-compose.device.yml "$@"
+}
+clean_up() {
+    for name in a b c; do device "$name" down --timeout 5 > /dev/null 2>&1 || true; done
+    docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1 || true
+    rm -rf "$scratch"
+}
+reached=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}'):18443 # this machine, seen from a container
+trap clean_up EXIT
+
+echo "== the files are clean"
+docker compose config -q
+docker compose -f docker-compose.yml -f docker-compose.insecure.yml config -q
+SUPERLINK=fl.example.org:8000 DATA=/tmp docker compose -f docker-compose.device.yml config -q
+
+echo "== the image builds"
+docker compose build --quiet
+docker image inspect --format 'image: {{.Size}} bytes, user {{.Config.User}}' "$FEDSKETCH_IMAGE"
+in_image() { docker run --rm --network none "$FEDSKETCH_IMAGE" "$@"; }
+[ "$(in_image id -u)" = 10001 ] || fail "the image runs as root"
+[ -z "$(in_image find /app /certs /nodes /superexec /trust -type f '(' -name '*.key' -o -name secret -o -name '.env' ')')" ] ||
+    fail "there is a secret in the image"
+in_image python -c 'import torch; assert torch.version.cuda is None, torch.__version__' || fail "torch is not the CPU build"
+
+echo "== three devices join with their own keys, policies and data"
+docker compose down --volumes --timeout 5 > /dev/null 2>&1
+export NODES=0 SERVER_NAMES=${reached%:*} FEDSKETCH_LISTEN=0.0.0.0:18443 TEST_DATA=$scratch/test
+chmod 755 "$scratch"
+mkdir "$TEST_DATA" "$scratch"/{a,b,c,a-data,b-data,c-data,incoming}
+docker run --rm --network none --user "$(id -u):$(id -g)" --volume "$scratch:/scratch" "$FEDSKETCH_IMAGE" python -c '
+import numpy as np
+from sklearn.datasets import load_digits
+images, labels = load_digits(return_X_y=True)
+images = (images.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
+for place, part in (("a-data/train", slice(0, 500)), ("b-data/train", slice(500, 900)), ("c-data/train", slice(900, 1400)), ("test/test", slice(1400, None))):
+    np.savez(f"/scratch/{place}.npz", inputs=images[part], targets=labels[part])'
+docker compose up --detach
+for name in a b c; do
+    device "$name" run --rm -T enroll
+    cp docker/demo-policy.toml "$scratch/$name/device/policy.toml"
+    cp "$scratch/$name/"{auth.key.pub,identity.pub} "$scratch/incoming"
+    docker compose run --rm -T --no-deps --volume "$scratch/incoming:/incoming:ro" register admit "$name" || fail "device $name was not taken in"
+done
+docker compose cp serverapp:/trust "$scratch/for-devices"
+for name in a b c; do
+    cp "$scratch/for-devices/"{ca.crt,roster.json} "$scratch/$name/"
+    device "$name" run --rm -T enroll fedsketch-enroll /node/device --roster /node/roster.json
+    device "$name" up --detach
+done
+docker compose run --rm -T fedsketch data=folder data.root=/data/test.npz 'data.shape=[1,8,8]' \
+    clients.total=3 clients.per_round=3 rounds=2 secagg.stage_timeout=300 clients.timeout=1200 || {
+    for name in a b c; do device "$name" logs --no-color --tail 30 >&2; done
+    fail "the devices' run did not complete"
+}
+for name in a b c; do
+    device "$name" run --rm -T enroll fedsketch-enroll /node/device --verify | grep '^Rounds: 2 of .*, 2 of them settled' || fail "device $name has no ledger"
+done
+
+echo "== one of them is taken away"
+docker compose run --rm -T --no-deps register remove c
+docker compose cp serverapp:/trust/roster.json "$scratch/roster.json"
+[ "$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["nodes"]))' "$scratch/roster.json")" = 2 ] || fail "the roster still has three nodes"
+echo ok

@@ -1,0 +1,19 @@
+"""docs/guarantees.md says who breaks which claim about a sketch; the script behind it must find the same."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+Start = Callable[..., subprocess.Popen[str]]
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sketch_distinguisher.py"
+
+
+def test_those_who_know_the_sketch_or_see_models_break_r_secret_and_nobody_r_public(
+    start: Start,
+) -> None:
+    """The noise is the operating system's. Each of six bounds is wrong with probability 2e-3 at most if its claim is tight; the
+    claims are far from it."""
+    process = start(str(SCRIPT), "--trials", "2000")
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    assert output.count("broken") == 2

@@ -1,0 +1,127 @@
+"""Whole runs of Fed-SGM: masks change nothing, all runtimes make the same sketch, a stopped run goes on as if it had not been."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+Play = Callable[..., int]
+Command = Callable[..., None]
+Start = Callable[..., subprocess.Popen[str]]
+JOB = [
+    "data=synthetic",
+    "data.examples=60",
+    "data.test_examples=20",
+    "data.shape=[1,2,30]",
+    "data.classes=10",
+    "model=logistic",
+    "device=cpu",
+    "rounds=4",
+    "clients.total=6",
+    "clients.per_round=6",
+    "privacy.randomness=seeded",
+]
+SMALL = ["strategy=fed_sgm", "strategy.sketch_dim=60", *JOB]
+UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+AMSGRAD = ["strategy.server.optimizer=amsgrad", "strategy.server.lr=0.05"]
+EXAMPLE = ["privacy=example", "strategy.local.steps=1", "strategy.local.batch=0"]
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def _model(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("unit", "sketch"), [([], "gaussian"), (EXAMPLE, "hadamard"), ([], "count_sketch")]
+)
+def test_masks_change_nothing_in_the_model(
+    play: Play, tmp_path: Path, unit: list[str], sketch: str
+) -> None:
+    """Bit by bit, against both kinds of server."""
+    common = [*SMALL, *unit, f"strategy.sketch={sketch}"]
+    play("none", *common, *UNMASKED)
+    for secagg in ("pairwise", "semi_honest"):
+        play(secagg, *common, f"secagg={secagg}")
+        assert _model(tmp_path / secagg) == _model(tmp_path / "none")
+
+
+def test_under_masks_and_with_all_numbers_it_is_dp_fedavg_bit_by_bit(
+    play: Play, tmp_path: Path
+) -> None:
+    local = ["strategy.local.steps=3", "strategy.local.batch=5", *AMSGRAD]
+    play("sketched", "strategy=fed_sgm", "strategy.sketch=identity", *JOB, *local)
+    play("plain", "strategy=dp_fedavg", *JOB, *local)
+    assert _model(tmp_path / "sketched") == _model(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("seed_per", ["round", "run"])
+@pytest.mark.parametrize("choice", [["secagg=pairwise"], UNMASKED], ids=["pairwise", "none"])
+def test_a_stopped_run_ends_exactly_like_an_unbroken_one(
+    play: Play, tmp_path: Path, choice: list[str], seed_per: str
+) -> None:
+    overrides = [*SMALL, *choice, *AMSGRAD, f"strategy.seed_per={seed_per}"]
+    assert play("stopped", *overrides, stop_after=2) == 0
+    assert len(_rows(tmp_path / "stopped")) == 2
+    assert play("stopped", *overrides) == 2
+    assert play("whole", *overrides) == 0
+    assert _model(tmp_path / "stopped") == _model(tmp_path / "whole")
+    assert _rows(tmp_path / "stopped") == _rows(tmp_path / "whole")
+
+
+def test_a_stopped_run_keeps_the_eavesdroppers_account(play: Play, tmp_path: Path) -> None:
+    settings = ["secagg=none", "strategy.clip=before", "strategy.accounting=r_secret"]
+    play("run", *SMALL, *settings, stop_after=2)
+    play("run", *SMALL, *settings)
+    spent = [row["epsilon"]["eavesdropper (r_secret)"] for row in _rows(tmp_path / "run")]
+    assert len(spent) == 4
+    assert spent == sorted(spent)
+    assert spent[-1] == pytest.approx(8, rel=1e-6)  # the budget
+    assert all(row["epsilon"]["model"] is not None for row in _rows(tmp_path / "run"))
+
+
+def test_every_runtime_makes_the_same_sketch(
+    fedsketch: Command, start: Start, tmp_path: Path
+) -> None:
+    """In other processes, on another number of threads: with another R the models would have nothing in common."""
+    overrides = [*SMALL, *UNMASKED, "strategy.local.batch=5"]
+    cli = "from runtime.cli import main; main()"
+    ray = start("-c", cli, *overrides, "runtime=simulation", "hydra.run.dir=simulation")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        fedsketch(*overrides, "hydra.run.dir=local")
+    finally:
+        torch.set_num_threads(threads)
+    output, _ = ray.communicate(timeout=300)
+    assert ray.returncode == 0, output
+    mine, theirs = (
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors")
+        for name in ("local", "simulation")
+    )
+    for name, tensor in mine.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_the_report_shows_both_readings_and_whom_they_hold_against(
+    fedsketch: Command, tmp_path: Path
+) -> None:
+    settings = ["secagg=none", "strategy.clip=before", "privacy.against=model"]
+    fedsketch(*SMALL, *settings, "hydra.run.dir=run")
+    report = (tmp_path / "run" / "report.html").read_text()
+    for words in (
+        "Epsilon, model",
+        "Epsilon, eavesdropper (r_secret)",
+        "r_public, which holds whoever knows the sketch",
+        "r_secret, which holds only against an eavesdropper",
+    ):
+        assert words in report

@@ -1,0 +1,121 @@
+"""`runtime=processes`: the deployment without containers gives the same numbers as `runtime=local`, and leaves no process behind."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from conf import compose
+from runtime.flower import FlowerError
+from runtime.processes import PRIVATE, Network
+
+CLI = "from runtime.cli import main; main()"
+DOME = [
+    "strategy=dome",
+    "data=digits",
+    "device=cpu",
+    "rounds=2",
+    "seed=5",
+    "clients.total=4",
+    "clients.per_round=4",
+    "clients.retries=0",
+    "secagg=pairwise",
+    "secagg.merged=true",
+    "secagg.stage_timeout=300",
+    "privacy.randomness=seeded",
+]
+Command = Callable[..., None]
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def _left(folder: Path) -> list[str]:
+    """The processes of a run: all have its private folder in their environment."""
+    marker, found = str(folder / PRIVATE).encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if marker in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except (PermissionError, FileNotFoundError, ProcessLookupError):
+            continue  # another's, or gone
+    return found
+
+
+def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
+    fedsketch: Command, start: Start, tmp_path: Path
+) -> None:
+    fedsketch(*DOME, "hydra.run.dir=local")
+    process = start("-c", CLI, *DOME, "runtime=processes", "hydra.run.dir=processes")
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    assert "accuracy" in output
+    assert _left(tmp_path / "processes") == []
+    models = [
+        safetensors.torch.load_file(tmp_path / name / "model.safetensors")
+        for name in ("local", "processes")
+    ]
+    assert models[0].keys() == models[1].keys()
+    for name, tensor in models[0].items():
+        assert torch.equal(models[1][name], tensor), name
+    assert (tmp_path / "processes" / "report.html").exists()
+    assert (tmp_path / "processes" / PRIVATE).stat().st_mode & 0o077 == 0
+
+
+def test_ctrl_c_leaves_no_process_behind(start: Start, tmp_path: Path) -> None:
+    process = start("-c", CLI, *DOME, "runtime=processes", "hydra.run.dir=run")
+    folder = tmp_path / "run"
+    log = folder / PRIVATE / "node-0.log"
+    deadline = time.monotonic() + 300
+    while not (log.exists() and "Start `flwr-clientapp` process" in log.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    running = _left(folder)
+    for program in ("superlink", "serverapp", "supernode", "superexec"):
+        assert any(program in command for command in running), program
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "resume=" in output
+    assert "Traceback" not in output
+    assert _left(folder) == []
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
+    fedsketch: Command, start: Start, tmp_path: Path
+) -> None:
+    settings = [*DOME, "clients.total=2", "clients.per_round=2", "strategy=dp_fedavg"]
+    fedsketch(*settings, "hydra.run.dir=local")
+    process = start("-c", CLI, *settings, "runtime=processes", "hydra.run.dir=run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 600
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    again = start("-c", CLI, "resume=run")
+    output, _ = again.communicate(timeout=900)
+    assert again.returncode == 0, output
+    assert "Resuming after round 1" in output
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("local", "run")]
+    assert models[0] == models[1]
+    assert _left(tmp_path / "run") == []
+
+
+def test_a_superlink_that_does_not_start_is_one_sentence_and_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.processes._free_port", lambda: 1)  # not ours to listen at
+    monkeypatch.setattr("runtime.processes.SERVER_CERTIFICATE", "missing.crt")
+    network = Network(compose([*DOME, "runtime=processes"]), tmp_path)
+    with pytest.raises(FlowerError, match="did not start"), network.running():
+        pass
+    assert _left(tmp_path) == []
