@@ -238,11 +238,11 @@ class DomeConfig:
     def __post_init__(self) -> None:
         if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
             raise ValueError(
-                "strategy.variant=paper is the printed algorithm, with one sketch of the whole gradient: set strategy.sketch=flat and strategy.warm_up=0"
+                "strategy.variant=paper is the printed algorithm, with one sketch of everything: set strategy.sketch=flat and strategy.warm_up=0"
             )
         if self.mean_removal and self.feed == "momentum":
             raise ValueError(
-                "strategy.mean_removal leaves noise of many rounds in the momentum, which the noise floor does not know: set strategy.feed=gradient"
+                "strategy.mean_removal leaves noise of many rounds in the momentum, unknown to the noise floor: set strategy.feed=gradient"
             )
 
 

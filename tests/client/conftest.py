@@ -62,7 +62,8 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
                 Cohorts(config.clients, 1),
                 len(job.dataset.train),
             )
-            grid = aggregating(LocalGrid(app, config.clients.total), config)
+            local = LocalGrid(app, config.clients.total)
+            grid = aggregating(local, config, strategy.parcels)
             return Exchange(strategy, grid)
 
         yield build

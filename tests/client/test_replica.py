@@ -183,7 +183,7 @@ def test_a_whole_that_is_not_what_all_were_told_is_refused(server: Make) -> None
 def test_a_broadcast_without_its_parcel_is_refused(server: Make) -> None:
     """As under Flower's own loop, which knows no parcels."""
     strategy = server(1)
-    with pytest.raises(UnsafeUpdateError, match="set strategy.broadcast=full"):
+    with pytest.raises(UnsafeUpdateError, match=r"set strategy\.broadcast=full"):
         completed(decoded(_message(strategy, RecordDict(), 2)))
 
 
