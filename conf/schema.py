@@ -238,7 +238,7 @@ class DomeConfig:
     def __post_init__(self) -> None:
         if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
             raise ValueError(
-                "strategy.variant=paper is the printed algorithm, with one sketch of everything: set strategy.sketch=flat and strategy.warm_up=0"
+                "strategy.variant=paper sketches everything at once, as printed: set strategy.sketch=flat and strategy.warm_up=0"
             )
         if self.mean_removal and self.feed == "momentum":
             raise ValueError(

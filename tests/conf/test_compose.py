@@ -227,6 +227,12 @@ def test_out_of_range_names_the_key(override: str) -> None:
             ["strategy=fed_sgm", "strategy.accounting=r_secret", "strategy.seed_per=run"],
             ["strategy.seed_per=round"],
         ),
+        (["strategy=dome", "strategy.variant=paper"], ["strategy.sketch=flat"]),
+        (["strategy=dome", "strategy.mean_removal=0.9"], ["strategy.feed=gradient"]),
+        (
+            ["strategy=dome", "strategy.error_feedback=0.9", "privacy=example"],
+            ["strategy.error_feedback", "privacy.unit=client"],
+        ),
         ([*_R_SECRET, "clients.sampling=poisson"], ["clients.sampling=fixed"]),
         ([*_R_SECRET, "privacy.accounting=paper"], ["privacy.accounting=paper"]),
         (["data=synthetic", "data.shape=[1,8]"], ["data.shape"]),
