@@ -370,6 +370,14 @@ class Config:
             raise ValueError(
                 "strategy.warm_up sends vectors of two lengths, which a rotated ring cannot: set secagg.bits above 20"
             )
+        if (
+            isinstance(self.strategy, DomeConfig)
+            and self.strategy.error_feedback
+            and self.privacy.unit is Unit.example
+        ):
+            raise ValueError(
+                "strategy.error_feedback remembers one residual per client: set it to 0, or privacy.unit=client"
+            )
         local = self.strategy.local
         if self.privacy.unit is Unit.example and (local.steps > 1 or local.epochs or local.batch):
             raise ValueError(
