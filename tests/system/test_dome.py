@@ -17,6 +17,7 @@ Command = Callable[..., None]
 SMALL = [
     "strategy=dome",
     "strategy.sketch_dim=120",
+    "strategy.broadcast=full",
     "data=synthetic",
     "data.examples=60",
     "data.test_examples=20",
