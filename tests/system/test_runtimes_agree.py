@@ -16,6 +16,7 @@ SETTINGS = [
     "clients.total=5",
     "clients.per_round=3",
     "clients.sampling=poisson",
+    "strategy.broadcast=full",  # with replay, processes that meet a version first ask for it
     "strategy.local.steps=3",
     "strategy.local.batch=8",
     "secagg=none",
