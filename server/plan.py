@@ -12,8 +12,7 @@ from server.expected_traffic import expected_traffic
 from server.guarantee import guarantee
 from server.plots import COLORS, Axis, Line, line_chart
 from server.readable import plain
-from strategies import plan_noise
-from strategies.messages import Broadcast
+from strategies import plan_noise, server_half
 from strategies.terms import RingTerms
 from tasks.job import Job
 
@@ -67,7 +66,7 @@ def make_plan(config: Config) -> Plan:
     noise = plan_noise(config, job, model)
     cohort = config.clients.per_round
     terms = noise.terms(cohort)
-    broadcast = Broadcast(config, config.rounds, terms, {"model": model.vector}).to_records()
+    broadcast = server_half(config.strategy.name).planned_broadcast(config, model, terms)
     up, down = expected_traffic(config, broadcast, noise.dim, cohort)
     encoding = terms.plan if isinstance(terms, RingTerms) else None
     curve = _epsilon_curve(Accounts(noise), config)
@@ -77,7 +76,7 @@ def make_plan(config: Config) -> Plan:
         parameters=model.size,
         upload_size=noise.dim,
         noise_multiplier=noise.noise_multiplier,
-        epsilon={adversary.value: curve[adversary.value][-1] for adversary in Against},
+        epsilon={name: values[-1] for name, values in curve.items() if name != "round"},
         delta=config.privacy.delta,
         uplink_bytes=up,
         downlink_bytes=down,
@@ -91,7 +90,7 @@ def make_plan(config: Config) -> Plan:
 
 def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float | None]]:
     """Epsilon after some of the rounds, the last among them."""
-    curve: dict[str, list[float | None]] = {"round": [], **{a.value: [] for a in Against}}
+    curve: dict[str, list[float | None]] = {"round": [], **{a: [] for a in accounts.epsilon()}}
     step = math.ceil(config.rounds / POINTS)
     for current in range(1, config.rounds + 1):
         for adversary in Against:

@@ -10,6 +10,7 @@ from conf.schema import Against
 from privacy.accounting import Accountant
 from privacy.release import NoSampling
 from server.accounts import Accounts
+from server.readable import OVERHEARD
 from strategies.noise import NoisePlan
 
 PLAIN = ["secagg=none", "clients.total=9", "clients.per_round=9", "privacy.noise_multiplier=4"]
@@ -142,3 +143,45 @@ def test_a_calibrated_run_affords_exactly_its_rounds() -> None:
         assert accounts.affordable()
         accounts.charge(Against.model, 9)
     assert not accounts.affordable()
+
+
+SKETCHED = ("strategy=fed_sgm", "strategy.clip=before", "secagg.noise=gaussian")
+
+
+def test_the_eavesdropper_of_a_secret_sketch_is_charged_for_whatever_reaches_the_server() -> None:
+    accounts = Accounts(_plan(*SKETCHED))
+    assert accounts.epsilon()[OVERHEARD] == 0.0
+    accounts.charge(Against.model, 9)
+    assert accounts.epsilon()[OVERHEARD] == 0.0
+    accounts.charge(Against.server, 9)
+    accounts.charge_lost([(2, 9)])
+    twice = Accountant(1e-5)
+    overheard = _plan(*SKETCHED).overheard(9, 9)
+    assert overheard is not None
+    twice.record(overheard, 2)
+    assert accounts.epsilon()[OVERHEARD] == twice.epsilon().epsilon > 0
+    resumed = Accounts(_plan(*SKETCHED))
+    resumed.load_json(accounts.to_json())
+    assert resumed.epsilon() == accounts.epsilon()
+
+
+def test_nobody_is_called_an_eavesdropper_where_no_theorem_covers_it() -> None:
+    for other in ("strategy.clip=after", "strategy.seed_per=run", "secagg.noise=skellam"):
+        assert set(Accounts(_plan(*SKETCHED, other)).epsilon()) == {"model", "server"}
+
+
+def test_a_budget_for_the_eavesdropper_binds_only_her() -> None:
+    plan = _plan(
+        *(*SKETCHED, "strategy.accounting=r_secret", "privacy.noise_multiplier=null"),
+        *("privacy.epsilon=1", "rounds=5"),
+    )
+    accounts = Accounts(plan)
+    for _ in range(5):
+        assert accounts.affordable()
+        for one in Against:
+            accounts.charge(one, 9)
+    assert not accounts.affordable()
+    spent = accounts.epsilon()
+    assert spent[OVERHEARD] == pytest.approx(1, abs=1e-6)
+    assert spent[OVERHEARD] <= 1  # type: ignore[operator]
+    assert _spent(accounts)[0] > 1

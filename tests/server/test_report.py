@@ -143,6 +143,13 @@ def test_report_shows_every_section(tmp_path: Path) -> None:
     assert "width: 32" in page[page.index("<details>") :]
 
 
+def test_a_budget_for_the_eavesdropper_is_labelled(tmp_path: Path) -> None:
+    settings = {"strategy": {"name": "fed_sgm", "accounting": "r_secret"}}
+    page = page_of(make_run(tmp_path / "run", settings=settings, brief=True))
+    assert "budget: 8 against eavesdropper (r_secret)" in page
+    assert "budget: 8 against model" not in page
+
+
 def test_pages_are_self_contained_and_ids_unique(tmp_path: Path) -> None:
     many = make_run(tmp_path / "a", clients=80)  # a heat map: an embedded image
     few = make_run(tmp_path / "b", clients=3)

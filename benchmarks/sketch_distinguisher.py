@@ -1,0 +1,161 @@
+"""Who can tell whether a client took part in a sketched round, measured on the devices' own code: r_secret against r_public.
+
+    python benchmarks/sketch_distinguisher.py [--trials 10000]
+
+One client, one round, many times: it sends its clipped and noised sketch, or that of zeros. Three distinguishers look at it. One sees the
+noisy sum y only, one also knows the sketch R, one sees nothing but the change of the model, R^T y. Each draws a line where it does
+best on one half of the trials; on the other half its hits and false alarms, each with a Clopper-Pearson bound of 99.9 %, give an
+epsilon that the mechanism has at least: log((hits - delta) / false alarms), from either side. Beside it is what fedsketch-plan
+claims: what is measured above a claim breaks it. Exits with 1 if r_public breaks, if r_secret breaks for whom it holds, or if it
+does not break for the others.
+"""
+
+import argparse
+import math
+import secrets
+import sys
+from pathlib import Path
+
+# Other files of this folder have the names of packages: look for those above it first.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from client.release import release
+from conf import Config, compose
+from conf.schema import Against, FedSgmConfig
+from privacy.accounting import Accountant
+from privacy.clipping import clip_rows
+from privacy.randomness import Stream
+from privacy.release import Release
+from strategies import plan_noise
+from strategies.fed_sgm import sketch_of
+from strategies.noise import NoisePlan
+from tasks.job import Job
+
+CLIENT = [
+    "strategy=fed_sgm",
+    "strategy.sketch_dim=0.1",
+    *("data=synthetic", "data.shape=[1,7,7]", "data.classes=10", "model=logistic"),  # d = 500
+    *("clients.total=1", "clients.per_round=1", "rounds=1", "device=cpu", "secagg=none"),
+]
+RUNS = {
+    "the paper's: clip=before accounting=r_secret epsilon=0.5": [
+        "strategy.clip=before",
+        "strategy.accounting=r_secret",
+        "privacy.epsilon=0.5",
+    ],
+    "the default: clip=after accounting=r_public epsilon=4": ["privacy.epsilon=4"],
+}
+ERROR = 1e-3  # of each Clopper-Pearson bound
+
+Floats = NDArray[np.float64]
+SUM, SKETCH, MODEL = (
+    "the noisy sum, without the sketch",
+    "the noisy sum and the sketch",
+    "the models only",
+)
+
+
+def play(config: Config, plan: NoisePlan, norm: float, trials: int) -> dict[str, Floats]:
+    """What each distinguisher makes of a client whose update has this norm, along a direction that all know."""
+    assert isinstance(config.strategy, FedSgmConfig)
+    assert config.privacy.clip is not None
+    model = Job(config).model()
+    direction = torch.zeros(1, model.size)
+    direction[0, 0] = 1.0
+    update = norm * direction
+    if config.strategy.clip == "before":
+        update = clip_rows(update, config.privacy.clip)
+    terms = plan.terms(1)
+    seen = {name: np.empty(trials) for name in (SUM, SKETCH, MODEL)}
+    for i in range(trials):
+        sketch = sketch_of(config, model, secrets.token_bytes(16))
+        sent, expected = sketch.forward(torch.cat([update, direction]))
+        with Stream() as stream:
+            y = torch.from_numpy(release(sent.unsqueeze(0), terms, stream, round=1))
+        # Averaged over R, the sum says something by its length only.
+        seen[SUM][i] = y.norm()
+        # With R it is one of two Gaussians with known means: their likelihood ratio lies along the sketched update.
+        seen[SKETCH][i] = y @ expected / expected.norm()
+        # The model moves along R^T y, of which the part along the direction is this.
+        seen[MODEL][i] = y @ expected
+    return seen
+
+
+def lower_bound(there: Floats, missing: Floats, delta: float) -> float:
+    """An epsilon below which the mechanism is not, from draws of a statistic in either world."""
+    half = len(there) // 2
+    best, line, sign = -math.inf, 0.0, 1.0
+    for direction in (1.0, -1.0):
+        # Either world may be the one that is recognised.
+        for quantile in np.geomspace(2e-4, 0.5, 60):
+            place = float(np.quantile(direction * missing[:half], 1.0 - quantile))
+            found = _bound(direction * there[:half], direction * missing[:half], place, delta)
+            if found > best:
+                best, line, sign = found, place, direction
+    return max(0.0, _bound(sign * there[half:], sign * missing[half:], line, delta))
+
+
+def _bound(there: Floats, missing: Floats, line: float, delta: float) -> float:
+    """Whichever of "it took part" and "it did not" tells more, beyond this line."""
+    hits, false = int(np.sum(there > line)), int(np.sum(missing > line))
+    n, m = len(there), len(missing)
+    sides = [(hits, n, false, m), (m - false, m, n - hits, n)]
+    values = []
+    for often, of, rarely, of_others in sides:
+        surely = float(stats.beta.ppf(ERROR, often, of - often + 1)) if often else 0.0
+        at_most = float(stats.beta.ppf(1 - ERROR, rarely + 1, of_others - rarely))
+        values.append(math.log((surely - delta) / at_most) if surely > delta else -math.inf)
+    return max(values)
+
+
+def spent(release: Release, delta: float) -> float:
+    accountant = Accountant(delta)
+    accountant.record(release)
+    return accountant.epsilon().epsilon
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=10_000, help="in each of the two worlds")
+    trials = parser.parse_args().trials
+    torch.set_num_threads(1)
+    table = Table(title=f"{trials:,} trials in each world, d = 500, b = 50, delta 1e-5")
+    for column in ("mechanism", "who sees", "measured", "r_secret", "r_public"):
+        table.add_column(column, justify="left" if column in ("mechanism", "who sees") else "right")
+    as_said = True
+    for name, overrides in RUNS.items():
+        config = compose([*CLIENT, *overrides])
+        job = Job(config)
+        plan = plan_noise(config, job, job.model())
+        delta = config.privacy.delta
+        public = spent(plan.releases(1, 1)[Against.server], delta)
+        overheard = plan.overheard(1, 1)
+        secret = None if overheard is None else spent(overheard, delta)
+        missing, there = (play(config, plan, norm, trials) for norm in (0.0, 100.0))
+        for who in (SUM, SKETCH, MODEL):
+            measured = lower_bound(there[who], missing[who], delta)
+            breaks = secret is not None and measured > secret
+            claim = "not claimed" if secret is None else f"{secret:.2f}"
+            table.add_row(
+                name,
+                who,
+                f"{measured:.2f}",
+                f"{claim} (broken)" if breaks else claim,
+                f"{public:.2f}",
+            )
+            name = ""
+            as_said &= measured <= public
+            as_said &= secret is None or breaks == (who != SUM)
+    Console(width=140).print(table)
+    return 0 if as_said else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
