@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from tasks import digits, synthetic, vision
+from tasks import digits, folder, synthetic, vision
 from tasks.errors import DataError
 from tasks.examples import Dataset
 
 _LOADERS: dict[str, Callable[..., Dataset]] = {
     "digits": digits.load,
     "synthetic": synthetic.load,
+    "folder": folder.load,
     "fashion_mnist": functools.partial(vision.load, "fashion_mnist"),
     "mnist": functools.partial(vision.load, "mnist"),
     "cifar10": functools.partial(vision.load, "cifar10"),

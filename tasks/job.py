@@ -5,8 +5,8 @@ from functools import cached_property
 import torch
 
 from conf import Config
-from conf.schema import SyntheticConfig
-from tasks import datasets, models
+from conf.schema import FolderConfig, SyntheticConfig, Unit
+from tasks import datasets, folder, models
 from tasks.errors import DeviceError
 from tasks.examples import Dataset, Examples
 from tasks.flat import FlatModel
@@ -14,7 +14,11 @@ from tasks.partitions import class_histogram, partition
 
 
 class Job:
-    """Everything here is a function of the configuration alone, so server and clients agree without talking."""
+    """Everything here is a function of the configuration alone, so server and clients agree without talking.
+
+    The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
+    device opens.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -32,32 +36,49 @@ class Job:
                 separation=data.separation,
                 seed=self._config.seed,
             )
+        if isinstance(data, FolderConfig):
+            return datasets.load("folder", data.root, shape=data.shape, classes=data.class_names)
         return datasets.load(data.name, data.root)
 
     def shard(self, client: int) -> Examples:
         """The examples of one client."""
+        data = self._config.data
+        if isinstance(data, FolderConfig):
+            bounded = self._config.privacy.unit is Unit.example
+            return folder.own(data.shape, data.class_names, data.largest_shard if bounded else None)
         return self.dataset.train.take(self._parts[client])
 
     @property
     def examples(self) -> int:
-        """The number of examples of all clients together."""
+        """The number of examples of all clients together; where devices hold their own, the public bound on it."""
+        if isinstance(self._config.data, FolderConfig):
+            return self._config.data.largest_shard * self._config.clients.total
         return sum(map(len, self._parts))
 
     @property
     def largest_shard(self) -> int:
-        """The number of examples of the client that has most."""
+        """The number of examples of the client that has most, or the public bound on it."""
+        if isinstance(self._config.data, FolderConfig):
+            return self._config.data.largest_shard
         return max(map(len, self._parts))
 
     def histogram(self) -> torch.Tensor:
-        """Examples per client and class."""
+        """Examples per client and class; no rows where devices hold their own, which the server does not learn."""
+        if isinstance(self._config.data, FolderConfig):
+            return torch.empty(0, len(self._config.data.class_names))
         return class_histogram(self.dataset.train.targets, self._parts, self.dataset.classes)
 
     def model(self) -> FlatModel:
         """The initial model, on the configured device."""
+        data = self._config.data
+        if isinstance(data, FolderConfig):
+            shape, classes = data.shape, len(data.class_names)
+        else:
+            shape, classes = self.dataset.train.shape, self.dataset.classes
         module = models.build(
             self._config.model.name,
-            input_shape=self.dataset.train.shape,
-            classes=self.dataset.classes,
+            input_shape=shape,
+            classes=classes,
             width=self._config.model.width,
             depth=self._config.model.depth,
             seed=self._config.seed,
@@ -66,7 +87,9 @@ class Job:
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:
-        settings = self._config.data.partition
+        data = self._config.data
+        assert not isinstance(data, FolderConfig)  # devices hold their parts
+        settings = data.partition
         options = {
             "alpha": settings.alpha,
             "shards_per_client": settings.shards_per_client,

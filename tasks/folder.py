@@ -1,0 +1,160 @@
+"""Examples that somebody put into a folder: images by class, or an .npz file.
+
+On a device they are its owner's own. Where they lie is said on the device, by FEDSKETCH_DATA, and never by a message: a
+server cannot point a device at another path. What is wrong with them is told to the owner; the server learns only that they do not fit.
+"""
+
+import logging
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tasks.errors import DataError
+from tasks.examples import Dataset, Examples
+
+DATA_VARIABLE = "FEDSKETCH_DATA"
+SUFFIXES = (".png", ".jpg", ".jpeg")
+FORMATS = ("PNG", "JPEG")
+MODES = {1: "L", 3: "RGB"}
+
+log = logging.getLogger(__name__)
+
+
+def load(
+    root: str | None = None, shape: Sequence[int] = (1, 28, 28), classes: Sequence[str] = ()
+) -> Dataset:
+    """The server's view: a test set below `root`, and nothing to train on."""
+    if root is None:
+        raise DataError(
+            "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz file."
+        )
+    none = Examples(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64))
+    test = read(Path(root).expanduser(), shape, classes)
+    return Dataset("folder", none, test, len(classes))
+
+
+def own(shape: Sequence[int], classes: Sequence[str], most: int | None = None) -> Examples:
+    """This device's examples, at most `most` of them. Its log says what is wrong with them; the error, which the server sees, does not."""
+    try:
+        place = os.environ.get(DATA_VARIABLE)
+        if not place:
+            raise DataError(
+                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class or to an .npz file."
+            )
+        examples = read(Path(place), shape, classes)
+        if most is not None and len(examples) > most:
+            raise DataError(
+                f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have {most:,} at most: "
+                "ask for a larger data.largest_shard, or move some away."
+            )
+    except DataError as error:
+        log.error("%s", error)
+        # Not chained: names of files and classes are the owner's, and this error travels to the server.
+        raise DataError(
+            "This device's data do not fit the run: the log of its node says why."
+        ) from None
+    return examples
+
+
+def read(path: Path, shape: Sequence[int], classes: Sequence[str]) -> Examples:
+    """Examples of this shape (channels, height, width), with the index of a class in `classes` as target."""
+    try:
+        if path.is_dir():
+            return _read_images(path, tuple(shape), classes)
+        if path.suffix == ".npz" and path.is_file():
+            return _read_arrays(path, tuple(shape), len(classes))
+    except PermissionError as error:
+        raise DataError(f"{error.filename} may not be read: allow it.") from error
+    raise DataError(f"{path} is neither a folder nor an .npz file: name one that exists.")
+
+
+def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> Examples:
+    """Pixels from 0 to 1. Folders are looked up among the classes, never the other way round: a class that a server names opens nothing."""
+    if shape[0] not in MODES:
+        raise DataError(
+            f"Images have 1 or 3 channels, and the run wants {shape[0]}: put the examples into an .npz file."
+        )
+    found = list(_files(root, classes))
+    if not found:
+        raise DataError(
+            f"{root} holds no example: put images into {root}/<class>, as {', '.join(SUFFIXES)}."
+        )
+    pixels = np.empty((len(found), *shape), dtype=np.uint8)
+    for image, (file, _) in zip(pixels, found, strict=True):
+        image[:] = _pixels(file, shape)
+    targets = torch.tensor([target for _, target in found])
+    return Examples(torch.from_numpy(pixels).to(torch.float32).div_(255), targets)
+
+
+def _files(root: Path, classes: Sequence[str]) -> Iterator[tuple[Path, int]]:
+    index = {name: position for position, name in enumerate(classes)}
+    for folder in sorted(root.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        if folder.name not in index:
+            raise DataError(
+                f"{folder} is no class of the run: rename it to one of {', '.join(classes)}, or move it away."
+            )
+        for file in sorted(folder.iterdir()):
+            if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
+                yield file, index[folder.name]
+
+
+def _pixels(file: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    # It comes with torchvision, whose own reader needs operators that a CPU build of torch lacks.
+    from PIL import Image
+
+    channels, height, width = shape
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            if (image.mode, image.size) != (MODES[channels], (width, height)):
+                raise DataError(
+                    f"{file} is {image.mode}, {image.width} x {image.height}, and the run wants {MODES[channels]}, "
+                    f"{width} x {height}: convert it, or move it away."
+                )
+            return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+    except PermissionError:
+        raise
+    except (OSError, SyntaxError) as error:  # Pillow's word for a broken PNG is SyntaxError
+        raise DataError(f"{file} is no whole image: replace it, or move it away.") from error
+
+
+def _read_arrays(file: Path, shape: tuple[int, ...], classes: int) -> Examples:
+    """Bytes become 0 to 1; floats are taken as they are."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:  # a pickle would run its code
+            inputs, targets = arrays["inputs"], arrays["targets"]
+    except PermissionError:
+        raise
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{file} is no whole .npz file with arrays 'inputs' and 'targets': write it anew."
+        ) from error
+    if inputs.shape[1:] != shape or targets.shape != inputs.shape[:1]:
+        raise DataError(
+            f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run wants "
+            f"{('N', *shape)} and ('N',)."
+        )
+    if len(inputs) == 0:
+        raise DataError(f"{file} holds no example: put some in.")
+    if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
+        raise DataError(f"{file} has inputs of type {inputs.dtype}: give bytes or floats.")
+    if not np.issubdtype(targets.dtype, np.integer) or not (
+        targets.min() >= 0 and targets.max() < classes
+    ):
+        raise DataError(
+            f"{file} has targets that are no classes: give integers from 0 to {classes - 1}."
+        )
+    numbers = torch.from_numpy(inputs.astype(np.float32))
+    if inputs.dtype == np.uint8:
+        numbers.div_(255)
+    if not torch.isfinite(numbers).all():
+        raise DataError(
+            f"{file} has inputs that are no numbers: take out what is infinite or not a number."
+        )
+    return Examples(numbers, torch.from_numpy(targets.astype(np.int64)))
