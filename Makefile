@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test clean
+.PHONY: demo test certs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedsketch
@@ -14,6 +14,11 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# CA, server certificate and node folders in ./certs; calling it again keeps what is there.
+# make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml
+certs: $(VENV)/.installed
+	$(BIN)/fedsketch-certs certs --nodes $(or $(NODES),0) $(foreach name,$(NAMES),--name $(name)) $(if $(POLICY),--policy $(POLICY))
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

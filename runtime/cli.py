@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before flwr is imported, here and in every process that it starts.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -13,7 +14,11 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 from conf import Config, ConfigError, load
 from conf.compose import FOLDER, compose_with_folder, composition_sentence
+from conf.schema import SimulationRuntimeConfig
 from runtime.resume import resumed_run
+
+if TYPE_CHECKING:
+    from server.rounds import Observer
 
 
 def main() -> None:
@@ -24,8 +29,13 @@ def main() -> None:
         return
     with one_sentence():
         resume = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
-        overrides = [a for a in arguments if not a.startswith("resume=")]
-        if resume:
+        stop = [a.removeprefix("stop=") for a in arguments if a.startswith("stop=")]
+        overrides = [a for a in arguments if not a.startswith(("resume=", "stop="))]
+        if stop:
+            from runtime.deployment import stop_deployment
+
+            print(f"Stopped run {stop_deployment(*resumed_run(Path(stop[-1]), overrides))}.")
+        elif resume:
             run(*resumed_run(Path(resume[-1]), overrides))
         else:
             config, folder = compose_with_folder(overrides)
@@ -37,23 +47,47 @@ def run(config: Config, folder: Path) -> None:
     """Play a run in its runtime, into its folder."""
     from rich.console import Console
 
+    from runtime.progress import ConsoleProgress
+
+    with ConsoleProgress(Console()) as progress:
+        if config.runtime.name in ("processes", "deployment"):
+            _run_elsewhere(config, folder, progress)
+        else:
+            _run_here(config, folder, progress)
+
+
+def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
+    """The ServerApp in this process."""
     from client.app import app as client_app
     from runtime.environment import simulated_devices
     from runtime.local import run_local
-    from runtime.progress import ConsoleProgress
     from runtime.simulation import run_simulation
     from server.app import serve
     from server.rounds import Rounds
+    from server.run_folder import RunFolder
 
-    _log_into(folder)
-    with ConsoleProgress(Console()) as progress, simulated_devices(config) as environment:
+    RunFolder(folder).log_here()
+    flower = logging.getLogger("flwr")
+    flower.handlers.clear()  # not over the progress bar
+    flower.propagate = True
+    with simulated_devices(config) as environment:
         server_app = serve(Rounds(config, folder, progress))
-        if config.runtime.name == "local":
-            run_local(server_app, client_app, config.clients.total)
-        else:
+        if isinstance(config.runtime, SimulationRuntimeConfig):
             run_simulation(
                 server_app, client_app, config.clients.total, config.runtime, environment
             )
+        else:
+            run_local(server_app, client_app, config.clients.total)
+
+
+def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
+    """The ServerApp beside a SuperLink, which composes the same overrides."""
+    from runtime.deployment import run_deployment
+    from runtime.processes import run_processes
+
+    overrides = (folder / "overrides.txt").read_text().splitlines()
+    play = run_processes if config.runtime.name == "processes" else run_deployment
+    play(config, overrides, folder, progress)
 
 
 def _hydra_main() -> None:
@@ -86,7 +120,9 @@ def one_sentence() -> Iterator[None]:
     from privacy.calibration import ImpossibleBudgetError
     from privacy.costs import UnsupportedReleaseError
     from privacy.encoding_plan import RingTooSmallError
+    from runtime.flower import FlowerError
     from runtime.simulation import ClusterError
+    from runtime.submission import RunFailed
     from secagg import SettingsError
     from server.checkpoint import CheckpointError
     from strategies.cohort import TooFewClients
@@ -102,15 +138,16 @@ def one_sentence() -> Iterator[None]:
         UnsupportedReleaseError,
         CheckpointError,
         ClusterError,
+        FlowerError,
+        RunFailed,
         SettingsError,
         TooFewClients,
     ) as error:
         print(f"fedsketch: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print(
-            "fedsketch: interrupted; go on with `fedsketch resume=<its folder>`.", file=sys.stderr
-        )
+    except KeyboardInterrupt as interrupt:
+        how = str(interrupt) or "go on with `fedsketch resume=<its folder>`."
+        print(f"fedsketch: interrupted; {how}", file=sys.stderr)
         sys.exit(130)
 
 
@@ -127,19 +164,3 @@ def claim(folder: Path, overrides: Sequence[str]) -> None:
         raise ConfigError(
             f"The output folder {folder} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
         ) from error
-
-
-def _log_into(folder: Path) -> None:
-    """From here on everything logged goes into the folder's run.log, not over the progress bar."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / "run.log")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
-        root.removeHandler(old)
-        old.close()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    flower = logging.getLogger("flwr")
-    flower.handlers.clear()
-    flower.propagate = True

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from conf import Config
+from conf.schema import Against
 from server.readable import duration, percent, size
 
 
@@ -93,5 +94,6 @@ def accuracy(share: float | None) -> str:
 
 
 def epsilons(spent: dict[str, float | None]) -> str:
-    """`model/server`, the two adversaries."""
-    return "/".join("∞" if value is None else f"{value:.2f}" for value in spent.values())
+    """`model/server`, the two adversaries; who else is accounted for has a line in the table at the end."""
+    shown = [value for name, value in spent.items() if name in list(Against)]
+    return "/".join("∞" if value is None else f"{value:.2f}" for value in shown)

@@ -33,6 +33,8 @@ from secagg.report import RoundReport
 log = getLogger(__name__)
 _REASON_LENGTH = 300
 _PULL_AT_ONCE = 32
+_SLOWEST_POLL = 0.5  # seconds
+_LEAST_PATIENCE = 10.0  # seconds: nodes look for messages every few
 
 
 class SecAggGrid(Grid):
@@ -157,7 +159,8 @@ class SecAggGrid(Grid):
                 kind = "query." + ACTION.format(asked.name.lower())
             content[RECORD] = record
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
-        for message, reply in self._exchange(outgoing, limit):
+        enough = min(len(requests), coordinator.settings.n - coordinator.settings.drops)
+        for message, reply in self._exchange(outgoing, limit, enough):
             node = message.metadata.dst_node_id
             if node in requests:
                 report.bytes_up += _feed(coordinator, node, reply, "body", "refusal")
@@ -182,13 +185,15 @@ class SecAggGrid(Grid):
             self._ahead = None
 
     def _exchange(
-        self, messages: list[Message], timeout: float | None
+        self, messages: list[Message], timeout: float | None, enough: int | None = None
     ) -> Iterator[tuple[Message, Message]]:
-        """Push messages and yield each with its reply as it comes, until the time is up.
+        """Push messages and yield each with its reply as it comes, until the time is up; and once
+        `enough` have come, not much longer.
 
         Replies are matched by the message they answer: one that the SuperLink writes for a lost
         node does not carry the node's id.
         """
+        began = time.monotonic()
         waiting: dict[str, Message] = {}
         identifiers: list[Any] = list(self._grid.push_messages(messages))
         for place, message in enumerate(messages):
@@ -197,7 +202,7 @@ class SecAggGrid(Grid):
                 identifier = identifiers[place]  # None where the push failed
             if identifier:
                 waiting[str(identifier)] = message
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else began + timeout
         while waiting:
             open_ids, came = list(waiting), False
             # In small lots, so that only a few vectors are in memory at a time.
@@ -206,11 +211,19 @@ class SecAggGrid(Grid):
                     answered = waiting.pop(reply.metadata.reply_to_message_id, None)
                     if answered is not None:
                         came = True
+                        if enough is not None and not reply.has_error():
+                            enough -= 1
                         yield answered, reply
+            if enough is not None and enough <= 0:
+                took = time.monotonic() - began
+                last = began + took + max(_LEAST_PATIENCE, self._plan.patience * took)
+                deadline, enough = last if deadline is None else min(deadline, last), None
             if deadline is not None and time.monotonic() >= deadline:
                 return
             if waiting and not came:
-                time.sleep(self._plan.poll_interval)
+                # Who has waited long can wait a little longer: every look costs the SuperLink CPU.
+                waited = time.monotonic() - began
+                time.sleep(max(self._plan.poll_interval, min(_SLOWEST_POLL, waited / 10)))
 
     def _reply(
         self, coordinator: Coordinator, number: int, content: RecordDict, train: dict[int, Message]

@@ -21,7 +21,8 @@ class SecAggPlan:
     `consistency` a round takes 4 trips instead of 5 and is private against a semi-honest server
     only. With `merged` the keys and shares of the next round ride on the last messages of this
     one (3 trips), if the next round has the same cohort or the one told to `SecAggGrid.expect`.
-    `stage_timeout` bounds the stages around training, `train_timeout` training itself.
+    `stage_timeout` bounds the stages around training, `train_timeout` training itself; and once as
+    many have answered as a sum needs, the others get `patience` times as long again, at least 10 s.
     """
 
     drops: int | float = 0.1
@@ -31,6 +32,7 @@ class SecAggPlan:
     merged: bool = False
     stage_timeout: float = 120.0
     train_timeout: float = 3600.0
+    patience: float = 3.0
     poll_interval: float = 0.05
 
     def __post_init__(self) -> None:
@@ -41,6 +43,8 @@ class SecAggPlan:
             raise SettingsError("A round has at least one group.")
         if min(self.stage_timeout, self.train_timeout, self.poll_interval) <= 0:
             raise SettingsError("Timeouts and the poll interval are positive.")
+        if self.patience < 0:
+            raise SettingsError("The patience with late nodes is not negative.")
 
     def sizes(self, n: int) -> Sizes:
         """The numbers of a round with n clients."""

@@ -29,4 +29,5 @@ def secagg_plan(config: Config) -> SecAggPlan:
         merged=config.secagg.merged,
         stage_timeout=config.secagg.stage_timeout,
         train_timeout=config.clients.timeout,
+        patience=config.secagg.patience,
     )

@@ -1,14 +1,20 @@
 """The ServerApp: the same run in every runtime, given a Grid."""
 
+import os
 import shlex
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from conf import compose
-from server.progress import LogProgress
+from conf import ConfigError, compose
+from server.polling import PollingGrid
+from server.progress import StreamProgress
 from server.rounds import Rounds
+from server.run_folder import RunFolder
+
+# Where a ServerApp that was started by a SuperLink writes its runs' folders; set by the operator of the SuperLink.
+RUNS_VARIABLE = "FEDSKETCH_RUNS"
 
 
 def serve(rounds: Rounds) -> ServerApp:
@@ -27,6 +33,22 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Under `flwr run`: the configuration is composed here, from the run config's `overrides`."""
-    config = compose(shlex.split(str(context.run_config["overrides"])))
-    Rounds(config, Path("outputs") / f"run-{context.run_id}", LogProgress()).play(grid)
+    """Under `flwr run`: the configuration is composed here, from the run config's `overrides`. A `folder` that holds a run of the same
+    configuration is gone on with."""
+    asked = context.run_config
+    overrides = shlex.split(str(asked["overrides"]))
+    path = run_path(str(asked["folder"]) or f"run-{context.run_id}")
+    folder = RunFolder(path)
+    folder.note_overrides(overrides)
+    folder.log_here()
+    progress = StreamProgress(send_files=bool(asked["send"]))
+    Rounds(compose(overrides), path, progress).play(PollingGrid(grid))
+
+
+def run_path(name: str) -> Path:
+    """The folder of a run by its name; a submitter chooses the name, and nothing but the name."""
+    if Path(name).name != name or name == "..":
+        raise ConfigError(
+            f"{name!r} is not the name of a run's folder: leave out slashes and dots."
+        )
+    return Path(os.environ.get(RUNS_VARIABLE, "outputs")).absolute() / name

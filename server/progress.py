@@ -1,24 +1,85 @@
-"""Progress as log lines, for a ServerApp that runs where nobody watches."""
+"""Progress through a log: what a ServerApp prints where nobody watches, and how a submitter far away reads it back.
 
-import logging
+Every event is one line: a mark, then a JSON object. The SuperLink hands a run's log to whoever may submit runs, so nothing stands in
+it that the run folder does not hold; the files of a finished run may follow as lines of the same kind.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from conf import Config
 
-log = logging.getLogger(__name__)
+_MARK = "fedsketch> "
+_PART = 128 * 1024  # bytes of a file in one line, before base64
+LARGEST_FILE = (
+    32 * 1024 * 1024
+)  # what is larger stays on the server: logs are kept in the SuperLink's database
+_STAYS = ("checkpoints", "processes")  # folders that are of use only where the run is
 
 
-class LogProgress:
-    """An `Observer` that writes one line per event."""
+@dataclass(frozen=True)
+class Part:
+    """A piece of a file: `data` is compressed and in base64; the last piece says so."""
+
+    name: str
+    data: str
+    last: bool
+
+    def content(self) -> bytes:
+        return zlib.decompress(base64.b64decode(self.data))
+
+
+class StreamProgress:
+    """An `Observer` that prints one line per event, and in the end, if asked to, the files of the run."""
+
+    def __init__(self, *, send_files: bool) -> None:
+        self._send_files = send_files
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
-        log.info(
-            "Rounds %d to %d of %s. %s", done + 1, config.rounds, config.strategy.name, guarantee
-        )
+        _say("began", {"done": done, "guarantee": guarantee})
 
     def played(self, row: dict[str, Any]) -> None:
-        log.info("Round %(round)d: accuracy %(accuracy)s, epsilon %(epsilon)s", row)
+        _say("played", {"row": row})
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
-        log.info("Done: accuracy %s. Report: %s", summary["accuracy"], report)
+        if self._send_files:
+            for part in _parts(report.parent):
+                _say("file", asdict(part))
+        _say("ended", {"summary": summary, "report": str(report)})
+
+
+def read_event(line: str) -> tuple[str, dict[str, Any]] | None:
+    """The kind and the facts of an event; None for any other line of the log."""
+    if not line.startswith(_MARK):
+        return None
+    try:
+        event = json.loads(line.removeprefix(_MARK))
+        return str(event.pop("event")), event
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # cut off by a kill
+
+
+def _say(kind: str, facts: dict[str, Any]) -> None:
+    # In one write: other threads print too.
+    print(f"{_MARK}{json.dumps({'event': kind, **facts})}\n", end="", flush=True)
+
+
+def _parts(folder: Path) -> Iterator[Part]:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if not path.is_file() or name.parts[0] in _STAYS or path.stat().st_size > LARGEST_FILE:
+            continue
+        with path.open("rb") as file:
+            piece = file.read(_PART)
+            while True:
+                following = file.read(_PART)
+                data = base64.b64encode(zlib.compress(piece)).decode()
+                yield Part(name.as_posix(), data, last=not following)
+                if not following:
+                    break
+                piece = following

@@ -1,8 +1,10 @@
 """The folder that a run leaves behind: configuration, metrics, checkpoints, model, summary, report."""
 
 import json
+import logging
 import os
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,26 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self._attempts = path / "attempts.jsonl"
+
+    def note_overrides(self, overrides: Sequence[str]) -> None:
+        """Keep what the run was started with, for `resume`; a run that is gone on with keeps its first note."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / "overrides.txt"
+        if not file.exists():
+            file.write_text("".join(f"{override}\n" for override in overrides))
+
+    def log_here(self) -> None:
+        """From here on everything logged goes into run.log too; and no longer into that of another run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(self.path / "run.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root = logging.getLogger()
+        for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
+            root.removeHandler(old)
+            old.close()
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # or every look for replies is a line
 
     def begin(self, config: Config) -> None:
         """Make the folder this run's; one that holds a run of another configuration is left as it is."""

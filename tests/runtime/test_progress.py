@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from conf import compose
-from runtime.progress import ConsoleProgress
+from runtime.progress import ConsoleProgress, epsilons
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 CONFIG = compose(["rounds=20", "secagg=none"])
@@ -66,6 +66,11 @@ def test_ends_with_a_table_and_the_path_of_the_report(terminal: bool) -> None:
     for piece in ("91.2 %", "3.46 at delta 1e-05", "no guarantee", "2,410", "1.23 MB"):
         assert piece in shown
     assert shown.rstrip().endswith("somewhere/report.html")
+
+
+def test_the_bar_shows_model_and_server_only() -> None:
+    spent = {"model": 3.456, "server": None, "eavesdropper (r_secret)": 0.1}
+    assert epsilons(spent) == "3.46/∞"
 
 
 def test_an_unevaluated_round_keeps_the_last_accuracy() -> None:

@@ -186,6 +186,42 @@ def test_a_silent_node_is_a_dropout_after_the_timeout(in_process_grid: Open) -> 
     assert grid.report.dropouts == {NODES[1]: "advertise: no answer in time"}
 
 
+@pytest.mark.parametrize(("patience", "least", "longest"), [(0.0, 0.3, 10.0), (50.0, 30.0, 60.0)])
+def test_late_nodes_are_not_waited_for_once_enough_have_answered(
+    in_process_grid: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    patience: float,
+    least: float,
+    longest: float,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("secagg.grid.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("secagg.grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1))
+    monkeypatch.setattr("secagg.grid._LEAST_PATIENCE", least)
+    inner = in_process_grid(make_app(), NODES)
+    inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
+    plan = SecAggPlan(drops=1, stage_timeout=60.0, patience=patience)
+    grid = SecAggGrid(inner, plan, CODEC)
+    list(grid.send_and_receive(train_messages(NODES)))
+    assert grid.report is not None
+    assert grid.report.dropouts == {NODES[1]: "advertise: no answer in time"}
+    assert least <= now[0] <= longest
+
+
+def test_nodes_are_waited_for_as_long_as_a_sum_needs_them(
+    in_process_grid: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("secagg.grid.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("secagg.grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1))
+    inner = in_process_grid(make_app(), NODES)
+    inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
+    grid = SecAggGrid(inner, SecAggPlan(drops=0, stage_timeout=60.0, patience=0.0), CODEC)
+    with pytest.raises(Aborted):
+        list(grid.send_and_receive(train_messages(NODES)))
+    assert now[0] >= 60.0
+
+
 def test_too_many_failures_abort_with_names(in_process_grid: Open) -> None:
     inner = in_process_grid(make_app(), NODES)
     inner.failing = lambda m: (

@@ -1,10 +1,10 @@
 """Nodes that die or hang in the middle of rounds, on a real SuperLink: the run goes on, and every ledger knows what left its device."""
 
 import itertools
+import json
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ from client.book import Book
 from client.guard import DeviceGuard
 from conf import Config, compose
 from runtime.certificates import make_all, make_node
-from runtime.children import descendants
+from runtime.children import Children, descendants
+from runtime.deployment import run_deployment
 from runtime.flower import COMMANDS, FlowerError, environment
 from runtime.processes import Network
 from runtime.submission import RunFailed, follow, submit
@@ -38,6 +39,7 @@ SETTINGS = [
     "model=logistic",
     "device=cpu",
     "rounds=1",
+    "strategy=dp_fedavg",
     "strategy.local.steps=1",
     f"clients.total={NODES}",
     f"clients.per_round={NODES}",
@@ -314,6 +316,31 @@ def test_a_run_whose_superlink_was_restarted_goes_on_when_it_is_submitted_again(
 
 
 @pytest.mark.slow
+def test_a_submitted_run_comes_back_with_its_folder(trio: Network, tmp_path: Path) -> None:
+    settings = [
+        *(one for one in TRIO if not one.startswith("runtime=")),
+        "runtime=deployment",
+        f"runtime.superlink={trio.connection.shown}",
+        f"runtime.root_certificates={trio.private / 'ca.crt'}",
+    ]
+    heard = Recorder()
+    run_deployment(compose(settings), settings, tmp_path, heard)
+    assert heard.summary is not None
+    note = json.loads((tmp_path / "submitted.json").read_text())
+    there = trio.folder.parent / note["folder"]
+    for name in (
+        "config.yaml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "report.html",
+        "summary.json",
+    ):
+        assert (tmp_path / name).read_bytes() == (there / name).read_bytes()
+    assert (there / "checkpoints").exists()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.slow
 def test_a_device_whose_policy_refuses_is_a_dropout_that_spends_nothing(trio: Network) -> None:
     policy = trio.private / "nodes" / "2" / "device" / "policy.toml"
     allowed, before = policy.read_text(), _charged(trio)
@@ -331,22 +358,20 @@ def test_a_device_whose_policy_refuses_is_a_dropout_that_spends_nothing(trio: Ne
 def test_a_node_whose_key_is_not_registered_is_turned_away(trio: Network, tmp_path: Path) -> None:
     make_node(tmp_path / "stranger", trio.private / "ca.crt", None)
     known = trio.connection.nodes()
-    stranger = subprocess.run(
-        [
-            COMMANDS / "flower-supernode",
-            *("--superlink", trio.connection.shown),
-            *("--root-certificates", trio.private / "ca.crt"),
-            *("--auth-supernode-private-key", tmp_path / "stranger" / "auth.key"),
-            *("--port", "19555"),
-        ],
-        env=environment(tmp_path / "home"),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert stranger.returncode == 1
-    assert "Exit Code: 305" in stranger.stdout + stranger.stderr
+    command = [
+        COMMANDS / "flower-supernode",
+        *("--superlink", trio.connection.shown),
+        *("--root-certificates", trio.private / "ca.crt"),
+        *("--auth-supernode-private-key", tmp_path / "stranger" / "auth.key"),
+        *("--port", "19555"),
+    ]
+    with Children(tmp_path) as children:
+        children.start("stranger", command, environment(tmp_path / "home"))
+        deadline = time.monotonic() + PATIENCE
+        while not children.ended("stranger"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert "Exit Code: 305" in (tmp_path / "stranger.log").read_text()
     assert trio.connection.nodes() == known
 
 
@@ -355,10 +380,8 @@ def test_an_expired_certificate_is_named_and_a_new_one_brings_all_back(trio: Net
     trio.stop_superlink()
     (trio.private / "server" / "server.crt").unlink()
     make_all(trio.private, life=timedelta(days=-1))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runtime.processes._START_TIMEOUT", 15.0)
-        with pytest.raises(FlowerError, match="certificate has expired"):
-            trio.start_superlink()
+    with pytest.raises(FlowerError, match="certificate has expired"):
+        trio.start_superlink()
     with pytest.raises(FlowerError, match="certificate has expired"):
         trio.connection.nodes()
     trio.stop_superlink()

@@ -1,0 +1,133 @@
+"""Programs that end with us, whatever happens: normally, by an exception, by Ctrl-C, or by kill -9.
+
+Flower's programs start others, some in sessions of their own, so ending a program means ending everything that descends from it. A small
+watcher process does the same when this process vanishes without a word: it waits at a pipe that closes with us.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+_GRACE = 6.0  # seconds: Flower's programs force their own exit after 5
+
+
+class Children:
+    """Programs by name, each with a log file; all end with the `with` block."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Children":
+        self._watcher = subprocess.Popen(
+            [sys.executable, "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop(*self._processes)
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()  # with an empty last line: nothing is left to end
+        self._watcher.wait()
+
+    def start(
+        self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]
+    ) -> None:
+        with (self._logs / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._tell_watcher()
+
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
+    def ended(self, name: str) -> bool:
+        return self._processes[name].poll() is not None
+
+    def last_words(self, name: str) -> str:
+        """The end of a program's log, in one line."""
+        text = (self._logs / f"{name}.log").read_text(errors="replace")
+        return " ".join(text.split())[-300:]
+
+    def stop(self, *names: str) -> None:
+        """End these programs and all that they started; returns when none of it is left."""
+        end_all(self._processes[name].pid for name in names)
+        for name in names:
+            self._processes.pop(name).wait()
+        self._tell_watcher()
+
+    def _tell_watcher(self) -> None:
+        assert self._watcher.stdin is not None
+        print(*(one.pid for one in self._processes.values()), file=self._watcher.stdin, flush=True)
+
+
+def descendants(roots: Iterable[int]) -> set[int]:
+    """These processes and all that descend from them, as far as they run now."""
+    parents = _running()
+    found = {pid for pid in roots if pid in parents}
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= new
+    return found
+
+
+def end_all(roots: Iterable[int]) -> None:
+    """End these processes and all that descend from them; those that do not go by themselves are killed."""
+    doomed = descendants(roots)
+    # One that was stopped hears of its end only when it goes on.
+    _signal(doomed, signal.SIGTERM)
+    _signal(doomed, signal.SIGCONT)
+    deadline = time.monotonic() + _GRACE
+    while doomed and time.monotonic() < deadline:
+        time.sleep(0.1)
+        doomed &= _running().keys()
+    _signal(doomed, signal.SIGKILL)
+
+
+def _running() -> dict[int, int]:
+    """Parents by process. Those that have ended and wait to be noticed (Z) do not count: in a container nobody may ever notice."""
+    table = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split() for line in table.splitlines()]
+    return {int(pid): int(parent) for pid, parent, state in rows if not state.startswith("Z")}
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _watch() -> None:
+    """Wait until the pipe closes, then end what its last line names."""
+    roots: list[int] = []
+    for line in sys.stdin:
+        roots = [int(pid) for pid in line.split()]
+    if roots:
+        end_all(roots)
+
+
+if __name__ == "__main__":
+    _watch()

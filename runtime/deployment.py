@@ -1,0 +1,59 @@
+"""Runs on devices: submitted to a SuperLink that is there already, followed, and brought back into the user's folder."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from conf import Config, ConfigError
+from conf.schema import DeploymentRuntimeConfig
+from runtime.flower import Connection, connected
+from runtime.submission import Submission, follow, submit
+from server.rounds import Observer
+
+
+class Interrupted(KeyboardInterrupt):
+    """The submitter was interrupted; the run was not, and the message says how to find or stop it."""
+
+
+def run_deployment(
+    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
+) -> None:
+    """Submit the run, or find again the one that `folder` remembers; returns when it completed and its files are here."""
+    with _connection(config) as connection:
+        known = Submission.of(folder)
+        if known is None or _failed(connection, known):
+            name = None if known is None else known.folder
+            known = submit(connection, overrides, name, send=True)
+            known.keep(folder)
+        try:
+            follow(connection, known.run, config, folder, observer)
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                f"run {known.run} goes on at {connection.shown}; follow it with `fedsketch resume={folder}`, "
+                f"stop it with `fedsketch stop={folder}`."
+            ) from error
+
+
+def stop_deployment(config: Config, folder: Path) -> int:
+    """Stop the run that `folder` remembers; returns its id."""
+    known = Submission.of(folder)
+    if known is None:
+        raise ConfigError(f"{folder} is not the folder of a run that was submitted.")
+    with _connection(config) as connection:
+        connection.stop(known.run)
+    return known.run
+
+
+@contextmanager
+def _connection(config: Config) -> Iterator[Connection]:
+    runtime = config.runtime
+    if not isinstance(runtime, DeploymentRuntimeConfig) or runtime.superlink is None:
+        raise ConfigError("This run was not started with runtime=deployment.")
+    certificates = runtime.root_certificates
+    with connected(runtime.superlink, Path(certificates) if certificates else None) as connection:
+        yield connection
+
+
+def _failed(connection: Connection, known: Submission) -> bool:
+    status, _ = connection.status(known.run)
+    return status.startswith("finished") and status != "finished:completed"

@@ -1,0 +1,185 @@
+"""A deployment without containers: a SuperLink and one SuperNode per client as processes of this machine.
+
+Everything is as on real devices: TLS, a registered key per node, a roster, a policy and a ledger per device; only the devices'
+policy is made here, to fit the run, and the nodes split one data set by their `partition-id`. A run with
+`privacy.randomness=seeded` simulates its devices instead, because a device refuses noise that is no secret.
+"""
+
+import math
+import os
+import socket
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from client.guard import DEVICE_VARIABLE, SIMULATION_VARIABLE
+from client.policy import Policy
+from conf import Config
+from conf.schema import NoSecAggConfig, Randomness
+from runtime.certificates import (
+    AUTH_KEY,
+    CA_CERTIFICATE,
+    DEVICE,
+    NODES,
+    SERVER,
+    SERVER_CERTIFICATE,
+    SERVER_KEY,
+    make_all,
+)
+from runtime.children import Children
+from runtime.flower import (
+    COMMANDS,
+    REFUSED,
+    Connection,
+    FlowerError,
+    connected,
+    environment,
+    unreachable,
+)
+from runtime.registration import register_all
+from runtime.submission import follow, submit
+from server.app import RUNS_VARIABLE
+from server.rounds import Observer
+
+PRIVATE = "processes"  # below the run's folder: keys, state, logs; mode 700
+_SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"  # client.release's, which imports torch
+_SUPERLINK = "superlink"
+_STATE = "state.db"
+_START_TIMEOUT = 120.0
+
+
+def run_processes(
+    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
+) -> None:
+    """Play the run in `folder` with all its processes, and end them."""
+    with Network(config, folder).running() as network:
+        run = submit(network.connection, overrides, folder.name, send=False).run
+        follow(network.connection, run, config, folder, observer)
+
+
+class Network:
+    """The processes of one run. Those of a resumed run have the same keys and ledgers; to their SuperLink they are new."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config = config
+        self.folder = folder.absolute()
+        self.private = self.folder / PRIVATE
+        self.connection: Connection
+        self._children: Children
+        self._port = 0
+
+    @contextmanager
+    def running(self, late: Collection[int] = ()) -> Iterator["Network"]:
+        """All nodes registered and all processes up, but for those of `late` clients; when it ends, none is left."""
+        nodes = self.config.clients.total
+        self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
+        policy = self.private / "policy.toml"
+        policy.write_text(fitting_policy(self.config).to_toml())
+        make_all(self.private, nodes=nodes, policy=policy)
+        for state in self.private.glob(f"{_STATE}*"):
+            state.unlink()  # or a SuperLink would start the interrupted run once more, beside the resumed one
+        self._port = _free_port()
+        with (
+            Children(self.private) as self._children,
+            connected(self._address, self.private / CA_CERTIFICATE) as self.connection,
+        ):
+            self.start_superlink()
+            register_all(self.private, self.connection)
+            for client in range(nodes):
+                if client not in late:
+                    self.start_node(client)
+            yield self
+
+    def start_superlink(self) -> None:
+        """Start it, and wait until it answers."""
+        certificates = self.private / SERVER
+        command: list[str | Path] = [
+            COMMANDS / "flower-superlink",
+            *("--ssl-ca-certfile", certificates / CA_CERTIFICATE),
+            *("--ssl-certfile", certificates / SERVER_CERTIFICATE),
+            *("--ssl-keyfile", certificates / SERVER_KEY),
+            "--enable-supernode-auth",
+            *("--host", "127.0.0.1"),
+            *("--port", str(self._port)),
+            *("--database", self.private / _STATE),
+            "--disable-runtime-dependency-installation",
+        ]
+        variables = {**self._environment(_SUPERLINK), RUNS_VARIABLE: str(self.folder.parent)}
+        self._children.start(_SUPERLINK, command, variables)
+        deadline = time.monotonic() + _START_TIMEOUT
+        while problem := unreachable(self._address, self.private / CA_CERTIFICATE):
+            hopeless = REFUSED in problem or self._children.ended(_SUPERLINK)
+            if hopeless or time.monotonic() > deadline:
+                raise FlowerError(
+                    f"The SuperLink did not start ({problem}); the end of its log: {self._children.last_words(_SUPERLINK)}"
+                )
+            time.sleep(0.1)
+
+    def start_node(self, client: int) -> None:
+        """Start the SuperNode that holds a client's data."""
+        name, place = f"node-{client}", self.private / NODES / str(client)
+        parts = f"partition-id={client} num-partitions={self.config.clients.total}"
+        command: list[str | Path] = [
+            COMMANDS / "flower-supernode",
+            *("--superlink", self._address),
+            *("--root-certificates", place / CA_CERTIFICATE),
+            *("--auth-supernode-private-key", place / AUTH_KEY),
+            *("--host", "127.0.0.1"),
+            *("--port", str(_free_port())),
+            *("--node-config", parts),
+        ]
+        variables = {**self._environment(name), **polling(self.config.clients.total)}
+        if self.config.privacy.randomness is Randomness.seeded:
+            variables[SIMULATION_VARIABLE] = "1"
+            variables[_SEED_VARIABLE] = str(self.config.seed)
+        else:
+            variables[DEVICE_VARIABLE] = str(place / DEVICE)
+        self._children.start(name, command, variables)
+
+    @property
+    def _address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def stop_superlink(self) -> None:
+        self._children.stop(_SUPERLINK)
+
+    def pid(self, client: int | None) -> int:
+        """The process of a client's node; of the SuperLink for None."""
+        return self._children.pid(_SUPERLINK if client is None else f"node-{client}")
+
+    def _environment(self, name: str) -> dict[str, str]:
+        variables = environment(self.private / "homes" / name)
+        for secret in (SIMULATION_VARIABLE, _SEED_VARIABLE, DEVICE_VARIABLE):
+            variables.pop(secret, None)  # what holds for this process need not hold for a device
+        share = max(1, (os.cpu_count() or 1) // self.config.clients.total)
+        variables.setdefault("OMP_NUM_THREADS", str(share))
+        return variables
+
+
+def polling(nodes: int) -> dict[str, str]:
+    """How often a node looks for work: Flower's own setting, 1 s by default. A look costs about 10 ms of CPU: many look less often."""
+    return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(max(0.2, 0.05 * nodes))}
+
+
+def fitting_policy(config: Config) -> Policy:
+    """What the owners of these devices would have to agree to. They set no budget: the devices live as long as the run, which has one."""
+    masked = not isinstance(config.secagg, NoSecAggConfig)
+    default = Policy()
+    return Policy(
+        smallest_cohort=2,
+        largest_drops=max(default.largest_drops, config.clients.tolerated_dropouts),
+        assumed_colluders=min(default.assumed_colluders, config.secagg.colluders),
+        largest_clip=max(default.largest_clip, config.privacy.clip or 0.0),
+        smallest_noise=0.0,
+        unit=config.privacy.unit.value,
+        epsilon=math.inf,
+        allow_semi_honest=config.secagg.name == "semi_honest",
+        allow_unmasked=not masked,
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

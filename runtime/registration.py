@@ -1,0 +1,106 @@
+"""`fedsketch-register`: makes nodes known to a running SuperLink and to each other.
+
+The SuperLink gives each node its id, bound to the node's ECDSA key. The roster then says which Ed25519 key stands for which id, and
+every device folder that is here gets a copy. Devices elsewhere take the roster from whoever ran this command, and must trust them
+for it: who writes the roster decides whose masks a device believes in.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NoReturn
+
+from client.enroll import enrol
+from runtime.certificates import AUTH_PUBLIC, CA_CERTIFICATE, DEVICE, IDENTITY_PUBLIC, NODES
+from runtime.flower import Connection, FlowerError, connected
+from secagg import Roster, SecAggError
+
+NODE_ID = "node-id"
+ROSTER = "roster.json"
+
+
+class RegistrationError(ValueError):
+    """A node cannot be registered; the message says which and what to do."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script: 0, or 1 with one sentence on stderr."""
+    try:
+        asked = _parser().parse_args(arguments)
+        with connected(asked.superlink, asked.folder / CA_CERTIFICATE) as connection:
+            for name, node in register_all(asked.folder, connection).items():
+                print(f"Node {name} is {node}.")
+        print(f"All are in {asked.folder / ROSTER}: give it to every device that is not here.")
+    except (RegistrationError, FlowerError, SecAggError) as error:
+        print(f"fedsketch-register: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"fedsketch-register: {error.filename}: {error.strerror}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RegistrationError(f"{message}; see fedsketch-register --help.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fedsketch-register",
+        description="Register the nodes of a folder that fedsketch-certs made, and write the roster.",
+    )
+    parser.add_argument("folder", type=Path, help="the folder")
+    parser.add_argument(
+        "--superlink",
+        default="127.0.0.1:8000",
+        metavar="WHERE",
+        help="host:port, or a connection of your Flower configuration (127.0.0.1:8000)",
+    )
+    return parser
+
+
+def register_all(folder: Path, connection: Connection) -> dict[str, int]:
+    """Register what is new and write all rosters; returns node ids by the names of the nodes' folders."""
+    places = sorted((folder / NODES).iterdir(), key=_natural) if (folder / NODES).exists() else []
+    if not places:
+        raise RegistrationError(f"{folder} has no nodes: make some with fedsketch-certs --nodes N.")
+    known = connection.nodes()
+    with ThreadPoolExecutor(2) as two:  # each is a process of its own for seconds
+        ids = list(two.map(lambda place: _register(place, connection, known), places))
+    keys = {
+        node: bytes.fromhex((place / IDENTITY_PUBLIC).read_text())
+        for place, node in zip(places, ids, strict=True)
+    }
+    roster = folder / ROSTER
+    others = Roster.load(roster).keys if roster.exists() else {}
+    mine = set(keys.values())
+    kept = {node: key for node, key in others.items() if node in known and key not in mine}
+    Roster({**kept, **keys}).save(roster)
+    for place in places:
+        if (place / DEVICE).exists():
+            enrol(place / DEVICE, roster=roster)
+    return {place.name: node for place, node in zip(places, ids, strict=True)}
+
+
+def _register(place: Path, connection: Connection, known: set[int]) -> int:
+    note = place / NODE_ID
+    if note.exists() and int(note.read_text()) in known:
+        return int(note.read_text())
+    node = connection.register(place / AUTH_PUBLIC)
+    if node is None:
+        raise RegistrationError(
+            f"The SuperLink knows the key of {place} under an id that {note} should hold: unregister that node, or give this one a new key."
+        )
+    note.write_text(f"{node}\n")
+    return node
+
+
+def _natural(path: Path) -> tuple[int, str]:
+    return (int(path.name) if path.name.isdigit() else sys.maxsize, path.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""A run that plays elsewhere: submitted to a SuperLink, followed through its log, its files brought back.
+
+The submitter's folder remembers the run in `submitted.json`, so that a submitter that was interrupted finds it again: a run that
+still plays is followed, one that failed goes on from its last checkpoint on the server under a new id.
+"""
+
+import json
+import secrets
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from conf import Config, ConfigError
+from runtime.flower import Connection, FlowerError
+from server.progress import Part, read_event
+from server.rounds import Observer
+
+APP = Path(__file__).parent.parent  # the project: Flower packs the app from it
+_NOTE = "submitted.json"
+_ARRIVING = ".arriving"
+_COMPLETED = "finished:completed"
+_LOOK_AGAIN = 1.0
+_PATIENCE = 60.0  # seconds for which a SuperLink that does not answer may be restarting
+
+
+class RunFailed(RuntimeError):
+    """The run ended otherwise than by completing; the message is its reason."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run at a SuperLink: its id there and the name of its folder on the server."""
+
+    run: int
+    folder: str
+
+    @classmethod
+    def of(cls, folder: Path) -> "Submission | None":
+        """What a submitter's folder remembers."""
+        try:
+            return cls(**json.loads((folder / _NOTE).read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{folder / _NOTE} is damaged: start a new run.") from error
+
+    def keep(self, folder: Path) -> None:
+        (folder / _NOTE).write_text(json.dumps(asdict(self)) + "\n")
+
+
+def submit(
+    connection: Connection, overrides: Sequence[str], name: str | None, *, send: bool
+) -> Submission:
+    """Start a run with these overrides; `name` is that of a folder on the server to go on in, if there is one."""
+    if not (APP / "pyproject.toml").exists():
+        raise ConfigError(
+            "The app bundle is made from the project's checkout: install it with `pip install -e .` from there, and submit again."
+        )
+    name = name or f"run-{secrets.token_hex(8)}"
+    run = connection.submit(APP, overrides=shlex.join(overrides), folder=name, send=send)
+    return Submission(run, name)
+
+
+def follow(
+    connection: Connection, run: int, config: Config, folder: Path, observer: Observer
+) -> None:
+    """Tell the observer what the run tells, until it ends; raises `RunFailed` unless it completed."""
+    for draft in folder.rglob(f"*{_ARRIVING}"):
+        draft.unlink()  # of an earlier submitter
+    told = 0
+    alone_since: float | None = None
+    while True:
+        with connection.log(run) as lines:
+            seen = 0
+            for line in lines:
+                event = read_event(line)
+                if event is None:
+                    continue
+                seen += 1
+                if seen > told:  # a log is read from its beginning again after a break
+                    told = seen
+                    _tell(*event, config, folder, observer)
+        try:
+            status, details = connection.status(run)
+        except FlowerError:
+            alone_since = alone_since or time.monotonic()
+            if time.monotonic() - alone_since > _PATIENCE:
+                raise
+            time.sleep(_LOOK_AGAIN)
+            continue
+        alone_since = None
+        if status == _COMPLETED:
+            return
+        if status.startswith("finished"):
+            reason = details.removeprefix("ServerApp failed with exception: ") or status
+            raise RunFailed(f"Run {run} did not complete: {' '.join(reason.split())}")
+        time.sleep(_LOOK_AGAIN)
+
+
+def _tell(
+    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: Observer
+) -> None:
+    if kind == "began":
+        observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))
+    elif kind == "played":
+        observer.played(facts["row"])  # type: ignore[arg-type]
+    elif kind == "file":
+        _receive(Part(**facts), folder)  # type: ignore[arg-type]
+    elif kind == "ended":
+        observer.ended(facts["summary"], folder / "report.html")  # type: ignore[arg-type]
+
+
+def _receive(part: Part, folder: Path) -> None:
+    """Put a piece of a file where it belongs, and nowhere else: the log is the server's."""
+    target = folder / part.name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(
+            f"The server sent a file with the path {part.name!r}, outside of the run's folder."
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(target.name + _ARRIVING)
+    with draft.open("ab") as file:
+        file.write(part.content())
+    if part.last:
+        draft.replace(target)

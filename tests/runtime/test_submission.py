@@ -1,0 +1,215 @@
+"""Following a run that plays elsewhere: breaks in the log, failures, files, interrupts. A SuperLink in memory stands in."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf import Config, ConfigError, compose
+from runtime import deployment
+from runtime.flower import Connection, FlowerError
+from runtime.submission import RunFailed, Submission, follow, submit
+from server.progress import StreamProgress
+
+DEPLOYMENT = ["runtime=deployment", "runtime.superlink=campus"]
+
+
+@dataclass
+class SuperLink(Connection):
+    """Plays logs one after the other, as often as it is asked, and then says how the run is."""
+
+    logs: list[list[str]] = field(default_factory=list)
+    states: list[tuple[str, str] | Exception] = field(default_factory=list)
+    submitted: list[dict[str, Any]] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+    shown: str = "campus"
+
+    @contextmanager
+    def log(self, run: int) -> Iterator[Iterator[str]]:
+        yield iter(self.logs.pop(0))
+
+    def status(self, run: int) -> tuple[str, str]:
+        state = self.states.pop(0)
+        if isinstance(state, Exception):
+            raise state
+        return state
+
+    def submit(self, app: Path, **run_config: str | bool) -> int:
+        self.submitted.append(run_config)
+        return 100 + len(self.submitted)
+
+    def stop(self, run: int) -> None:
+        self.stopped.append(run)
+
+
+@dataclass
+class Recorder:
+    heard: list[str] = field(default_factory=list)
+
+    def began(self, config: Config, done: int, guarantee: str) -> None:
+        self.heard.append(f"began {done} {guarantee}")
+
+    def played(self, row: dict[str, Any]) -> None:
+        self.heard.append(f"played {row['round']}")
+
+    def ended(self, summary: dict[str, Any], report: Path) -> None:
+        self.heard.append(f"ended {report.name}")
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.submission._LOOK_AGAIN", 0.0)
+
+
+@pytest.fixture
+def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The log of a whole run with three small files."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"round": 1}\n')
+    (folder / "model.safetensors").write_bytes(bytes(range(256)) * 1000)
+    progress = StreamProgress(send_files=True)
+    capsys.readouterr()
+    progress.began(compose(), 0, "g")
+    print("WARNING something of Flower's")
+    progress.played({"round": 1})
+    progress.played({"round": 2})
+    progress.ended({"accuracy": 1.0}, folder / "report.html")
+    return capsys.readouterr().out.splitlines(keepends=True)
+
+
+WHOLE = ["began 0 g", "played 1", "played 2", "ended report.html"]
+
+
+def _follow(link: SuperLink, folder: Path) -> list[str]:
+    heard = Recorder()
+    follow(link, 7, compose(), folder, heard)
+    return heard.heard
+
+
+def test_a_run_is_told_and_its_files_arrive(tmp_path: Path, lines: list[str]) -> None:
+    link = SuperLink(logs=[lines], states=[("finished:completed", "")])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "model.safetensors.arriving").write_text("of an interrupted submitter")
+    assert _follow(link, tmp_path / "here") == WHOLE
+    for name in ("metrics.jsonl", "model.safetensors"):
+        here, there = tmp_path / "here" / name, tmp_path / "server" / name
+        assert here.read_bytes() == there.read_bytes()
+    assert not list((tmp_path / "here").glob("*.arriving"))
+
+
+@pytest.mark.parametrize("cut", range(0, 7))
+def test_nothing_is_told_twice_after_a_break(tmp_path: Path, lines: list[str], cut: int) -> None:
+    broken = [*lines[:cut], lines[cut][:10]]
+    link = SuperLink(
+        logs=[broken, [], lines],
+        states=[("running", ""), FlowerError("restarting"), ("finished:completed", "")],
+    )
+    assert _follow(link, tmp_path / "here") == WHOLE
+    model = (tmp_path / "here" / "model.safetensors").read_bytes()
+    assert model == (tmp_path / "server" / "model.safetensors").read_bytes()
+
+
+def test_a_superlink_that_stays_away_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.submission._PATIENCE", -1.0)
+    link = SuperLink(logs=[[]], states=[FlowerError("gone")])
+    with pytest.raises(FlowerError, match="gone"):
+        _follow(link, tmp_path)
+
+
+def test_a_run_that_failed_says_why(tmp_path: Path, lines: list[str]) -> None:
+    state = ("finished:failed", "ServerApp failed with exception: 2 of 3 clients\nanswered")
+    link = SuperLink(logs=[lines[:2]], states=[state])
+    with pytest.raises(RunFailed, match=r"^Run 7 did not complete: 2 of 3 clients answered$"):
+        _follow(link, tmp_path)
+
+
+def test_a_file_outside_of_the_folder_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    wicked = [line.replace("metrics.jsonl", "../escaped") for line in lines]
+    link = SuperLink(logs=[wicked], states=[("finished:completed", "")])
+    with pytest.raises(ConfigError, match="outside"):
+        _follow(link, tmp_path / "here")
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_each_run_has_a_folder_of_its_own_on_the_server() -> None:
+    link = SuperLink()
+    first = submit(link, ["a=1", "b=x y"], None, send=True)
+    second = submit(link, ["a=1"], None, send=True)
+    assert first.folder != second.folder
+    assert link.submitted[0] == {"overrides": "a=1 'b=x y'", "folder": first.folder, "send": True}
+
+
+class TestDeployment:
+    """`run_deployment` and `stop_deployment` on a SuperLink in memory."""
+
+    @pytest.fixture
+    def link(self, monkeypatch: pytest.MonkeyPatch) -> SuperLink:
+        link = SuperLink()
+
+        @contextmanager
+        def connected(superlink: str, root_certificates: Path | None) -> Iterator[SuperLink]:
+            assert superlink == "campus"
+            yield link
+
+        monkeypatch.setattr(deployment, "connected", connected)
+        return link
+
+    def _run(self, folder: Path, overrides: Sequence[str] = DEPLOYMENT) -> list[str]:
+        heard = Recorder()
+        deployment.run_deployment(compose(overrides), overrides, folder, heard)
+        return heard.heard
+
+    def test_a_new_run_is_submitted_followed_and_remembered(
+        self, link: SuperLink, tmp_path: Path, lines: list[str]
+    ) -> None:
+        link.logs, link.states = [lines], [("finished:completed", "")]
+        assert self._run(tmp_path) == WHOLE
+        assert link.submitted[0]["overrides"] == " ".join(DEPLOYMENT)
+        note = json.loads((tmp_path / "submitted.json").read_text())
+        assert note == {"run": 101, "folder": link.submitted[0]["folder"]}
+
+    def test_a_run_that_still_plays_is_found_again(
+        self, link: SuperLink, tmp_path: Path, lines: list[str]
+    ) -> None:
+        Submission(7, "run-a").keep(tmp_path)
+        link.logs, link.states = [lines], [("running", ""), ("finished:completed", "")]
+        assert self._run(tmp_path) == WHOLE
+        assert link.submitted == []
+
+    def test_a_run_that_failed_goes_on_in_its_folder_on_the_server(
+        self, link: SuperLink, tmp_path: Path, lines: list[str]
+    ) -> None:
+        Submission(7, "run-a").keep(tmp_path)
+        link.logs = [lines]
+        link.states = [("finished:failed", "killed"), ("finished:completed", "")]
+        assert self._run(tmp_path) == WHOLE
+        assert link.submitted[0]["folder"] == "run-a"
+        assert Submission.of(tmp_path) == Submission(101, "run-a")
+
+    def test_an_interrupt_says_that_the_run_goes_on_and_how_to_stop_it(
+        self, link: SuperLink, tmp_path: Path
+    ) -> None:
+        class Keys(list[str]):
+            def __iter__(self) -> Iterator[str]:
+                raise KeyboardInterrupt
+
+        link.logs = [Keys()]
+        with pytest.raises(KeyboardInterrupt, match="goes on at campus") as caught:
+            self._run(tmp_path)
+        assert f"resume={tmp_path}" in str(caught.value)
+        assert f"stop={tmp_path}" in str(caught.value)
+        assert deployment.stop_deployment(compose(DEPLOYMENT), tmp_path) == 101
+        assert link.stopped == [101]
+
+    def test_what_was_not_submitted_cannot_be_stopped(
+        self, link: SuperLink, tmp_path: Path
+    ) -> None:
+        with pytest.raises(ConfigError, match="not the folder of a run that was submitted"):
+            deployment.stop_deployment(compose(DEPLOYMENT), tmp_path)

@@ -1,0 +1,78 @@
+"""The ServerApp as a SuperLink starts it: configuration from the run config, a folder that can be resumed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from client.app import app as client_app
+from conf import ConfigError, compose
+from runtime.environment import simulated_devices
+from runtime.local import LocalGrid
+from runtime.resume import resumed_run
+from server.app import app, run_path
+from server.progress import read_event
+
+TINY = (
+    "data=synthetic data.examples=40 data.test_examples=20 data.shape=[1,2,3] data.classes=3 model=logistic device=cpu \
+rounds=2 clients.total=4 clients.per_round=4 secagg=none privacy.against=model"
+)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("FEDSKETCH_RUNS", str(tmp_path))
+    with simulated_devices(compose(TINY.split())):
+        yield tmp_path
+
+
+def _serve(**run_config: str | bool) -> None:
+    asked = {"overrides": TINY, "folder": "", "send": False, **run_config}
+    app(LocalGrid(client_app, 4), Context(5, 1, {}, RecordDict(), asked))
+
+
+def test_a_run_writes_a_folder_that_can_be_resumed(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _serve()
+    folder = runs / "run-5"
+    config, _ = resumed_run(folder, ["rounds=2"])
+    assert config == compose(TINY.split())
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
+    assert (folder / "run.log").exists()
+    kinds = [
+        event[0] for line in capsys.readouterr().out.splitlines() if (event := read_event(line))
+    ]
+    assert kinds == ["began", "played", "played", "ended"]
+
+
+def test_a_run_goes_on_in_the_folder_that_is_named(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _serve(folder="mine")
+    (
+        runs
+        / "mine"
+        / "checkpoints"
+        / sorted(p.name for p in (runs / "mine" / "checkpoints").iterdir())[-1]
+    ).unlink()
+    capsys.readouterr()
+    _serve(folder="mine", send=True)
+    events = [event for line in capsys.readouterr().out.splitlines() if (event := read_event(line))]
+    assert events[0] == ("began", {**events[0][1], "done": 1})
+    assert {facts["name"] for kind, facts in events if kind == "file"} >= {
+        "config.yaml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "overrides.txt",
+        "report.html",
+        "summary.json",
+    }
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "..", "/etc"])
+def test_a_submitter_chooses_no_path(runs: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="not the name"):
+        run_path(name)
