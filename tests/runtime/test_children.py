@@ -20,11 +20,13 @@ with open(sys.argv[1] + ".unfinished", "w") as file:
 os.rename(sys.argv[1] + ".unfinished", sys.argv[1])
 time.sleep(600)
 """
+# Started in the background of a shell, it would inherit deafness to SIGINT.
 PARENT = f"""
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from runtime.children import Children
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with Children(Path(sys.argv[1])) as children:
     children.start("family", [sys.executable, "-S", "-c", {FAMILY!r}, sys.argv[1] + "/pids"], {{}})
     time.sleep(600)

@@ -14,7 +14,8 @@ from conf import compose
 from runtime.flower import FlowerError
 from runtime.processes import PRIVATE, Network
 
-CLI = "from runtime.cli import main; main()"
+# Started in the background of a shell, it would inherit deafness to SIGINT.
+CLI = "import signal; signal.signal(2, signal.default_int_handler); from runtime.cli import main; main()"
 DOME = [
     "strategy=dome",
     "data=digits",
