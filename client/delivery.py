@@ -10,12 +10,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client.guard import device_folder
 from secagg import Refusal
-
-PARCEL, PARCEL_ARRAYS, STALE = (
-    "parcel",
-    "parcel-arrays",
-    "stale",
-)  # as in strategies.replay, which imports torch
+from strategies.parcel import PARCEL, PARCEL_ARRAYS, STALE
 
 
 def take_delivery(

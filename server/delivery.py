@@ -5,19 +5,20 @@ is put in and taken out around that.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.replay import PARCEL, STALE, Parcels
+from server.wrapped_grid import WrappedGrid
+from strategies.parcel import PARCEL, STALE
+from strategies.replay import Parcels
 
 
-class DeliveryGrid(Grid):
+class DeliveryGrid(WrappedGrid):
     """Remembers which version each node holds: the one with which it last answered, or version 0."""
 
     def __init__(self, grid: Grid, parcels: Parcels) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._parcels = parcels
         self._held: dict[int, int] = {}
         self._sent: dict[
@@ -84,27 +85,6 @@ class DeliveryGrid(Grid):
         # Flower has no public way to say what a reply answers.
         reply.metadata.__dict__["_reply_to_message_id"] = first
         return reply
-
-    # ------------------------------------------------------------------ plain delegation
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
 
 
 def _is_train(message: Message) -> bool:

@@ -1,17 +1,18 @@
 """Bytes on the wire: a Grid around a Grid that measures every message as Flower serialises it."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
+from server.wrapped_grid import WrappedGrid
 
-class MeteredGrid(Grid):
+
+class MeteredGrid(WrappedGrid):
     """Passes everything on, and counts the bytes sent down to nodes and up from them."""
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._down = self._up = 0
         self._sizes: dict[tuple[object, ...], int] = {}
 
@@ -53,27 +54,6 @@ class MeteredGrid(Grid):
         if key not in self._sizes:
             self._sizes[key] = serialised_size(message)
         return self._sizes[key]
-
-    # ------------------------------------------------------------------ plain delegation
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
 
 
 def _shape(content: RecordDict) -> tuple[object, ...]:

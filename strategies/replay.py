@@ -14,10 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from strategies.messages import Number
-
-PARCEL = "parcel"
-PARCEL_ARRAYS = "parcel-arrays"
-STALE = "stale"  # in the reply of a device that needs the whole
+from strategies.parcel import PARCEL, PARCEL_ARRAYS
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from strategies import plan_noise, server_half
 from strategies.cohort import Cohorts
 from strategies.dome import Dome
 from strategies.messages import Aggregate, Broadcast, decoded
-from strategies.replay import PARCEL_ARRAYS, Parcels
+from strategies.parcel import PARCEL_ARRAYS
+from strategies.replay import Parcels
 from tasks.job import Job
 
 SMALL = [

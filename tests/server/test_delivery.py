@@ -10,7 +10,8 @@ from flwr.clientapp import ClientApp
 
 from runtime.local import LocalGrid
 from server.delivery import DeliveryGrid
-from strategies.replay import PARCEL, STALE, Parcels
+from strategies.parcel import PARCEL, STALE
+from strategies.replay import Parcels
 
 
 class _Parcels:
