@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from client.guard import SIMULATION_VARIABLE
 from client.release import SEED_VARIABLE
-from conf import Config
+from conf import Config, ConfigError
 from conf.schema import Randomness
 
 
@@ -14,6 +14,10 @@ from conf.schema import Randomness
 def simulated_devices(config: Config) -> Iterator[dict[str, str]]:
     """Mark this process, and by the yielded variables others, as one that simulates devices: no policy, no ledger; and noise from
     the seed, if and only if the run is to be reproducible."""
+    if config.data.name == "folder" and config.runtime.name in ("local", "simulation"):
+        raise ConfigError(
+            f"data=folder is what real devices hold, and runtime={config.runtime.name} has none: choose runtime=deployment, or other data."
+        )
     variables = {SIMULATION_VARIABLE: "1"}
     if config.privacy.randomness is Randomness.seeded:
         variables[SEED_VARIABLE] = str(config.seed)
