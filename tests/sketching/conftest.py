@@ -1,4 +1,4 @@
-"""A second process, for what must not depend on the first."""
+"""The same vectors in every run, and a second process for what must not depend on the first."""
 
 import os
 import subprocess
@@ -7,8 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -68,10 +68,13 @@ def test_truncation_keeps_the_top_of_each_step() -> None:
         assert (pca.eigenvalues.diff() <= 0).all()
 
 
-def test_the_first_update_is_the_vector_itself() -> None:
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_first_update_is_the_vector_itself(sign: float) -> None:
+    """Up to its sign, which is the one that makes the largest entry positive."""
     vector = torch.randn(30)
+    vector[7] = 10.0
     pca = StreamingPCA(30, 4)
-    pca.update(vector)
+    pca.update(sign * vector)
     assert pca.rank == 1
     assert torch.allclose(pca.basis[:, 0], vector / vector.norm(), atol=1e-6)
     assert float(pca.eigenvalues[0]) == pytest.approx(float(vector.norm()) ** 2, rel=1e-6)
