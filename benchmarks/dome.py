@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from client.app import app as client_app
-from client.guard import SIMULATION_VARIABLE
 from conf import Config, compose
+from privacy.simulation import SIMULATION_VARIABLE
 from runtime.local import run_local
 from server.app import serve
 from server.rounds import Rounds

@@ -21,6 +21,7 @@ from client.commitment import Commitment, commitment_of
 from client.ledger import Ledger
 from client.policy import Policy
 from privacy.release import Unit
+from privacy.simulation import SIMULATION_VARIABLE
 from secagg import (
     Guard,
     Identity,
@@ -31,8 +32,6 @@ from secagg import (
     SimulationGuard,
 )
 
-# Set by the simulating runtimes for the processes that they start; on a device nobody sets it.
-SIMULATION_VARIABLE = "FEDSKETCH_SIMULATION"
 # The device's folder; the key "device" of a SuperNode's --node-config comes first.
 DEVICE_VARIABLE = "FEDSKETCH_DEVICE"
 # client.release's, which imports torch: with it the noise would be no secret.

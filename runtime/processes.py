@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from client.guard import DEVICE_VARIABLE, SIMULATION_VARIABLE
+from client.guard import DEVICE_VARIABLE
 from client.policy import Policy
 from conf import Config
 from conf.schema import NoSecAggConfig, Randomness
+from privacy.simulation import SIMULATION_VARIABLE
 from runtime.certificates import (
     AUTH_KEY,
     CA_CERTIFICATE,

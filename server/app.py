@@ -8,6 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from conf import ConfigError, compose
+from privacy.simulation import SIMULATION_VARIABLE
 from server.polling import PollingGrid
 from server.progress import StreamProgress
 from server.rounds import Rounds
@@ -15,6 +16,7 @@ from server.run_folder import RunFolder
 
 # Where a ServerApp that was started by a SuperLink writes its runs' folders; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"
+_SIMULATED = " NOT PRIVATE: the devices are simulated, with keys that everybody knows."
 
 
 def serve(rounds: Rounds) -> ServerApp:
@@ -42,7 +44,10 @@ def main(grid: Grid, context: Context) -> None:
     folder.note_overrides(overrides)
     folder.log_here()
     progress = StreamProgress(send_files=bool(asked["send"]))
-    Rounds(compose(overrides), path, progress).play(PollingGrid(grid))
+    rounds = Rounds(compose(overrides), path, progress)
+    if os.environ.get(SIMULATION_VARIABLE):
+        rounds.sentence += _SIMULATED
+    rounds.play(PollingGrid(grid))
 
 
 def run_path(name: str) -> Path:

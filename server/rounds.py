@@ -82,7 +82,8 @@ class Rounds:
             self.observer.played(row)
         stopped = None
         if done < self.config.rounds:
-            stopped = f"Stopped after round {done}: another would exceed epsilon {self.config.privacy.epsilon:g}."
+            reading = " (r_secret)" if self.noise.r_secret else ""
+            stopped = f"Stopped after round {done}: another would exceed epsilon {self.config.privacy.epsilon:g}{reading}."
         summary = self._summary(row, stopped, before + time.monotonic() - started)
         self.observer.ended(summary, self.folder.finish(strategy.model, summary))
 

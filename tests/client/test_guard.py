@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import client
 from client.commitment import commitment_of
 from client.enroll import enrol
-from client.guard import DEVICE_VARIABLE, SIMULATION_VARIABLE, DeviceGuard, SimulatedGuard, guard_of
+from client.guard import DEVICE_VARIABLE, DeviceGuard, SimulatedGuard, guard_of
 from client.policy import Policy
 from privacy.accounting import Accountant
 from privacy.calibration import calibrate_skellam
@@ -24,6 +24,7 @@ from privacy.encoding import encode
 from privacy.encoding_plan import plan_encoding
 from privacy.randomness import Stream
 from privacy.release import Adjacency, Adversary, NoSampling, Release, Skellam, Unit
+from privacy.simulation import SIMULATION_VARIABLE
 from runtime.local import LocalGrid
 from secagg import (
     Aborted,

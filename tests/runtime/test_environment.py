@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from client.guard import SIMULATION_VARIABLE
 from client.release import SEED_VARIABLE
 from conf import ConfigError, compose
+from privacy.simulation import SIMULATION_VARIABLE
 from runtime.environment import simulated_devices
 
 

@@ -9,11 +9,13 @@ from flwr.app import Context, RecordDict
 
 from client.app import app as client_app
 from conf import ConfigError, compose
+from privacy.simulation import SIMULATION_VARIABLE
 from runtime.environment import simulated_devices
 from runtime.local import LocalGrid
 from runtime.resume import resumed_run
 from server.app import app, run_path
 from server.progress import read_event
+from strategies.cohort import TooFewClients
 
 TINY = (
     "data=synthetic data.examples=40 data.test_examples=20 data.shape=[1,2,3] data.classes=3 model=logistic device=cpu \
@@ -70,6 +72,25 @@ def test_a_run_goes_on_in_the_folder_that_is_named(
         "report.html",
         "summary.json",
     }
+
+
+def _guarantees(printed: str) -> list[str]:
+    events = [event for line in printed.splitlines() if (event := read_event(line))]
+    return [str(facts["guarantee"]) for kind, facts in events if kind == "began"]
+
+
+def test_simulated_devices_take_the_guarantee_back(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docker-compose.insecure.yml tells the ServerApp, too, that nobody is protected."""
+    _serve(folder="insecure")
+    assert "NOT PRIVATE: the devices are simulated" in _guarantees(capsys.readouterr().out)[0]
+    summary = json.loads((runs / "insecure" / "summary.json").read_text())
+    assert "NOT PRIVATE" in summary["guarantee"]
+    monkeypatch.delenv(SIMULATION_VARIABLE)
+    with pytest.raises(TooFewClients):  # devices without a folder refuse
+        _serve(folder="secure")
+    assert "NOT PRIVATE" not in _guarantees(capsys.readouterr().out)[0]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "/etc"])
