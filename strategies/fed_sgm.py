@@ -31,7 +31,7 @@ from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
 from strategies.optimizer import ServerOptimizer
-from strategies.sketch_norm import sketch_size
+from strategies.sketch_size import sketch_size
 from tasks.examples import Examples
 from tasks.flat import FlatModel
 

@@ -17,6 +17,7 @@ from sketching.layerwise import probe_length
 from sketching.noise_floor import NoiseFloor
 from sketching.streaming_pca import StreamingPCA
 from sketching.truncation import keep_above, keep_count, keep_energy
+from strategies.sketch_size import sketch_size
 from tasks.flat import FlatModel
 
 WHOLE_UP_TO = 512  # numbers: sketching a smaller tensor saves nothing
@@ -35,10 +36,9 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
     smallest = 1
     if settings.sketch == "layerwise":
         smallest = sum(fold.size for fold in folds_of_rank(layout, 1, WHOLE_UP_TO))
+    numbers = sketch_size(settings.sketch_dim, model.size)
     if settings.sketch_dim < 1:
-        numbers = max(smallest, round(settings.sketch_dim * model.size))
-    else:
-        numbers = min(model.size, round(settings.sketch_dim))
+        numbers = max(smallest, numbers)
     if numbers < smallest:
         raise ConfigError(
             f"A layer-wise sketch of this model has at least {smallest} numbers: raise strategy.sketch_dim, or set strategy.sketch=flat."

@@ -1,4 +1,4 @@
-"""How many numbers a random sketch has, and how much longer than the update it may be.
+"""How much longer than the update a random sketch of it may be.
 
 A device clips the row that it uploads, as its last step, whatever was done before: that clip is the sensitivity. Where the update was
 clipped to C before sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times `stretch`:
@@ -14,13 +14,9 @@ import math
 
 from conf import Config
 from conf.schema import FedSgmConfig
+from strategies.sketch_size import sketch_size
 
 _CUT = 1e-20  # probability that a row of a Gaussian sketch is longer than the last clip
-
-
-def sketch_size(sketch_dim: float, d: int) -> int:
-    """How many numbers `sketch_dim` stands for: a number, or below 1 a share of d."""
-    return min(d, max(1, round(sketch_dim if sketch_dim >= 1 else sketch_dim * d)))
 
 
 def stretch(config: Config, d: int) -> float:

@@ -20,7 +20,8 @@ from sketching.gaussian import GaussianSketch
 from strategies import fed_sgm
 from strategies.base import FederatedStrategy
 from strategies.messages import Broadcast
-from strategies.sketch_norm import sketch_size, stretch
+from strategies.sketch_norm import stretch
+from strategies.sketch_size import sketch_size
 from strategies.uploads import uploaded
 from tasks.job import Job
 
