@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from client.app import app
-from conf import Config, compose
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from server.rounds import Rounds
-
 Command = Callable[..., None]
+Play = Callable[..., int]
 SMALL = [
     "strategy=dome",
     "strategy.sketch_dim=120",
@@ -34,42 +29,6 @@ UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
 LEARNING = ["strategy.keep=all", "strategy.warm_up=1"]  # whatever the noise
 
 
-class Interrupted(Exception):
-    """As if somebody had stopped the run."""
-
-
-class _Watcher:
-    """Stops a run after a round."""
-
-    def __init__(self, stop_after: int | None) -> None:
-        self._stop_after = stop_after
-        self.done = -1
-
-    def began(self, config: Config, done: int, guarantee: str) -> None:
-        self.done = done
-
-    def played(self, row: dict[str, Any]) -> None:
-        if row["round"] == self._stop_after:
-            raise Interrupted
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        pass
-
-
-@pytest.fixture
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its plots take most of the time of a run this small."""
-    monkeypatch.setattr("server.run_folder.write_report", lambda path: path / "report.html")
-
-
-def _play(folder: Path, *overrides: str, stop_after: int | None = None) -> int:
-    """Plays or goes on; the rounds that were already done."""
-    config, watcher = compose([*SMALL, *overrides]), _Watcher(stop_after)
-    with simulated_devices(config):
-        Rounds(config, folder, watcher).play(LocalGrid(app, config.clients.total))
-    return watcher.done
-
-
 def _rows(folder: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
@@ -79,14 +38,15 @@ def _model(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.usefixtures("_no_report")
 @pytest.mark.parametrize("sketch", ["layerwise", "flat"])
 @pytest.mark.parametrize("unit", ["client", "example"])
-def test_masks_change_nothing_in_the_model(tmp_path: Path, unit: str, sketch: str) -> None:
+def test_masks_change_nothing_in_the_model(
+    play: Play, tmp_path: Path, unit: str, sketch: str
+) -> None:
     """Bit by bit, over a round that sends everything and three that send a sketch."""
     common = [f"privacy={unit}", *LEARNING, f"strategy.sketch={sketch}"]
-    _play(tmp_path / "none", *UNMASKED, *common)
-    _play(tmp_path / "pairwise", "secagg=pairwise", *common)
+    play("none", *SMALL, *UNMASKED, *common)
+    play("pairwise", *SMALL, "secagg=pairwise", *common)
     assert _model(tmp_path / "pairwise") == _model(tmp_path / "none")
     measured = [
         [(row["sketch_energy"], row["sketch_rank"], row["accuracy"]) for row in _rows(tmp_path / f)]
@@ -96,28 +56,25 @@ def test_masks_change_nothing_in_the_model(tmp_path: Path, unit: str, sketch: st
     assert measured[0][-1][1] > 0
 
 
-@pytest.mark.usefixtures("_no_report")
-def test_after_the_warm_up_devices_send_less(tmp_path: Path) -> None:
+def test_after_the_warm_up_devices_send_less(play: Play, tmp_path: Path) -> None:
     """610 numbers in the first round and 120 in the others, 4 bytes each; the rest of the traffic is the same."""
-    _play(tmp_path / "run", "secagg=pairwise", "strategy.warm_up=1")
+    play("run", *SMALL, "secagg=pairwise", "strategy.warm_up=1")
     first, second, third, _ = (row["uplink_bytes"] for row in _rows(tmp_path / "run"))
     assert first - second == pytest.approx(4 * (610 - 120), rel=0.1)
     assert third == pytest.approx(second, rel=0.02)
 
 
-@pytest.mark.usefixtures("_no_report")
 @pytest.mark.parametrize("choice", [["secagg=pairwise"], UNMASKED], ids=["pairwise", "none"])
 @pytest.mark.parametrize("sketch", ["layerwise", "flat"])
 def test_a_stopped_run_ends_exactly_like_an_unbroken_one(
-    tmp_path: Path, sketch: str, choice: list[str]
+    play: Play, tmp_path: Path, sketch: str, choice: list[str]
 ) -> None:
     """Sketch, PCA, noise floor and moments are all in the checkpoint."""
     overrides = [*choice, *LEARNING, f"strategy.sketch={sketch}"]
-    with pytest.raises(Interrupted):
-        _play(tmp_path / "stopped", *overrides, stop_after=2)
+    play("stopped", *SMALL, *overrides, stop_after=2)
     assert len(_rows(tmp_path / "stopped")) == 2
-    assert _play(tmp_path / "stopped", *overrides) == 2
-    assert _play(tmp_path / "whole", *overrides) == 0
+    assert play("stopped", *SMALL, *overrides) == 2
+    assert play("whole", *SMALL, *overrides) == 0
     assert _model(tmp_path / "stopped") == _model(tmp_path / "whole")
     assert _rows(tmp_path / "stopped") == _rows(tmp_path / "whole")
 
