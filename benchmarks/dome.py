@@ -1,6 +1,6 @@
 """DOME beside DP-FedAvg at full dimension and beside random sketches of the same size, at the same epsilon, in one run.
 
-    python benchmarks/dome.py --data-root DIR [--seeds 3] [--epsilons 2 4 8] [--rounds 150] [--rows NAME ...]
+    python benchmarks/dome.py --data-root DIR [--seeds 3] [--epsilons 2 4 8] [--rounds 150] [--clients 100] [--rows NAME ...]
 
 Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients of 600 images, all in every round, clients as units. The runs sum the same
 integers with the same integer noise as under secure aggregation, without the masks, which change nothing
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[2.0, 4.0, 8.0])
     parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--clients", type=int, default=100, help="who share the 60,000 images")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=DEFAULT)
     arguments = parser.parse_args()
     os.environ[SIMULATION_VARIABLE] = "1"
@@ -89,11 +90,15 @@ def main() -> None:
         "secagg.noise=skellam",
         "privacy.against=model",  # of the sum, which is all that the server sees under masks
         f"rounds={arguments.rounds}",
+        f"clients.total={arguments.clients}",
+        f"clients.per_round={arguments.clients}",
         f"evaluate_every={arguments.rounds}",
         f"checkpoint_every={arguments.rounds}",
     ]
     console = Console()
-    table = Table(title=f"% correct after {arguments.rounds} rounds, {arguments.seeds} seeds")
+    table = Table(
+        title=f"% correct after {arguments.rounds} rounds, {arguments.clients} clients, {arguments.seeds} seeds"
+    )
     for heading in ("", *(f"epsilon {epsilon:g}" for epsilon in arguments.epsilons)):
         table.add_column(heading, justify="right" if heading else "left")
     reached: dict[tuple[str, float], float] = {}
