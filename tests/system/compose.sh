@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the containers for real: the files are clean, the image builds, three nodes train over TLS, the model is written, a device reaches nothing
-# but the gate, and three devices that join by docs/deployment.md train on their own data. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing behind but the image.
+# but the gate, and three devices that join by docs/deployment.md train on their own data, before and after its operations. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing behind but the image.
 #   WHEELS=DIR   a folder with a CPU wheel of torch, where PyTorch's own index is not reached (default: where pip's find-links point)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -83,8 +83,18 @@ echo "== a fourth replica finds no node folder and says so"
 said=$(docker compose run --rm -T --no-deps supernode 2>&1 || true)
 [[ $said == *"All 3 node folders are taken"* ]] || fail "two replicas share a node"
 
+echo "== the override for a laptop trains without TLS and says that it is not private"
+docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1
+insecure() { docker compose -f docker-compose.yml -f docker-compose.insecure.yml "$@"; }
+insecure up --detach
+said=$(insecure run --rm -T fedsketch clients.total=3 clients.per_round=3 rounds=1 secagg.stage_timeout=300 clients.timeout=1200) || {
+    insecure logs --no-color --tail 60 >&2
+    fail "the run without TLS did not complete"
+}
+[[ $said == *"NOT PRIVATE"* ]] || fail "an insecure run claims its guarantee"
+
 echo "== three devices join with their own keys, policies and data"
-docker compose down --volumes --timeout 5 > /dev/null 2>&1
+insecure --profile command down --volumes --timeout 5 > /dev/null 2>&1
 export NODES=0 SERVER_NAMES=${reached%:*} FEDSKETCH_LISTEN=0.0.0.0:18443 TEST_DATA=$scratch/test
 chmod 755 "$scratch"
 mkdir "$TEST_DATA" "$scratch"/{a,b,c,a-data,b-data,c-data,incoming}
@@ -95,27 +105,60 @@ images, labels = load_digits(return_X_y=True)
 images = (images.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
 for place, part in (("a-data/train", slice(0, 500)), ("b-data/train", slice(500, 900)), ("c-data/train", slice(900, 1400)), ("test/test", slice(1400, None))):
     np.savez(f"/scratch/{place}.npz", inputs=images[part], targets=labels[part])'
+admit() { # NAME: what the operator does with the two public keys of a device
+    cp "$scratch/$1/"{auth.key.pub,identity.pub} "$scratch/incoming"
+    docker compose run --rm -T --no-deps --volume "$scratch/incoming:/incoming:ro" register admit "$1" || fail "device $1 was not taken in"
+}
+hand_out() { # what every device does with the operator's public files
+    rm -rf "$scratch/for-devices"
+    docker compose cp serverapp:/trust "$scratch/for-devices"
+    for name in a b c; do
+        cp "$scratch/for-devices/"{ca.crt,roster.json} "$scratch/$name/"
+        device "$name" run --rm -T enroll fedsketch-enroll /node/device --roster /node/roster.json
+    done
+}
+train() { # ROUNDS, and the rounds that every device's ledger holds afterwards
+    docker compose run --rm -T fedsketch data=folder data.root=/data/test.npz 'data.shape=[1,8,8]' \
+        clients.total=3 clients.per_round=3 "rounds=$1" secagg.stage_timeout=300 clients.timeout=1200 || {
+        for name in a b c; do device "$name" logs --no-color --tail 30 >&2; done
+        fail "the devices' run did not complete"
+    }
+    for name in a b c; do
+        device "$name" run --rm -T enroll fedsketch-enroll /node/device --verify | grep "^Rounds: $2 of .*, $2 of them settled" ||
+            fail "the ledger of device $name does not hold $2 rounds"
+    done
+}
 docker compose up --detach
 for name in a b c; do
     device "$name" run --rm -T enroll
     cp docker/demo-policy.toml "$scratch/$name/device/policy.toml"
-    cp "$scratch/$name/"{auth.key.pub,identity.pub} "$scratch/incoming"
-    docker compose run --rm -T --no-deps --volume "$scratch/incoming:/incoming:ro" register admit "$name" || fail "device $name was not taken in"
+    admit "$name"
 done
-docker compose cp serverapp:/trust "$scratch/for-devices"
-for name in a b c; do
-    cp "$scratch/for-devices/"{ca.crt,roster.json} "$scratch/$name/"
-    device "$name" run --rm -T enroll fedsketch-enroll /node/device --roster /node/roster.json
-    device "$name" up --detach
-done
-docker compose run --rm -T fedsketch data=folder data.root=/data/test.npz 'data.shape=[1,8,8]' \
-    clients.total=3 clients.per_round=3 rounds=2 secagg.stage_timeout=300 clients.timeout=1200 || {
-    for name in a b c; do device "$name" logs --no-color --tail 30 >&2; done
-    fail "the devices' run did not complete"
-}
-for name in a b c; do
-    device "$name" run --rm -T enroll fedsketch-enroll /node/device --verify | grep '^Rounds: 2 of .*, 2 of them settled' || fail "device $name has no ledger"
-done
+hand_out
+for name in a b c; do device "$name" up --detach; done
+train 2 2
+
+echo "== both kinds of keys are rotated, the certificate is renewed, a device is restored, containers are replaced; ledgers go on"
+device a run --rm -T enroll fedsketch-enroll /node/device --rotate
+device a run --rm -T enroll
+admit a
+mv "$scratch/b/auth.key" "$scratch/b/old.key"
+device b run --rm -T enroll
+docker compose run --rm -T --no-deps register remove b
+admit b
+hand_out
+device b restart
+before=$(docker compose exec -T gate sha256sum /server/server.crt)
+SERVER_NAMES="$SERVER_NAMES new.example.org" docker compose run --rm -T certs
+docker compose restart superlink gate
+[ "$(docker compose exec -T gate sha256sum /server/server.crt)" != "$before" ] || fail "the certificate is the old one"
+device c down --timeout 5
+cp -a "$scratch/c" "$scratch/backup"
+rm -r "$scratch/c"
+mv "$scratch/backup" "$scratch/c"
+device c up --detach
+docker compose up --detach --force-recreate serverapp gate
+train 1 3
 
 echo "== one of them is taken away"
 docker compose run --rm -T --no-deps register remove c

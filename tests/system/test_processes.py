@@ -30,6 +30,7 @@ DOME = [
     "secagg.stage_timeout=300",
     "privacy.randomness=seeded",
 ]
+TWO = ["clients.total=2", "clients.per_round=2"]
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -67,7 +68,7 @@ def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
 
 
 def test_ctrl_c_leaves_no_process_behind(start: Start, tmp_path: Path) -> None:
-    process = start("-c", CLI, *DOME, "runtime=processes", "hydra.run.dir=run")
+    process = start("-c", CLI, *DOME, *TWO, "runtime=processes", "hydra.run.dir=run")
     folder = tmp_path / "run"
     log = folder / PRIVATE / "node-0.log"
     deadline = time.monotonic() + 300
@@ -90,7 +91,7 @@ def test_ctrl_c_leaves_no_process_behind(start: Start, tmp_path: Path) -> None:
 def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
     fedsketch: Command, start: Start, tmp_path: Path
 ) -> None:
-    settings = [*DOME, "clients.total=2", "clients.per_round=2", "strategy=dp_fedavg"]
+    settings = [*DOME, *TWO, "strategy=dp_fedavg"]
     fedsketch(*settings, "hydra.run.dir=local")
     process = start("-c", CLI, *settings, "runtime=processes", "hydra.run.dir=run")
     metrics = tmp_path / "run" / "metrics.jsonl"
