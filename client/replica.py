@@ -21,7 +21,8 @@ from strategies.replay import Replayed, open_steps, open_whole
 
 FILE = "replica.safetensors"
 
-_shared: tuple[Config, Replayed] | None = None  # the last state that this process made
+_Shared = tuple[Config, Replayed, str]
+_shared: _Shared | None = None  # the last state that this process made, and its fingerprint
 _completed: tuple[str, Broadcast] | None = None
 
 
@@ -30,7 +31,7 @@ def receive(content: RecordDict, folder: Path | None) -> str | None:
     global _shared
     broadcast = decoded(content)
     config, goal = broadcast.config, str(broadcast.numbers["fingerprint"])
-    if _shared is not None and _shared[0] == config and _shared[1].fingerprint() == goal:
+    if _shared is not None and _shared[0] == config and _shared[2] == goal:
         return None  # another client of this process was here
     whole = open_whole(content)
     if whole is not None:
@@ -40,18 +41,18 @@ def receive(content: RecordDict, folder: Path | None) -> str | None:
             raise UnsafeUpdateError(
                 "the state that came is not the one that all devices were told."
             )
-        _keep(config, state, folder)
+        _keep(config, state, goal, folder)
         return None
     held, steps = open_steps(content)
+    shared, _shared = _shared, None  # the steps change it in place
     tried = False
-    for state in _starts(config, folder, held, held + len(steps)):
+    for state in _starts(config, shared, folder, range(held, held + len(steps) + 1)):
         for step in steps[state.version - held :]:
             state.apply(step)
         if state.fingerprint() == goal:
-            _keep(config, state, folder)
+            _keep(config, state, goal, folder)
             return None
         tried = True
-    _shared = None
     return "another result" if tried else f"version {held} is not here"
 
 
@@ -62,7 +63,7 @@ def completed(broadcast: Broadcast) -> Broadcast:
     if goal is None:
         return broadcast
     if _completed is None or _completed[0] != goal or _completed[1].round != broadcast.round:
-        if _shared is None or _shared[1].fingerprint() != goal:
+        if _shared is None or _shared[2] != goal:
             raise UnsafeUpdateError(
                 "the broadcast names a state that came with no parcel: set strategy.broadcast=full."
             )
@@ -73,15 +74,17 @@ def completed(broadcast: Broadcast) -> Broadcast:
     return _completed[1]
 
 
-def _starts(config: Config, folder: Path | None, held: int, goal: int) -> Iterator[Replayed]:
-    """States from which the steps between two versions may lead to the goal."""
-    if _shared is not None and _shared[0] == config and held <= _shared[1].version <= goal:
-        yield _shared[1]
+def _starts(
+    config: Config, shared: _Shared | None, folder: Path | None, versions: range
+) -> Iterator[Replayed]:
+    """States of these versions from which the steps may lead to the goal."""
+    if shared is not None and shared[0] == config and shared[1].version in versions:
+        yield shared[1]
     if folder is not None:
         kept = _kept(config, folder)
-        if kept is not None and held <= kept.version <= goal:
+        if kept is not None and kept.version in versions:
             yield kept
-    if held == 0:
+    if 0 in versions:
         yield _version_0(config)
 
 
@@ -89,9 +92,9 @@ def _version_0(config: Config) -> Replayed:
     return replica(config, job_of(config).model())
 
 
-def _keep(config: Config, state: Replayed, folder: Path | None) -> None:
+def _keep(config: Config, state: Replayed, fingerprint: str, folder: Path | None) -> None:
     global _shared
-    _shared = (config, state)
+    _shared = (config, state, fingerprint)
     if folder is not None:
         unfinished = folder / f"{FILE}.unfinished"
         tensors = {name: x.contiguous() for name, x in state.state_dict().items()}

@@ -19,7 +19,7 @@ from strategies.cohort import Cohorts
 from strategies.dome import Dome
 from strategies.messages import Aggregate, Broadcast, decoded
 from strategies.parcel import PARCEL_ARRAYS
-from strategies.replay import Parcels
+from strategies.replay import Parcels, Step
 from tasks.job import Job
 
 SMALL = [
@@ -161,6 +161,25 @@ def test_a_copy_that_went_astray_is_found_out_and_replaced(
     content = _message(strategy, _parcels(strategy).whole(), 4)
     assert receive(content, tmp_path) is None
     _check(strategy, content, 4)
+
+
+def test_a_copy_that_a_broken_step_has_changed_is_not_used_again(
+    server: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = server(3)
+    assert receive(_message(strategy, _parcels(strategy).parcel(0), 4), None) is None
+    _rounds(strategy, range(4, 5))
+    content = _message(strategy, _parcels(strategy).parcel(3), 5)
+    _, (good,) = replica.open_steps(content)
+    broken = Step(5, torch.ones(7), 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(replica, "open_steps", lambda content: (3, [good, broken]))
+        with pytest.raises(ValueError, match="a sketch of 120 numbers"):
+            receive(content, None)
+    assert receive(content, None) == "version 3 is not here"
+    content = _message(strategy, _parcels(strategy).parcel(0), 5)
+    assert receive(content, None) is None
+    _check(strategy, content, 5)
 
 
 def test_a_newer_copy_than_the_servers_is_not_used(server: Make, tmp_path: Path) -> None:
