@@ -13,35 +13,22 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from client.command import Parser, run
 from client.guard import DEVICE_VARIABLE, IDENTITY, LEDGER, POLICY, ROSTER, DeviceGuard
 from client.journal import sync_folder
 from client.ledger import Ledger
 from client.policy import Policy
-from secagg import Identity, Roster, SecAggError, SettingsError
+from secagg import Identity, Roster, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: 0, or 1 with one sentence on stderr."""
-    try:
-        _run(_parser().parse_args(arguments))
-    except (SecAggError, ValueError) as error:
-        print(f"fedsketch-enroll: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"fedsketch-enroll: {error.filename}: {error.strerror}.", file=sys.stderr)
-        return 1
-    return 0
+    return run(_parser(), arguments, _run)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see fedsketch-enroll --help.")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fedsketch-enroll", description="Make a device's folder and put its key into a roster."
     )
     parser.add_argument("folder", type=Path, nargs="?", help="the device's folder")

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NoReturn
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -29,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from client.command import Parser, run
 from client.enroll import enrol
-from secagg import SecAggError
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
@@ -48,40 +47,28 @@ class CertificateError(ValueError):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: 0, or 1 with one sentence on stderr."""
-    try:
-        asked = _parser().parse_args(arguments)
-        if asked.device is not None:
-            if asked.folder is not None or asked.nodes or asked.name:
-                raise CertificateError(
-                    "--device makes one node's folder and goes with --policy alone."
-                )
-            make_node(asked.device, None, asked.policy)
-            print(
-                f"Send {asked.device / AUTH_PUBLIC} and {asked.device / IDENTITY_PUBLIC} to the operator of the server; "
-                f"put the ca.crt and roster.json that come back into {asked.device} and {asked.device / DEVICE}."
-            )
-        elif asked.folder is None:
-            raise CertificateError("name the folder: fedsketch-certs FOLDER.")
-        else:
-            life = timedelta(days=asked.days)
-            for line in make_all(asked.folder, asked.name, asked.nodes, asked.policy, life):
-                print(line)
-    except (CertificateError, SecAggError, ValueError) as error:
-        print(f"fedsketch-certs: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"fedsketch-certs: {error.filename}: {error.strerror}.", file=sys.stderr)
-        return 1
-    return 0
+    return run(_parser(), arguments, _run)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise CertificateError(f"{message}; see fedsketch-certs --help.")
+def _run(asked: argparse.Namespace) -> None:
+    if asked.device is not None:
+        if asked.folder is not None or asked.nodes or asked.name:
+            raise CertificateError("--device makes one node's folder and goes with --policy alone.")
+        make_node(asked.device, None, asked.policy)
+        print(
+            f"Send {asked.device / AUTH_PUBLIC} and {asked.device / IDENTITY_PUBLIC} to the operator of the server; "
+            f"put the ca.crt and roster.json that come back into {asked.device} and {asked.device / DEVICE}."
+        )
+    elif asked.folder is None:
+        raise CertificateError("name the folder: fedsketch-certs FOLDER.")
+    else:
+        life = timedelta(days=asked.days)
+        for line in make_all(asked.folder, asked.name, asked.nodes, asked.policy, life):
+            print(line)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fedsketch-certs", description="Make the keys and certificates of a federation."
     )
     parser.add_argument("folder", type=Path, nargs="?", help="where everything goes")

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
 
+from client.command import Parser, run
 from client.enroll import enrol
 from runtime.certificates import AUTH_PUBLIC, CA_CERTIFICATE, DEVICE, IDENTITY_PUBLIC, NODES
 from runtime.flower import Connection, FlowerError, connected
-from secagg import Roster, SecAggError
+from secagg import Roster
 
 NODE_ID = "node-id"
 ROSTER = "roster.json"
@@ -27,28 +27,18 @@ class RegistrationError(ValueError):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: 0, or 1 with one sentence on stderr."""
-    try:
-        asked = _parser().parse_args(arguments)
-        with connected(asked.superlink, asked.folder / CA_CERTIFICATE) as connection:
-            for name, node in register_all(asked.folder, connection).items():
-                print(f"Node {name} is {node}.")
-        print(f"All are in {asked.folder / ROSTER}: give it to every device that is not here.")
-    except (RegistrationError, FlowerError, SecAggError) as error:
-        print(f"fedsketch-register: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"fedsketch-register: {error.filename}: {error.strerror}.", file=sys.stderr)
-        return 1
-    return 0
+    return run(_parser(), arguments, _run, FlowerError)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise RegistrationError(f"{message}; see fedsketch-register --help.")
+def _run(asked: argparse.Namespace) -> None:
+    with connected(asked.superlink, asked.folder / CA_CERTIFICATE) as connection:
+        for name, node in register_all(asked.folder, connection).items():
+            print(f"Node {name} is {node}.")
+    print(f"All are in {asked.folder / ROSTER}: give it to every device that is not here.")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fedsketch-register",
         description="Register the nodes of a folder that fedsketch-certs made, and write the roster.",
     )
