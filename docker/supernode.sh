@@ -10,10 +10,10 @@ while [ -d "/nodes/$number" ]; do
         if [ -n "${INSECURE:-}" ]; then
             echo "NOT PRIVATE: no TLS, no authentication, no policy, no ledger, and keys that everybody knows." >&2
             export FEDSKETCH_SIMULATION=1
-            exec flower-supernode --insecure "$@"
+            exec fedsketch-node --insecure "$@"
         fi
         export FEDSKETCH_DEVICE="$node/device"
-        exec flower-supernode --root-certificates "$node/ca.crt" --auth-supernode-private-key "$node/auth.key" "$@"
+        exec fedsketch-node --root-certificates "$node/ca.crt" --auth-supernode-private-key "$node/auth.key" "$@"
     fi
     number=$((number + 1))
 done

@@ -122,7 +122,7 @@ class Network:
         name, place = f"node-{client}", self.private / NODES / str(client)
         parts = f"partition-id={client} num-partitions={self.config.clients.total}"
         command: list[str | Path] = [
-            COMMANDS / "flower-supernode",
+            COMMANDS / "fedsketch-node",
             *("--superlink", self._address),
             *("--root-certificates", place / CA_CERTIFICATE),
             *("--auth-supernode-private-key", place / AUTH_KEY),

@@ -359,7 +359,7 @@ def test_a_node_whose_key_is_not_registered_is_turned_away(trio: Network, tmp_pa
     make_node(tmp_path / "stranger", trio.private / "ca.crt", None)
     known = trio.connection.nodes()
     command = [
-        COMMANDS / "flower-supernode",
+        COMMANDS / "fedsketch-node",
         *("--superlink", trio.connection.shown),
         *("--root-certificates", trio.private / "ca.crt"),
         *("--auth-supernode-private-key", tmp_path / "stranger" / "auth.key"),
@@ -376,7 +376,8 @@ def test_a_node_whose_key_is_not_registered_is_turned_away(trio: Network, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_expired_certificate_is_named_and_a_new_one_brings_all_back(trio: Network) -> None:
+def test_an_expired_certificate_is_named_and_ends_the_nodes_that_meet_it(trio: Network) -> None:
+    nodes = [trio.pid(client) for client in range(3)]
     trio.stop_superlink()
     (trio.private / "server" / "server.crt").unlink()
     make_all(trio.private, life=timedelta(days=-1))
@@ -384,10 +385,16 @@ def test_an_expired_certificate_is_named_and_a_new_one_brings_all_back(trio: Net
         trio.start_superlink()
     with pytest.raises(FlowerError, match="certificate has expired"):
         trio.connection.nodes()
+    deadline = time.monotonic() + PATIENCE
+    while any(map(_command, nodes)):  # they wait for at most 20 s between two attempts
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     trio.stop_superlink()
     make_all(trio.private)
     trio.start_superlink()
-    current = _begin(trio, TRIO, "renewed")  # the nodes have kept trying
+    for client in range(3):
+        trio.start_node(client)  # as the engine does with containers
+    current = _begin(trio, TRIO, "renewed")
     current.thread.join(PATIENCE)
     assert current.problems == []
     assert [row["clients"] for row in current.heard.rows] == [3]

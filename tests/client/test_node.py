@@ -1,0 +1,33 @@
+"""A node that has given its server up ends, though a thread of it is still alive."""
+
+import subprocess
+import sys
+
+GIVES_UP = """
+import sys, threading
+import client.node
+
+class Program:
+    def load(self):
+        return lambda: threading.Thread(target=threading.Event().wait).start()
+
+client.node.entry_points = lambda **asked: (Program(),) if asked["name"] == "flower-supernode" else ()
+client.node.main()
+"""
+
+
+def test_it_ends_with_one_sentence_and_an_exit_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GIVES_UP], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "fedsketch-node: the server was given up; see above, and start again.\n"
+
+
+def test_flowers_program_is_there_and_takes_the_arguments() -> None:
+    asked = "import sys; sys.argv = ['fedsketch-node', '--help']; import client.node; client.node.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert "--auth-supernode-private-key" in done.stdout
