@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conf import Config
-from conf.schema import StrategyConfig
+from conf.schema import OptimizerConfig
 from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
 from strategies.local_update import unit_rows
@@ -28,7 +28,7 @@ class DPFedAvg(FederatedStrategy):
         self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
     ) -> None:
         super().__init__(config, model, noise, cohorts, examples)
-        assert isinstance(config.strategy, StrategyConfig)
+        assert isinstance(config.strategy.server, OptimizerConfig)
         self.optimizer = ServerOptimizer(model.vector, config.strategy.server)
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:

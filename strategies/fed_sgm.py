@@ -12,7 +12,6 @@ before the noise clips the sketch. `r_secret` is a claim against an eavesdropper
 import secrets
 from collections.abc import Callable, MutableMapping
 from functools import lru_cache
-from typing import Any
 
 import torch
 
@@ -25,12 +24,11 @@ from sketching.gaussian import GaussianSketch
 from sketching.hadamard import HadamardSketch
 from sketching.identity import IdentitySketch
 from sketching.sketch import Sketch
-from strategies.base import FederatedStrategy
 from strategies.cohort import Cohorts
+from strategies.dp_fedavg import DPFedAvg
 from strategies.local_update import unit_rows
 from strategies.messages import Aggregate, Broadcast, Number
 from strategies.noise import NoisePlan
-from strategies.optimizer import ServerOptimizer
 from strategies.sketch_size import sketch_size
 from tasks.examples import Examples
 from tasks.flat import FlatModel
@@ -43,15 +41,14 @@ SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
 }
 
 
-class FedSgm(FederatedStrategy):
-    """The server's half."""
+class FedSgm(DPFedAvg):
+    """The server's half: an optimiser step on the desketched mean."""
 
     def __init__(
         self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
     ) -> None:
         super().__init__(config, model, noise, cohorts, examples)
         self.settings = _settings(config)
-        self.optimizer = ServerOptimizer(model.vector, self.settings.server)
         self._seed = b""
 
     @staticmethod
@@ -78,12 +75,6 @@ class FedSgm(FederatedStrategy):
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         mean = aggregate.sum / self.units(aggregate)
         self.optimizer.step(sketch_of(self.config, self.model, self._seed).adjoint(mean))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
 
 
 def local_step(
