@@ -1,11 +1,12 @@
 """What a round costs on a real SuperLink with three SuperNodes: training alone and under secure aggregation, stock polling and ours.
 
-    python benchmarks/deployment.py [--rounds 4]
+    python benchmarks/deployment.py [--rounds 4] [--data digits] [--settings stock ours]
 
 Every node starts a Python process per message. "Stock" looks for replies every 3 s, as Flower's grid does, starts tasks every 1 s,
 as its SuperExec does, and takes five trips per round of secure aggregation; "ours" is what runtime=processes does, with
 secagg.merged=true. Both run the same app with TLS, node authentication and device ledgers. The first round is not timed, because it
-also exchanges the first keys. On a machine that others use, trust the CPU seconds more than the clock.
+also exchanges the first keys. Training on digits imports scikit-learn, 2 s that a device with its own data does not need; with
+`--data synthetic` nothing but torch is imported. On a machine that others use, trust the CPU seconds more than the clock.
 """
 
 import argparse
@@ -110,28 +111,36 @@ def stock() -> Iterator[None]:
             runtime.submission.APP, runtime.processes.polling = ours, polling
 
 
-def measure(rounds: int, *, merged: bool) -> tuple[tuple[float, float], tuple[float, float]]:
+def measure(asked: list[str], *, merged: bool) -> tuple[tuple[float, float], tuple[float, float]]:
     """Costs of a plain and of a secure round on one set of nodes."""
-    length = f"rounds={rounds}"
     with tempfile.TemporaryDirectory() as folder:
-        plain = [*PLAIN, length]
+        plain = [*PLAIN, *asked]
         with Network(compose(plain), Path(folder) / "run").running() as network:
             alone = cost_of_a_round(network, plain, "plain")
-            secure = [*COMMON, length, f"secagg.merged={str(merged).lower()}", "secagg.colluders=0"]
+            secure = [*COMMON, *asked, f"secagg.merged={str(merged).lower()}", "secagg.colluders=0"]
             return alone, cost_of_a_round(network, secure, "secure")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    rounds = parser.parse_args().rounds
-    table = Table(title=f"{NODES} nodes, median of {rounds - 1} rounds, {os.cpu_count()} cores")
+    parser.add_argument("--data", choices=["digits", "synthetic"], default="digits")
+    parser.add_argument(
+        "--settings", nargs="+", choices=["stock", "ours"], default=["stock", "ours"]
+    )
+    arguments = parser.parse_args()
+    rounds, data = arguments.rounds, arguments.data
+    asked = [f"rounds={rounds}", f"data={data}"]
+    table = Table(
+        title=f"{NODES} nodes, {data}, median of {rounds - 1} rounds, {os.cpu_count()} cores"
+    )
     for column in ("settings", "trips", "plain round", "secure round", "ratio", "CPU of a node"):
         table.add_column(column, justify="left" if column == "settings" else "right")
-    with stock():
-        rows = {"stock": (5, measure(rounds, merged=False))}
-    rows["ours"] = (3, measure(rounds, merged=True))
-    for name, (trips, ((alone, alone_cpu), (secure, secure_cpu))) in rows.items():
+    for name in arguments.settings:
+        with stock() if name == "stock" else contextlib.nullcontext():
+            costs = measure(asked, merged=name == "ours")
+        (alone, alone_cpu), (secure, secure_cpu) = costs
+        trips = 3 if name == "ours" else 5
         cells = (f"{alone:.1f} s", f"{secure:.1f} s", f"{secure / alone:.2f}")
         table.add_row(name, str(trips), *cells, f"{alone_cpu:.1f} and {secure_cpu:.1f} s")
     console = Console()
