@@ -1,0 +1,110 @@
+"""A server that repeats, reorders or exchanges what it sends: steps happen once, in order, about one broadcast."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from secagg import device
+from secagg.coordinator import Step
+from secagg.device import Node
+from secagg.errors import Refusal
+from secagg.guard import SimulationGuard
+from secagg.settings import RoundSettings
+
+Build = Callable[..., Any]
+Make = Callable[..., RoundSettings]
+
+
+# Replays.
+
+
+def test_a_replayed_or_older_round_is_refused(fleet: Build) -> None:
+    devices = fleet(3, round=5)
+    devices.run()
+    node = devices.settings.cohort[0]
+    for round_ in (5, 4, 0):
+        again = replace(devices.settings, round=round_, nonce=os.urandom(16))
+        with pytest.raises(Refusal, match="seen before"):
+            devices.answer(Step.ADVERTISE, node, again.encoded)
+    devices.answer(Step.ADVERTISE, node, replace(devices.settings, round=6).encoded)
+
+
+def test_a_round_of_another_run_is_refused(fleet: Build) -> None:
+    devices = fleet(3)
+    with pytest.raises(Refusal, match="belongs to run 99"):
+        devices.answer(
+            Step.ADVERTISE, devices.settings.cohort[0], replace(devices.settings, run=99).encoded
+        )
+
+
+def test_a_device_outside_the_cohort_refuses(settings_of: Make) -> None:
+    settings = settings_of(3)
+    with pytest.raises(Refusal, match="not in the cohort"):
+        device.advertise(Node(5, settings.run, SimulationGuard(5)), b"", settings.encoded)
+
+
+@pytest.mark.parametrize("step", [Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK])
+def test_every_step_happens_once_and_in_order(step: Step, fleet: Build) -> None:
+    devices = fleet(4)
+    devices.run()
+    node = devices.settings.cohort[0]
+    fresh = fleet(4)
+    fresh.__init__(devices.settings)
+    for early in (Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK):
+        with pytest.raises(Refusal):
+            fresh.answer(early, node, devices.requests[early, node])
+    running = fleet(4)
+    coordinator = running.run(until=step)
+    request = coordinator.requests()[node]
+    running.answer(step, node, request)
+    with pytest.raises(Refusal, match=r"out of order or repeated|has ended"):
+        running.answer(step, node, request)
+
+
+def test_a_second_vector_is_refused(fleet: Build, model_hash: bytes) -> None:
+    """Two vectors under one mask would give their difference away."""
+    devices = fleet(4)
+    coordinator = devices.run(until=Step.SIGN)
+    assert coordinator.step is Step.SIGN
+    node = devices.settings.cohort[0]
+    with pytest.raises(Refusal, match="out of order or repeated"):
+        device.open_mask(
+            devices.nodes[node], devices.states[node], devices.requests[Step.MASK, node], model_hash
+        )
+
+
+# Another broadcast than hashed.
+
+
+def test_another_broadcast_than_announced_is_refused(fleet: Build) -> None:
+    devices = fleet(4)
+    coordinator = devices.run(until=Step.MASK)
+    node, request = next(iter(coordinator.requests().items()))
+    with pytest.raises(Refusal, match="hash differs"):
+        devices.answer(Step.MASK, node, request, model=b"\x22" * 32)
+
+
+def test_another_model_per_client_gives_garbage_and_no_quorum(fleet: Build) -> None:
+    """Keys exchanged before the model was known: a victim is shown a model of its own."""
+    devices = fleet(4)
+    devices.__init__(replace(devices.settings, broadcast=b""))
+    settings = devices.settings
+    coordinator = devices.run(until=Step.MASK)
+    victim = settings.cohort[2]
+    for node, request in coordinator.requests().items():
+        model = b"\x22" * 32 if node == victim else b"\x11" * 32
+        coordinator.receive(node, devices.answer(Step.MASK, node, request, model))
+    coordinator.close()
+    for node, request in coordinator.requests().items():
+        coordinator.receive(node, devices.answer(Step.SIGN, node, request))
+    assert "does not verify" in coordinator.lost[victim]
+    signed = coordinator._signatures
+    assert len(signed) == 3
+    coordinator.close()
+    # The three others have a quorum, so they may go on: the sum is masked by the victim's pairs.
+    devices.stage(coordinator)
+    expected = devices.expected(settings.cohort)
+    assert (coordinator.sums[0].total != expected).mean() > 0.9
