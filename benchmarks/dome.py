@@ -1,6 +1,7 @@
 """DOME beside DP-FedAvg at full dimension and beside random sketches of the same size, at the same epsilon, in one run.
 
     python benchmarks/dome.py --data-root DIR [--seeds 3] [--epsilons 2 4 8] [--rounds 150] [--clients 100] [--rows NAME ...]
+        [--overrides strategy.sketch_dim=490 ...]
 
 Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients of 600 images, all in every round, clients as units. The runs sum the same
 integers with the same integer noise as under secure aggregation, without the masks, which change nothing
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--clients", type=int, default=100, help="who share the 60,000 images")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=DEFAULT)
+    parser.add_argument("--overrides", nargs="+", default=[], help="of all rows")
     arguments = parser.parse_args()
     os.environ[SIMULATION_VARIABLE] = "1"
     common = [
@@ -105,7 +107,7 @@ def main() -> None:
     for name in arguments.rows:
         cells = []
         for epsilon in arguments.epsilons:
-            chosen = [*ROWS[name], *common, f"privacy.epsilon={epsilon}"]
+            chosen = [*ROWS[name], *common, f"privacy.epsilon={epsilon}", *arguments.overrides]
             began = time.monotonic()
             runs = [run([*chosen, f"seed={seed}"]) for seed in range(arguments.seeds)]
             reached[name, epsilon] = mean(accuracy for accuracy, _ in runs)
