@@ -27,7 +27,8 @@ def _default() -> DomeConfig:
 
 
 def _settings(**changes: Any) -> DomeConfig:
-    return replace(_default(), **changes)
+    """With room for what the rules keep."""
+    return replace(_default(), **{"learned_share": 0.75, **changes})
 
 
 def _model() -> FlatModel:
