@@ -47,11 +47,13 @@ def _left(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
-    fedsketch: Command, start: Start, tmp_path: Path
+    fedsketch: Command, start: Start, tmp_path: Path, rounds: int
 ) -> None:
-    fedsketch(*DOME, "hydra.run.dir=local")
-    process = start("-c", CLI, *DOME, "runtime=processes", "hydra.run.dir=processes")
+    settings = [*DOME, f"rounds={rounds}"]
+    fedsketch(*settings, "hydra.run.dir=local")
+    process = start("-c", CLI, *settings, "runtime=processes", "hydra.run.dir=processes")
     output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     assert "accuracy" in output
