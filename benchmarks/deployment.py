@@ -5,7 +5,7 @@
 Every node starts a Python process per message. "Stock" looks for replies every 3 s, as Flower's grid does, starts tasks every 1 s,
 as its SuperExec does, and takes five trips per round of secure aggregation; "ours" is what runtime=processes does, with
 secagg.merged=true. Both run the same app with TLS, node authentication and device ledgers. The first round is not timed, because it
-also exchanges the first keys. Training on digits imports scikit-learn, 2 s that a device with its own data does not need; with
+also exchanges the first keys. Training on digits imports scikit-learn, which a device with its own data does not need; with
 `--data synthetic` nothing but torch is imported. On a machine that others use, trust the CPU seconds more than the clock.
 """
 

@@ -47,7 +47,7 @@ def _left(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
     fedsketch: Command, start: Start, tmp_path: Path, rounds: int
 ) -> None:
