@@ -22,17 +22,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fedsketch.runtime.processes
+import fedsketch.runtime.submission
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rich.console import Console
 from rich.table import Table
 
-import runtime.processes
-import runtime.submission
-from conf import Config, compose
-from runtime.children import descendants
-from runtime.processes import Network
-from runtime.submission import follow, submit
+from fedsketch.conf import Config, compose
+from fedsketch.runtime.children import descendants
+from fedsketch.runtime.processes import Network
+from fedsketch.runtime.submission import follow, submit
 
 NODES = 3
 COMMON = [
@@ -47,7 +48,7 @@ COMMON = [
 ]
 PLAIN = [*COMMON[:-1], "secagg=none"]
 STOCK_POLLS = {
-    "server/polling.py": r"(?<=INTERVAL = )[0-9.]+",
+    "server/grids/polling.py": r"(?<=INTERVAL = )[0-9.]+",
     "secagg/plan.py": r"(?<=poll_interval: float = )[0-9.]+",
 }
 
@@ -90,7 +91,7 @@ def nodes_cpu(network: Network) -> float:
 @contextmanager
 def stock() -> Iterator[None]:
     """The same app and nodes with Flower's own intervals."""
-    ours, polling = runtime.submission.APP, runtime.processes.polling
+    ours, polling = fedsketch.runtime.submission.APP, fedsketch.runtime.processes.polling
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
         kept = shutil.ignore_patterns(
@@ -104,11 +105,14 @@ def stock() -> Iterator[None]:
             text, changed = re.subn(pattern, "3.0", (app / name).read_text())
             assert changed == 1, name
             (app / name).write_text(text)
-        runtime.submission.APP, runtime.processes.polling = app, lambda nodes: {}
+        fedsketch.runtime.submission.APP, fedsketch.runtime.processes.polling = (
+            app,
+            lambda nodes: {},
+        )
         try:
             yield
         finally:
-            runtime.submission.APP, runtime.processes.polling = ours, polling
+            fedsketch.runtime.submission.APP, fedsketch.runtime.processes.polling = ours, polling
 
 
 def measure(asked: list[str], *, merged: bool) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from rich.console import Console
 from rich.table import Table
 
-from client.app import app as client_app
-from conf import Config, compose
-from privacy.simulation import SIMULATION_VARIABLE
-from runtime.local import run_local
-from server.app import serve
-from server.rounds import Rounds
+from fedsketch.client.app import app as client_app
+from fedsketch.conf import Config, compose
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.runtime.local import run_local
+from fedsketch.server.app import serve
+from fedsketch.server.rounds import Rounds
 
 LEARN = ["strategy.keep=all", "strategy.learned_share=0.25"]
 FRESH = ["strategy.learned_share=0"]

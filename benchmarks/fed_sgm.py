@@ -22,13 +22,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from client.app import app
-from conf import Config, compose
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from server.rounds import Rounds
-from sketching.gaussian import GaussianSketch
-from strategies import fed_sgm
+from fedsketch.client.app import app
+from fedsketch.conf import Config, compose
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.server.rounds import Rounds
+from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.strategies import fed_sgm
 
 # What fedsketch-plan says for epsilon 4, rounded up. The budget still binds: a run that would break it stops and is told apart here.
 # (Left to the budget, noise is calibrated for every size of a Poisson cohort, which takes longer than the training.)

@@ -49,12 +49,12 @@ from flwr.supercore.primitives.asymmetric import (
     public_key_to_bytes,
 )
 
-from secagg import SecAggPlan, SimulationGuard, SimulationRoster, VectorPlan, device
-from secagg.coordinator import Coordinator, Step
-from secagg.device import Node
-from secagg.identity import verify
-from secagg.masking import apply_masks
-from secagg.settings import RoundSettings
+from fedsketch.secagg import SecAggPlan, SimulationGuard, SimulationRoster, VectorPlan, device
+from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.device import Node
+from fedsketch.secagg.identity import verify
+from fedsketch.secagg.masking import apply_masks
+from fedsketch.secagg.settings import RoundSettings
 
 MODEL = bytes(32)
 MEASURED = 2  # devices whose time is taken, with cold caches

@@ -32,8 +32,8 @@ from flwr.simulation import run_simulation
 from rich.console import Console
 from rich.table import Table
 
-from conf import Config, compose
-from runtime.cli import run
+from fedsketch.conf import Config, compose
+from fedsketch.runtime.cli import run
 
 WARM_UP = 2
 CLIENTS = 100
@@ -64,7 +64,7 @@ def ours(rounds: int, runtime: str) -> float:
 
 
 def network() -> torch.nn.Module:
-    from tasks import models
+    from fedsketch.tasks import models
 
     return models.build("mlp", input_shape=(1, 8, 8), classes=10, width=32, seed=0)
 
@@ -76,7 +76,7 @@ def plain(rounds: int) -> float:
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        from tasks import datasets
+        from fedsketch.tasks import datasets
 
         train = datasets.load("digits").train  # cached in the process
         mine = slice(int(context.node_config["partition-id"]), None, CLIENTS)

@@ -26,17 +26,17 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from client.release import release
-from conf import Config, compose
-from conf.schema import Against, FedSgmConfig
-from privacy.accounting import Accountant
-from privacy.clipping import clip_rows
-from privacy.randomness import Stream
-from privacy.release import Release
-from strategies import plan_noise
-from strategies.fed_sgm import sketch_of
-from strategies.noise import NoisePlan
-from tasks.job import Job
+from fedsketch.client.release import release
+from fedsketch.conf import Config, compose
+from fedsketch.conf.schema import Against, FedSgmConfig
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.releases import Release
+from fedsketch.privacy.mechanisms.clipping import clip_rows
+from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.strategies import plan_noise
+from fedsketch.strategies.fed_sgm import sketch_of
+from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.tasks.job import Job
 
 CLIENT = [
     "strategy=fed_sgm",

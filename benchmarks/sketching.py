@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 
-from sketching.cholesky_qr import orthonormalise
-from sketching.count_sketch import CountSketch
-from sketching.gaussian import GaussianSketch
-from sketching.hadamard import HadamardSketch
-from sketching.seeded import Purpose, Words
-from sketching.streaming_pca import StreamingPCA
+from fedsketch.sketching.cholesky_qr import orthonormalise
+from fedsketch.sketching.count_sketch import CountSketch
+from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.streaming_pca import StreamingPCA
 
 D = 1_000_000
 K = 64

@@ -5,10 +5,10 @@ Train replies leave as masked vectors; a server that asks without secure aggrega
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client.delivery import take_delivery
-from client.guard import guard_of
-from secagg import client_app
-from strategies.codec import RingCodec
+from fedsketch.client.guard.guard import guard_of
+from fedsketch.replay.mod import take_delivery
+from fedsketch.secagg import client_app
+from fedsketch.strategies.shared.codec import RingCodec
 
 app = client_app(RingCodec(), guard_of, outer=[take_delivery])
 
@@ -24,7 +24,7 @@ def introduce(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """The client's half of a round: local step, clip, noise."""
-    from client.training import take_part
+    from fedsketch.client.training import take_part
 
     reply = take_part(message.content, client_id(context), context.state)
     return Message(reply, reply_to=message)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from secagg import SecAggError
+from fedsketch.secagg import SecAggError
 
 
 class Parser(argparse.ArgumentParser):

@@ -14,12 +14,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from client.command import Parser, run
-from client.guard import DEVICE_VARIABLE, IDENTITY, LEDGER, POLICY, ROSTER, DeviceGuard
-from client.journal import sync_folder
-from client.ledger import Ledger
-from client.policy import Policy
-from secagg import Identity, Roster, SettingsError
+from fedsketch.client.command import Parser, run
+from fedsketch.client.guard.guard import (
+    DEVICE_VARIABLE,
+    IDENTITY,
+    LEDGER,
+    POLICY,
+    ROSTER,
+    DeviceGuard,
+)
+from fedsketch.client.guard.ledger import Ledger
+from fedsketch.client.guard.ledger_file import sync_folder
+from fedsketch.client.guard.policy import Policy
+from fedsketch.secagg import Identity, Roster, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

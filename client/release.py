@@ -2,7 +2,7 @@
 
 Formal guarantee of one call, against whoever sees the result, under zero-out adjacency: each unit's row is L2-bounded by the clip of
 the terms, and the sum carries this device's noise, from the operating system's randomness: Gaussian of the terms' standard
-deviation, or exact Skellam noise on rounded integers. How the shares of a cohort add up is `strategies.terms`' business.
+deviation, or exact Skellam noise on rounded integers. How the shares of a cohort add up is `strategies.shared.terms`' business.
 """
 
 import os
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from privacy.clipping import UnsafeUpdateError, clip_rows
-from privacy.encoding import encode
-from privacy.gaussian import add_gaussian
-from privacy.randomness import Stream, derived_key
-from strategies.terms import GaussianTerms, RingTerms, Terms
+from fedsketch.privacy.mechanisms.clipping import UnsafeUpdateError, clip_rows
+from fedsketch.privacy.mechanisms.encoding import encode
+from fedsketch.privacy.mechanisms.gaussian import add_gaussian
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.strategies.shared.terms import GaussianTerms, RingTerms, Terms
 
 # Set by the simulating runtimes, never by a message: a server cannot make a device's noise predictable.
 SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"

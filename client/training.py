@@ -3,17 +3,17 @@
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from client.jobs import job_of, model_of
-from client.memory import memory_in
-from client.release import device_stream, release
-from client.replica import completed
-from conf import Config
-from privacy.randomness import derived_key
-from privacy.unsafe import UnsafeUpdateError
-from strategies import local_step
-from strategies.messages import decoded
-from strategies.terms import RingTerms
-from strategies.uploads import upload
+from fedsketch.client.memory import memory_in
+from fedsketch.client.release import device_stream, release
+from fedsketch.client.workspace import job_of, model_of
+from fedsketch.conf import Config
+from fedsketch.privacy.mechanisms.randomness import derived_key
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.replay.replica import completed
+from fedsketch.strategies import local_step
+from fedsketch.strategies.shared.messages import decoded
+from fedsketch.strategies.shared.terms import RingTerms
+from fedsketch.strategies.shared.uploads import upload
 
 
 def take_part(content: RecordDict, client: int, state: RecordDict) -> RecordDict:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from conf.schema import Config
+from fedsketch.conf.schema import Config
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

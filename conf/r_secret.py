@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conf.schema import Config
+    from fedsketch.conf.schema import Config
 
 
 def r_secret_needs(config: "Config") -> tuple[str, ...]:

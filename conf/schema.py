@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from conf.r_secret import refuse_r_secret
+from fedsketch.conf.r_secret import refuse_r_secret
 
 frozen = dataclass(
     frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)

@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from client.command import Parser, run
-from client.enroll import enrol
+from fedsketch.client.command import Parser, run
+from fedsketch.client.enroll import enrol
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
-from conf import Config, ConfigError, load
-from conf.compose import FOLDER, compose_with_folder, composition_sentence
-from conf.schema import SimulationRuntimeConfig
-from runtime.resume import resumed_run
+from fedsketch.conf import Config, ConfigError, load
+from fedsketch.conf.compose import FOLDER, compose_with_folder, composition_sentence
+from fedsketch.conf.schema import SimulationRuntimeConfig
+from fedsketch.runtime.resume import resumed_run
 
 if TYPE_CHECKING:
-    from server.rounds import Observer
+    from fedsketch.server.rounds import Observer
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         stop = [a.removeprefix("stop=") for a in arguments if a.startswith("stop=")]
         overrides = [a for a in arguments if not a.startswith(("resume=", "stop="))]
         if stop:
-            from runtime.deployment import stop_deployment
+            from fedsketch.runtime.deployment import stop_deployment
 
             print(f"Stopped run {stop_deployment(*resumed_run(Path(stop[-1]), overrides))}.")
         elif resume:
@@ -47,7 +47,7 @@ def run(config: Config, folder: Path) -> None:
     """Play a run in its runtime, into its folder."""
     from rich.console import Console
 
-    from runtime.progress import ConsoleProgress
+    from fedsketch.runtime.progress import ConsoleProgress
 
     with ConsoleProgress(Console()) as progress:
         if config.runtime.name in ("processes", "deployment"):
@@ -58,13 +58,13 @@ def run(config: Config, folder: Path) -> None:
 
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     """The ServerApp in this process."""
-    from client.app import app as client_app
-    from runtime.environment import simulated_devices
-    from runtime.local import run_local
-    from runtime.simulation import run_simulation
-    from server.app import serve
-    from server.rounds import Rounds
-    from server.run_folder import RunFolder
+    from fedsketch.client.app import app as client_app
+    from fedsketch.runtime.environment import simulated_devices
+    from fedsketch.runtime.local import run_local
+    from fedsketch.runtime.simulation import run_simulation
+    from fedsketch.server.app import serve
+    from fedsketch.server.rounds import Rounds
+    from fedsketch.server.run_folder import RunFolder
 
     RunFolder(folder).log_here()
     flower = logging.getLogger("flwr")
@@ -82,8 +82,8 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
     """The ServerApp beside a SuperLink, which composes the same overrides."""
-    from runtime.deployment import run_deployment
-    from runtime.processes import run_processes
+    from fedsketch.runtime.deployment import run_deployment
+    from fedsketch.runtime.processes import run_processes
 
     overrides = (folder / "overrides.txt").read_text().splitlines()
     play = run_processes if config.runtime.name == "processes" else run_deployment
@@ -117,16 +117,16 @@ def _hydra_main() -> None:
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Errors that a user can mend, as a sentence; all others keep their traceback."""
-    from privacy.calibration import ImpossibleBudgetError
-    from privacy.costs import UnsupportedReleaseError
-    from privacy.encoding_plan import RingTooSmallError
-    from runtime.flower import FlowerError
-    from runtime.simulation import ClusterError
-    from runtime.submission import RunFailed
-    from secagg import SettingsError
-    from server.checkpoint import CheckpointError
-    from strategies.cohort import TooFewClients
-    from tasks.errors import TaskError
+    from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
+    from fedsketch.privacy.accounting.costs import UnsupportedReleaseError
+    from fedsketch.privacy.mechanisms.encoding_plan import RingTooSmallError
+    from fedsketch.runtime.flower import FlowerError
+    from fedsketch.runtime.simulation import ClusterError
+    from fedsketch.runtime.submission import RunFailed
+    from fedsketch.secagg import SettingsError
+    from fedsketch.server.checkpoint import CheckpointError
+    from fedsketch.strategies.shared.cohort import TooFewClients
+    from fedsketch.tasks.errors import TaskError
 
     try:
         yield

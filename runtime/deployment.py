@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from conf import Config, ConfigError
-from conf.schema import DeploymentRuntimeConfig
-from runtime.flower import Connection, connected
-from runtime.submission import Submission, follow, submit
-from server.rounds import Observer
+from fedsketch.conf import Config, ConfigError
+from fedsketch.conf.schema import DeploymentRuntimeConfig
+from fedsketch.runtime.flower import Connection, connected
+from fedsketch.runtime.submission import Submission, follow, submit
+from fedsketch.server.rounds import Observer
 
 
 class Interrupted(KeyboardInterrupt):

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from client.release import SEED_VARIABLE
-from conf import Config, ConfigError
-from conf.schema import Randomness
-from privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.client.release import SEED_VARIABLE
+from fedsketch.conf import Config, ConfigError
+from fedsketch.conf.schema import Randomness
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 
 
 @contextmanager

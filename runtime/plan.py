@@ -2,9 +2,9 @@
 
 import sys
 
-from conf.compose import compose_with_folder
-from runtime.cli import one_sentence
-from server.readable import size
+from fedsketch.conf.compose import compose_with_folder
+from fedsketch.runtime.cli import one_sentence
+from fedsketch.server.report.readable import size
 
 
 def main() -> None:
@@ -12,7 +12,7 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from server.plan import make_plan
+    from fedsketch.server.plan import make_plan
 
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from client.guard import DEVICE_VARIABLE
-from client.policy import Policy
-from conf import Config
-from conf.schema import NoSecAggConfig, Randomness
-from privacy.simulation import SIMULATION_VARIABLE
-from runtime.certificates import (
+from fedsketch.client.guard.guard import DEVICE_VARIABLE
+from fedsketch.client.guard.policy import Policy
+from fedsketch.conf import Config
+from fedsketch.conf.schema import NoSecAggConfig, Randomness
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.runtime.certificates import (
     AUTH_KEY,
     CA_CERTIFICATE,
     DEVICE,
@@ -28,8 +28,8 @@ from runtime.certificates import (
     SERVER_KEY,
     make_all,
 )
-from runtime.children import Children
-from runtime.flower import (
+from fedsketch.runtime.children import Children
+from fedsketch.runtime.flower import (
     COMMANDS,
     REFUSED,
     Connection,
@@ -38,10 +38,10 @@ from runtime.flower import (
     environment,
     unreachable,
 )
-from runtime.registration import register_all
-from runtime.submission import follow, submit
-from server.app import RUNS_VARIABLE
-from server.rounds import Observer
+from fedsketch.runtime.registration import register_all
+from fedsketch.runtime.submission import follow, submit
+from fedsketch.server.app import RUNS_VARIABLE
+from fedsketch.server.rounds import Observer
 
 PRIVATE = "processes"  # below the run's folder: keys, state, logs; mode 700
 _SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"  # client.release's, which imports torch

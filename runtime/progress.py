@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from conf import Config
-from conf.schema import Against
-from server.readable import duration, percent, size
+from fedsketch.conf import Config
+from fedsketch.conf.schema import Against
+from fedsketch.server.report.readable import duration, percent, size
 
 
 class ConsoleProgress:

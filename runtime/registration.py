@@ -11,11 +11,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from client.command import Parser, run
-from client.enroll import enrol
-from runtime.certificates import AUTH_PUBLIC, CA_CERTIFICATE, DEVICE, IDENTITY_PUBLIC, NODES
-from runtime.flower import Connection, FlowerError, connected
-from secagg import Roster
+from fedsketch.client.command import Parser, run
+from fedsketch.client.enroll import enrol
+from fedsketch.runtime.certificates import (
+    AUTH_PUBLIC,
+    CA_CERTIFICATE,
+    DEVICE,
+    IDENTITY_PUBLIC,
+    NODES,
+)
+from fedsketch.runtime.flower import Connection, FlowerError, connected
+from fedsketch.secagg import Roster
 
 NODE_ID = "node-id"
 ROSTER = "roster.json"

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from conf import Config, ConfigError, compose, from_json, to_json
+from fedsketch.conf import Config, ConfigError, compose, from_json, to_json
 
 
 def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:

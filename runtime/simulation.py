@@ -8,7 +8,7 @@ import sys
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from conf.schema import SimulationRuntimeConfig
+from fedsketch.conf.schema import SimulationRuntimeConfig
 
 
 class ClusterError(RuntimeError):

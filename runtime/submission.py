@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from conf import Config, ConfigError
-from runtime.flower import Connection, FlowerError
-from server.progress import Part, read_event
-from server.rounds import Observer
+from fedsketch.conf import Config, ConfigError
+from fedsketch.runtime.flower import Connection, FlowerError
+from fedsketch.server.progress import Part, read_event
+from fedsketch.server.rounds import Observer
 
 APP = Path(__file__).parent.parent  # the project: Flower packs the app from it
 _NOTE = "submitted.json"

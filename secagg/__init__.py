@@ -9,17 +9,17 @@ On the server wrap the grid, on the devices make the ClientApp here::
 The package stands alone: it needs numpy, cryptography and Flower.
 """
 
-from secagg.codec import Codec, Sum, VectorPlan
-from secagg.errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
-from secagg.fixed_point import FixedPoint
-from secagg.grid import SecAggGrid
-from secagg.guard import Guard, SimulationGuard, SimulationRoster
-from secagg.identity import Directory, Identity, Roster
-from secagg.mod import client_app
-from secagg.packing import Ring, centred, reduce, ring_dtype
-from secagg.plan import SecAggPlan
-from secagg.report import RoundReport
-from secagg.settings import RoundSettings, Sizes
+from fedsketch.secagg.codec import Codec, Sum, VectorPlan
+from fedsketch.secagg.errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
+from fedsketch.secagg.fixed_point import FixedPoint
+from fedsketch.secagg.grid import SecAggGrid
+from fedsketch.secagg.guard import Guard, SimulationGuard, SimulationRoster
+from fedsketch.secagg.identity import Directory, Identity, Roster
+from fedsketch.secagg.mod import client_app
+from fedsketch.secagg.packing import Ring, centred, reduce, ring_dtype
+from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.report import RoundReport
+from fedsketch.secagg.settings import RoundSettings, Sizes
 
 __all__ = [
     "Aborted",

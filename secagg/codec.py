@@ -14,8 +14,8 @@ from typing import Protocol
 
 from flwr.app import RecordDict
 
-from secagg.packing import Ring
-from secagg.settings import RoundSettings, Scalar, Sizes
+from fedsketch.secagg.packing import Ring
+from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from secagg import messages
-from secagg.codec import Sum
-from secagg.device import peers_of
-from secagg.errors import Aborted, Malformed
-from secagg.grouping import draw_groups
-from secagg.identity import Directory, verify
-from secagg.packing import Ring, reduce, ring_dtype, unpack
-from secagg.settings import RoundSettings
-from secagg.unmasking import Secrets, remove_masks
-from secagg.wire import bitmap
+from fedsketch.secagg import messages
+from fedsketch.secagg.codec import Sum
+from fedsketch.secagg.device import peers_of
+from fedsketch.secagg.errors import Aborted, Malformed
+from fedsketch.secagg.grouping import draw_groups
+from fedsketch.secagg.identity import Directory, verify
+from fedsketch.secagg.packing import Ring, reduce, ring_dtype, unpack
+from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.unmasking import Secrets, remove_masks
+from fedsketch.secagg.wire import bitmap
 
 
 class Step(IntEnum):

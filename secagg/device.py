@@ -23,17 +23,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from secagg import keys, messages, shamir
-from secagg.errors import Refusal
-from secagg.graph import neighbours
-from secagg.grouping import draw_groups
-from secagg.guard import Guard
-from secagg.identity import verify
-from secagg.masking import apply_masks
-from secagg.packing import Ring, pack, reduce, ring_dtype
-from secagg.settings import RoundSettings
-from secagg.state import DeviceState, Session, Stage
-from secagg.wire import bitmap, digest_of
+from fedsketch.secagg import keys, messages, shamir
+from fedsketch.secagg.errors import Refusal
+from fedsketch.secagg.graph import neighbours
+from fedsketch.secagg.grouping import draw_groups
+from fedsketch.secagg.guard import Guard
+from fedsketch.secagg.identity import verify
+from fedsketch.secagg.masking import apply_masks
+from fedsketch.secagg.packing import Ring, pack, reduce, ring_dtype
+from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.state import DeviceState, Session, Stage
+from fedsketch.secagg.wire import bitmap, digest_of
 
 
 @dataclass(frozen=True)

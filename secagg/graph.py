@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from secagg.errors import SettingsError
+from fedsketch.secagg.errors import SettingsError
 
 COMPLETE_UP_TO = 128
 SECURITY_BITS = 40  # sigma: a set of corrupt clients breaks the round with probability <= 2^-40

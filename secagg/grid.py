@@ -21,14 +21,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from secagg.broadcast import RECORD, broadcast_hash
-from secagg.codec import Codec, VectorPlan
-from secagg.coordinator import Coordinator, Step
-from secagg.errors import Aborted, SettingsError
-from secagg.identity import Directory
-from secagg.mod import ACTION, VECTOR_RECORD
-from secagg.plan import SecAggPlan
-from secagg.report import RoundReport
+from fedsketch.secagg.broadcast import RECORD, broadcast_hash
+from fedsketch.secagg.codec import Codec, VectorPlan
+from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.errors import Aborted, SettingsError
+from fedsketch.secagg.identity import Directory
+from fedsketch.secagg.mod import ACTION, VECTOR_RECORD
+from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.report import RoundReport
 
 log = getLogger(__name__)
 _REASON_LENGTH = 300

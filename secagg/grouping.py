@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from secagg.settings import RoundSettings
+from fedsketch.secagg.settings import RoundSettings
 
 
 def draw_groups(

@@ -19,9 +19,9 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from secagg.errors import Refusal
-from secagg.identity import Directory, Identity
-from secagg.settings import RoundSettings
+from fedsketch.secagg.errors import Refusal
+from fedsketch.secagg.identity import Directory, Identity
+from fedsketch.secagg.settings import RoundSettings
 
 
 class Guard(Protocol):

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from secagg.errors import SettingsError
+from fedsketch.secagg.errors import SettingsError
 
 SIGNATURE_BYTES = 64
 ROSTER_FORMAT = "secagg-roster/1"

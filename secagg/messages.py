@@ -11,12 +11,12 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 
-from secagg.errors import Malformed
-from secagg.identity import SIGNATURE_BYTES
-from secagg.keys import PUBLIC_BYTES, SEALED_BYTES
-from secagg.settings import RoundSettings
-from secagg.shamir import SHARE_BYTES
-from secagg.wire import HASH_BYTES, Kind, Reader, Writer
+from fedsketch.secagg.errors import Malformed
+from fedsketch.secagg.identity import SIGNATURE_BYTES
+from fedsketch.secagg.keys import PUBLIC_BYTES, SEALED_BYTES
+from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.shamir import SHARE_BYTES
+from fedsketch.secagg.wire import HASH_BYTES, Kind, Reader, Writer
 
 PAIR_BYTES = 2 * PUBLIC_BYTES
 ADVERT_BYTES = PAIR_BYTES + SIGNATURE_BYTES

@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from secagg import device
-from secagg.broadcast import RECORD, broadcast_hash
-from secagg.codec import Codec
-from secagg.device import Node
-from secagg.errors import Malformed, SecAggError
-from secagg.guard import Guard
+from fedsketch.secagg import device
+from fedsketch.secagg.broadcast import RECORD, broadcast_hash
+from fedsketch.secagg.codec import Codec
+from fedsketch.secagg.device import Node
+from fedsketch.secagg.errors import Malformed, SecAggError
+from fedsketch.secagg.guard import Guard
 
 ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
 VECTOR_RECORD = "secagg-vector"

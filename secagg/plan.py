@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from secagg import graph
-from secagg.codec import VectorPlan
-from secagg.errors import SettingsError
-from secagg.settings import NONCE_BYTES, RoundSettings, Sizes, majority
+from fedsketch.secagg import graph
+from fedsketch.secagg.codec import VectorPlan
+from fedsketch.secagg.errors import SettingsError
+from fedsketch.secagg.settings import NONCE_BYTES, RoundSettings, Sizes, majority
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from secagg import graph
-from secagg.errors import Malformed, SettingsError
-from secagg.packing import LARGEST_RING, SMALLEST_RING
-from secagg.wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
+from fedsketch.secagg import graph
+from fedsketch.secagg.errors import Malformed, SettingsError
+from fedsketch.secagg.packing import LARGEST_RING, SMALLEST_RING
+from fedsketch.secagg.wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
 
 NONCE_BYTES = 16
 MAX_DIM = 2**31

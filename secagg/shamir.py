@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from secagg.errors import Malformed
+from fedsketch.secagg.errors import Malformed
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32

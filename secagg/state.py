@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from secagg.errors import Malformed, Refusal
-from secagg.keys import PUBLIC_BYTES, SHARES_BYTES
-from secagg.settings import RoundSettings
-from secagg.wire import HASH_BYTES, Kind, Reader, Writer
+from fedsketch.secagg.errors import Malformed, Refusal
+from fedsketch.secagg.keys import PUBLIC_BYTES, SHARES_BYTES
+from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.wire import HASH_BYTES, Kind, Reader, Writer
 
 PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from secagg import keys, shamir
-from secagg.device import peers_of
-from secagg.errors import Malformed
-from secagg.masking import apply_masks
-from secagg.packing import Ring
-from secagg.settings import RoundSettings
+from fedsketch.secagg import keys, shamir
+from fedsketch.secagg.device import peers_of
+from fedsketch.secagg.errors import Malformed
+from fedsketch.secagg.masking import apply_masks
+from fedsketch.secagg.packing import Ring
+from fedsketch.secagg.settings import RoundSettings
 
 
 class Secrets:

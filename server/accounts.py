@@ -5,11 +5,11 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
-from conf.schema import Against
-from privacy.accounting import Accountant
-from privacy.release import NoSampling
-from server.readable import OVERHEARD
-from strategies.noise import NoisePlan
+from fedsketch.conf.schema import Against
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.releases import NoSampling
+from fedsketch.server.report.readable import OVERHEARD
+from fedsketch.strategies.shared.device_noise import NoisePlan
 
 
 class Accounts:

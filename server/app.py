@@ -7,12 +7,12 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from conf import ConfigError, compose
-from privacy.simulation import SIMULATION_VARIABLE
-from server.polling import PollingGrid
-from server.progress import StreamProgress
-from server.rounds import Rounds
-from server.run_folder import RunFolder
+from fedsketch.conf import ConfigError, compose
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.server.grids.polling import PollingGrid
+from fedsketch.server.progress import StreamProgress
+from fedsketch.server.rounds import Rounds
+from fedsketch.server.run_folder import RunFolder
 
 # Where a ServerApp that was started by a SuperLink writes its runs' folders; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"

@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
-from tasks.examples import Examples
-from tasks.flat import FlatModel
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
 
 CHUNK = 2048
 

@@ -3,19 +3,19 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 
-from conf import Config
-from conf.schema import NoSecAggConfig
-from secagg import RoundSettings, messages
-from secagg.broadcast import RECORD
-from secagg.identity import SIGNATURE_BYTES
-from secagg.keys import SEALED_BYTES
-from secagg.mod import VECTOR_KIND, VECTOR_RECORD
-from secagg.shamir import SHARE_BYTES
-from secagg.wire import HASH_BYTES
-from server.aggregation import secagg_plan
-from server.traffic import serialised_size
-from strategies.codec import RingCodec
-from strategies.uploads import upload
+from fedsketch.conf import Config
+from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.secagg import RoundSettings, messages
+from fedsketch.secagg.broadcast import RECORD
+from fedsketch.secagg.identity import SIGNATURE_BYTES
+from fedsketch.secagg.keys import SEALED_BYTES
+from fedsketch.secagg.mod import VECTOR_KIND, VECTOR_RECORD
+from fedsketch.secagg.shamir import SHARE_BYTES
+from fedsketch.secagg.wire import HASH_BYTES
+from fedsketch.server.grids.aggregating import secagg_plan
+from fedsketch.server.grids.metered import serialised_size
+from fedsketch.strategies.shared.codec import RingCodec
+from fedsketch.strategies.shared.uploads import upload
 
 
 def expected_traffic(

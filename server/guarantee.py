@@ -2,10 +2,10 @@
 
 import math
 
-from conf.r_secret import r_secret_needs
-from conf.schema import Against, FedSgmConfig, Randomness
-from privacy.accounting import Accountant
-from strategies.noise import NoisePlan
+from fedsketch.conf.r_secret import r_secret_needs
+from fedsketch.conf.schema import Against, FedSgmConfig, Randomness
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.strategies.shared.device_noise import NoisePlan
 
 _EAVESDROPPER = "an eavesdropper who sees the noisy sums, and neither the sketch's seed, nor a model, nor a single upload"
 

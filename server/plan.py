@@ -5,16 +5,16 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from conf import Config
-from conf.schema import Against
-from server.accounts import Accounts
-from server.expected_traffic import expected_traffic
-from server.guarantee import guarantee
-from server.plots import COLORS, Axis, Line, line_chart
-from server.readable import plain
-from strategies import plan_noise, server_half
-from strategies.terms import RingTerms
-from tasks.job import Job
+from fedsketch.conf import Config
+from fedsketch.conf.schema import Against
+from fedsketch.server.accounts import Accounts
+from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.server.guarantee import guarantee
+from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart
+from fedsketch.server.report.readable import plain
+from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies.shared.terms import RingTerms
+from fedsketch.tasks.job import Job
 
 POINTS = 50  # of the curve of epsilon
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conf import Config
+from fedsketch.conf import Config
 
 _MARK = "fedsketch> "
 _PART = 128 * 1024  # bytes of a file in one line, before base64

@@ -13,20 +13,20 @@ from typing import Any, Protocol
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from conf import Config, to_json
-from conf.schema import Against, Randomness
-from secagg import Aborted, SecAggGrid
-from server.accounts import Accounts
-from server.aggregation import aggregating
-from server.checkpoint import Checkpoint
-from server.evaluation import evaluate
-from server.guarantee import guarantee
-from server.run_folder import RunFolder, versions
-from server.traffic import MeteredGrid
-from strategies import plan_noise, server_half
-from strategies.base import FederatedStrategy, RoundAborted
-from strategies.cohort import Cohorts, TooFewClients
-from tasks.job import Job
+from fedsketch.conf import Config, to_json
+from fedsketch.conf.schema import Against, Randomness
+from fedsketch.secagg import Aborted, SecAggGrid
+from fedsketch.server.accounts import Accounts
+from fedsketch.server.checkpoint import Checkpoint
+from fedsketch.server.evaluation import evaluate
+from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.guarantee import guarantee
+from fedsketch.server.run_folder import RunFolder, versions
+from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
+from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
+from fedsketch.tasks.job import Job
 
 log = logging.getLogger(__name__)
 

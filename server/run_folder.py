@@ -12,10 +12,10 @@ from typing import Any
 import safetensors.torch
 import yaml
 
-from conf import Config, to_json
-from server.checkpoint import Checkpoint, CheckpointError
-from server.report import write_report
-from tasks.flat import FlatModel
+from fedsketch.conf import Config, to_json
+from fedsketch.server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.server.report.run_page import write_report
+from fedsketch.tasks.flat import FlatModel
 
 
 class RunFolder:

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from sketching.fingerprint import Part
-from sketching.seeded import Purpose, Words
-from sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 
 class CountSketch(Sketch):

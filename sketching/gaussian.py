@@ -17,9 +17,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from sketching.fingerprint import Part
-from sketching.seeded import Purpose, Words
-from sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 _TILE = 1 << 18  # numbers: 1 MB, in the cache between making and multiplying
 _TILE_COLUMNS = 1 << 14

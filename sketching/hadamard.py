@@ -15,9 +15,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from sketching.fingerprint import Part
-from sketching.seeded import Purpose, Words
-from sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 _RADIX_BITS = 6  # the transform is a product with 64 x 64 matrices along each digit of the index
 _PADDED_BLOCK = 1 << 22  # numbers that are transformed at a time

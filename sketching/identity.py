@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from sketching.fingerprint import Part
-from sketching.sketch import Sketch
+from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.sketch import Sketch
 
 
 class IdentitySketch(Sketch):

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from sketching.fingerprint import Part
-from sketching.folding import Fold
-from sketching.probes import probes
-from sketching.seeded import Purpose, Words
-from sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.folding import Fold
+from fedsketch.sketching.probes import probes
+from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 
 class LayerwiseSketch(Sketch):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sketching.cholesky_qr import orthonormalise
-from sketching.seeded import Purpose, Words
-from sketching.sketch import checked_seed
+from fedsketch.sketching.cholesky_qr import orthonormalise
+from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.sketch import checked_seed
 
 
 def probes(seed: int, count: int, basis: Tensor) -> Tensor:

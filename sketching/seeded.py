@@ -1,7 +1,7 @@
 """Public randomness from a seed, the same bits on every machine, in every process, on any number of threads.
 
 Sketches are public, so speed and agreement matter here, not secrecy (noise that protects someone comes from
-`privacy.randomness`). Words come from SFC64, seeded by numpy's SeedSequence with (seed, purpose, index): both
+`privacy.mechanisms.randomness`). Words come from SFC64, seeded by numpy's SeedSequence with (seed, purpose, index): both
 streams are frozen by numpy's compatibility policy, and every index is a stream of its own, so blocks can be made
 in any order. From there on only integers, table look-ups and exact float operations are used: numpy's own
 Gaussians call the C library's log and exp, whose last bits, and so the position in the stream, differ between

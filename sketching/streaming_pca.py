@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sketching.cholesky_qr import column_blocks, gram, orthonormalise
-from sketching.fingerprint import digest
+from fedsketch.sketching.cholesky_qr import column_blocks, gram, orthonormalise
+from fedsketch.sketching.fingerprint import digest
 
 _REORTHONORMALISE = 128  # updates: float32 products lose about 3e-9 of orthogonality in each
 _BLOCK = 1 << 19  # numbers of the product made at a time, so that its two terms meet in the cache

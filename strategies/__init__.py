@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conf import Config
-    from strategies.base import FederatedStrategy, LocalStep
-    from strategies.noise import NoisePlan
-    from strategies.replay import Replayed
-    from tasks.flat import FlatModel
-    from tasks.job import Job
+    from fedsketch.conf import Config
+    from fedsketch.replay.parcels import Replayed
+    from fedsketch.strategies.shared.base import FederatedStrategy, LocalStep
+    from fedsketch.strategies.shared.device_noise import NoisePlan
+    from fedsketch.tasks.flat import FlatModel
+    from fedsketch.tasks.job import Job
 
 
 def server_half(name: str) -> "type[FederatedStrategy]":
@@ -27,9 +27,9 @@ def replica(config: "Config", model: "FlatModel") -> "Replayed":
 
 def plan_noise(config: "Config", job: "Job", model: "FlatModel") -> "NoisePlan":
     """The noise of a run: it depends on how long the strategy's uploads are, at most."""
-    from conf.schema import Unit
-    from strategies.noise import NoisePlan
-    from strategies.sketch_norm import stretch
+    from fedsketch.conf.schema import Unit
+    from fedsketch.strategies.shared.device_noise import NoisePlan
+    from fedsketch.strategies.shared.sketch_norm import stretch
 
     units = job.largest_shard if config.privacy.unit is Unit.example else 1
     size_of = server_half(config.strategy.name).upload_size

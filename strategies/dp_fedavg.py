@@ -1,6 +1,6 @@
 """DP-FedAvg (McMahan et al. 2018): clip each unit's update, add noise on the device, step on the mean.
 
-Formal guarantees: see `strategies.noise.NoisePlan.releases`. Unit client: one update (a gradient, or theta - theta_K after K
+Formal guarantees: see `strategies.shared.device_noise.NoisePlan.releases`. Unit client: one update (a gradient, or theta - theta_K after K
 local steps) per client. Unit example: one gradient per example, each clipped, summed over the shard.
 """
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from conf import Config
-from conf.schema import OptimizerConfig
-from strategies.base import FederatedStrategy
-from strategies.cohort import Cohorts
-from strategies.local_update import unit_rows
-from strategies.messages import Aggregate, Broadcast
-from strategies.noise import NoisePlan
-from strategies.optimizer import ServerOptimizer
-from tasks.examples import Examples
-from tasks.flat import FlatModel
+from fedsketch.conf import Config
+from fedsketch.conf.schema import OptimizerConfig
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.local_update import unit_rows
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast
+from fedsketch.strategies.shared.optimizer import ServerOptimizer
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
 
 
 class DPFedAvg(FederatedStrategy):

@@ -4,9 +4,9 @@ Per round: K local SGD steps from theta, Delta_i = theta - theta_K; s_i = R Delt
 entries; the server steps along R^T of their mean (moments of it are post-processing). Neither side ever holds R: both make it from
 the round's seed, in tiles. Where this mends the paper's text is listed in docs/strategies.md.
 
-Formal guarantees: those of `strategies.noise.NoisePlan.releases`, with an upload of b numbers, whoever knows R (`r_public`): the last step
+Formal guarantees: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R (`r_public`): the last step
 before the noise clips the sketch. `r_secret` is a claim against an eavesdropper only, who sees the noisy sums and neither R nor a model
-(`NoisePlan.overheard`, `privacy.sketched`).
+(`privacy.accounting.sketched`).
 """
 
 import secrets
@@ -15,23 +15,23 @@ from functools import lru_cache
 
 import torch
 
-from conf import Config
-from conf.schema import FedSgmConfig, Randomness
-from privacy.clipping import clip_rows
-from privacy.randomness import derived_key
-from sketching.count_sketch import CountSketch
-from sketching.gaussian import GaussianSketch
-from sketching.hadamard import HadamardSketch
-from sketching.identity import IdentitySketch
-from sketching.sketch import Sketch
-from strategies.cohort import Cohorts
-from strategies.dp_fedavg import DPFedAvg
-from strategies.local_update import unit_rows
-from strategies.messages import Aggregate, Broadcast, Number
-from strategies.noise import NoisePlan
-from strategies.sketch_size import sketch_size
-from tasks.examples import Examples
-from tasks.flat import FlatModel
+from fedsketch.conf import Config
+from fedsketch.conf.schema import FedSgmConfig, Randomness
+from fedsketch.privacy.mechanisms.clipping import clip_rows
+from fedsketch.privacy.mechanisms.randomness import derived_key
+from fedsketch.sketching.count_sketch import CountSketch
+from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.identity import IdentitySketch
+from fedsketch.sketching.sketch import Sketch
+from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.local_update import unit_rows
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.shared.sketch_size import sketch_size
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
 
 SEED = "sketch-seed"
 SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {

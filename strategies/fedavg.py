@@ -7,12 +7,12 @@ from collections.abc import MutableMapping
 
 import torch
 
-from conf import Config
-from strategies.dp_fedavg import DPFedAvg
-from strategies.local_update import client_update
-from strategies.messages import Aggregate, Broadcast
-from tasks.examples import Examples
-from tasks.flat import FlatModel
+from fedsketch.conf import Config
+from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.local_update import client_update
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
 
 
 class FedAvg(DPFedAvg):

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from tasks import digits, folder, synthetic, vision
-from tasks.errors import DataError
-from tasks.examples import Dataset
+from fedsketch.tasks import digits, folder, synthetic, vision
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Dataset
 
 _LOADERS: dict[str, Callable[..., Dataset]] = {
     "digits": digits.load,

@@ -2,7 +2,7 @@
 
 import torch
 
-from tasks.examples import Dataset, Examples
+from fedsketch.tasks.examples import Dataset, Examples
 
 SPLIT_SEED = 0
 TEST_SHARE = 0.2

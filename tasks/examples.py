@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tasks.errors import DataError
+from fedsketch.tasks.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)

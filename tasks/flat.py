@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from tasks.errors import ModelError
+from fedsketch.tasks.errors import ModelError
 
 
 @dataclass(frozen=True)

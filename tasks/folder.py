@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tasks.errors import DataError
-from tasks.examples import Dataset, Examples
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Dataset, Examples
 
 DATA_VARIABLE = "FEDSKETCH_DATA"
 SUFFIXES = (".png", ".jpg", ".jpeg")

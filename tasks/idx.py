@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tasks.errors import DataError
+from fedsketch.tasks.errors import DataError
 
 
 def find(folder: Path, stem: str) -> Path | None:

@@ -4,13 +4,13 @@ from functools import cached_property
 
 import torch
 
-from conf import Config
-from conf.schema import FolderConfig, SyntheticConfig, Unit
-from tasks import datasets, folder, models
-from tasks.errors import DeviceError
-from tasks.examples import Dataset, Examples
-from tasks.flat import FlatModel
-from tasks.partitions import class_histogram, partition
+from fedsketch.conf import Config
+from fedsketch.conf.schema import FolderConfig, SyntheticConfig, Unit
+from fedsketch.tasks import datasets, folder, models
+from fedsketch.tasks.errors import DeviceError
+from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.partitions import class_histogram, partition
 
 
 class Job:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tasks.errors import ModelError
-from tasks.resnet import resnet
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.resnet import resnet
 
 Shape = tuple[int, int, int]  # channels, height, width
 

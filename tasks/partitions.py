@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tasks.errors import PartitionError
+from fedsketch.tasks.errors import PartitionError
 
 SCHEMES = ("iid", "dirichlet", "shards", "by_size", "one_example")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tasks.errors import DataError
-from tasks.examples import Dataset, Examples
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Dataset, Examples
 
 
 def load(

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from tasks import idx, torchvision_import
-from tasks.errors import DataError
-from tasks.examples import Dataset, Examples
+from fedsketch.tasks import idx, torchvision_import
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Dataset, Examples
 
 SYSTEM_FOLDERS = ("/usr/share/datasets",)
 DOWNLOAD_TIMEOUT = 30.0  # seconds without an answer

@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,15 @@ LONGEST = 400
 
 # What each package may import of ours, beside itself.
 ALLOWED = {
-    "conf": set(),
+    "conf": {"privacy"},
     "privacy": set(),
     "secagg": set(),
     "sketching": set(),
-    "tasks": {"conf"},
-    "strategies": {"conf", "privacy", "secagg", "sketching", "tasks"},
-    "client": {"conf", "privacy", "secagg", "sketching", "strategies", "tasks"},
-    "server": {"conf", "privacy", "secagg", "sketching", "strategies", "tasks"},
+    "tasks": {"conf", "privacy"},
+    "replay": {"conf", "privacy", "secagg", "sketching", "tasks"},
+    "strategies": {"conf", "privacy", "replay", "secagg", "sketching", "tasks"},
+    "client": {"conf", "privacy", "replay", "secagg", "sketching", "strategies", "tasks"},
+    "server": {"conf", "privacy", "replay", "secagg", "sketching", "strategies", "tasks"},
 }
 OURS = {*ALLOWED, "runtime"}
 
@@ -29,41 +31,58 @@ def _sources() -> list[Path]:
     return sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
 
 
-def _imported(path: Path) -> set[str]:
-    """Top-level packages that a file imports, anywhere in it."""
-    found: set[str] = set()
+def _modules(path: Path) -> Iterator[str]:
+    """What a file imports, anywhere in it, by full name."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name.split(".")[0] for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
-            found.add((node.module or "").split(".")[0])
-    return found
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _packages(path: Path) -> set[str]:
+    """The packages of ours that a file imports from."""
+    return {name.split(".")[1] for name in _modules(path) if name.startswith("fedsketch.")}
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
 def test_imports_point_one_way(package: str) -> None:
     for path in (ROOT / package).rglob("*.py"):
-        wrong = (_imported(path) & OURS) - ALLOWED[package] - {package}
+        wrong = (_packages(path) & OURS) - ALLOWED[package] - {package}
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_everything_is_imported_by_its_installed_name() -> None:
+    """A bare `import client` would find a user's own client.py."""
+    files = [
+        *_sources(),
+        *(p for d in ("tests", "benchmarks", "examples") for p in (ROOT / d).rglob("*.py")),
+    ]
+    for path in files:
+        bare = {name.split(".")[0] for name in _modules(path)} & OURS
+        assert not bare, f"{path.relative_to(ROOT)} imports {sorted(bare)}"
 
 
 def test_secure_aggregation_imports_no_torch() -> None:
     for path in (ROOT / "secagg").rglob("*.py"):
-        assert "torch" not in _imported(path), path.name
+        assert not any(name.split(".")[0] == "torch" for name in _modules(path)), path.name
 
 
 def test_every_package_of_ours_is_known_here_and_packed() -> None:
-    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packed = set(pyproject["tool"]["setuptools"]["packages"])
-    existing = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert existing == packed
-    assert existing <= OURS
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent for package in OURS for path in (ROOT / package).rglob("__init__.py")}
+    existing = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    assert {"fedsketch", *(f"fedsketch.{name}" for name in existing)} == set(settings["packages"])
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} == {*OURS, "fedsketch"}
+    for package in OURS:
+        assert settings["package-dir"][f"fedsketch.{package}"] == package
+        assert (ROOT / "typings" / "fedsketch" / package).resolve() == ROOT / package
 
 
 def test_every_configuration_file_is_packed() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    patterns = pyproject["tool"]["setuptools"]["package-data"]["conf"]
+    patterns = pyproject["tool"]["setuptools"]["package-data"]["fedsketch.conf"]
     for path in (ROOT / "conf").rglob("*.yaml"):
         parts = path.relative_to(ROOT / "conf").parts
         fits = [

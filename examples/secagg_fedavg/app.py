@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.simulation import run_simulation
 
-from secagg import FixedPoint, SecAggGrid, SecAggPlan, SimulationGuard, client_app
+from fedsketch.secagg import FixedPoint, SecAggGrid, SecAggPlan, SimulationGuard, client_app
 
 TRUTH = np.array([2.0, -3.0, 0.5])
 CODEC = FixedPoint(value_limit=16.0, weight_limit=1000, metrics=("loss",))

@@ -8,15 +8,15 @@ import pytest
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from client.app import app
-from conf import Config, compose
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from server.aggregation import aggregating
-from strategies import plan_noise, server_half
-from strategies.base import FederatedStrategy
-from strategies.cohort import Cohorts
-from tasks.job import Job
+from fedsketch.client.app import app
+from fedsketch.conf import Config, compose
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.job import Job
 
 SMALL = [
     "strategy=dp_fedavg",

@@ -13,13 +13,13 @@ from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 from scipy import stats
 
-from client.app import app
-from conf.schema import Against
-from privacy.release import Gaussian
-from runtime.local import LocalGrid
-from secagg import Aborted
-from strategies.messages import Aggregate
-from strategies.uploads import uploaded
+from fedsketch.client.app import app
+from fedsketch.conf.schema import Against
+from fedsketch.privacy.accounting.releases import Gaussian
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.secagg import Aborted
+from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.shared.uploads import uploaded
 
 MakeExchange = Callable[..., Any]
 FALSE_ALARM = 1e-6
@@ -82,7 +82,7 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, secagg: list[str]
 ) -> None:
     """Devices with nothing to say: the decoded sum is noise. Skellam noise of this size is normal for a chi-square test."""
-    monkeypatch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(0.0))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(0.0))
     exchange = make_exchange(*secagg)
     seen: list[Aggregate] = []
     monkeypatch.setattr(exchange.strategy, "update", lambda _, aggregate: seen.append(aggregate))
@@ -109,7 +109,7 @@ def _says(value: float) -> Callable[..., torch.Tensor]:
 def test_no_update_however_large_passes_the_clip(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, huge: float, unit: str
 ) -> None:
-    monkeypatch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(huge))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(huge))
     exchange = make_exchange(
         "privacy.noise_multiplier=0", "privacy.epsilon=null", f"privacy={unit}"
     )
@@ -123,7 +123,7 @@ def test_no_update_however_large_passes_the_clip(
 def test_what_has_no_norm_is_an_error_and_not_a_vector(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, bad: float, noise: str
 ) -> None:
-    monkeypatch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(bad))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(bad))
     replies = make_exchange(f"secagg.noise={noise}").replies()
     assert len(replies) == 6
     for reply in replies:
@@ -134,7 +134,7 @@ def test_what_has_no_norm_is_an_error_and_not_a_vector(
 def test_what_has_no_norm_aborts_a_masked_round(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(float("nan")))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(float("nan")))
     with pytest.raises(Aborted, match="nothing was released"):
         make_exchange("secagg=pairwise").replies()
 
@@ -143,7 +143,7 @@ def test_what_has_no_norm_aborts_a_masked_round(
 def test_without_a_clip_nan_is_an_error_too(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    monkeypatch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(bad))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(bad))
     exchange = make_exchange(*OPEN)
     assert all(reply.has_error() for reply in exchange.replies())
 
@@ -158,7 +158,7 @@ def test_seeded_noise_is_a_function_of_seed_client_and_round(make_exchange: Make
     """Devices with nothing to say, so that only noise is compared."""
     noises = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("strategies.dp_fedavg.LOCAL_STEP", _says(0.0))
+        patch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(0.0))
         for seed in (1, 2):
             exchange = make_exchange("privacy.randomness=seeded", f"seed={seed}")
             for round in (1, 2):
@@ -210,7 +210,7 @@ def test_a_tampered_configuration_is_an_error_reply(make_exchange: MakeExchange)
 
 def test_protocol_messages_cost_no_import_of_torch() -> None:
     script = (
-        "import sys, client.app, conf, secagg\n"
+        "import sys, fedsketch.client.app, fedsketch.conf, fedsketch.secagg\n"
         "print([m for m in ('torch', 'sklearn', 'torchvision', 'ray') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from client.book import Budget, RoundId
-from client.enroll import main
-from client.ledger import Ledger
-from client.policy import Policy
-from privacy.release import Adjacency, Adversary, NoSampling, Release, Skellam, Unit
-from secagg import Identity, Roster
+from fedsketch.client.enroll import main
+from fedsketch.client.guard.ledger import Ledger
+from fedsketch.client.guard.ledger_state import Budget, RoundId
+from fedsketch.client.guard.policy import Policy
+from fedsketch.privacy.accounting.releases import (
+    Adjacency,
+    Adversary,
+    NoSampling,
+    Release,
+    Skellam,
+    Unit,
+)
+from fedsketch.secagg import Identity, Roster
 
 RELEASE = Release(
     Skellam(1e8, 4096.0, 1e5), NoSampling(), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.SERVER

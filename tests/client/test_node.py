@@ -5,7 +5,7 @@ import sys
 
 GIVES_UP = """
 import sys, threading
-import client.node
+import fedsketch.client.node
 
 class Program:
     def load(self):
@@ -25,7 +25,7 @@ def test_it_ends_with_one_sentence_and_an_exit_code() -> None:
 
 
 def test_flowers_program_is_there_and_takes_the_arguments() -> None:
-    asked = "import sys; sys.argv = ['fedsketch-node', '--help']; import client.node; client.node.main()"
+    asked = "import sys; sys.argv = ['fedsketch-node', '--help']; import fedsketch.client.node as node; node.main()"
     done = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=False
     )

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from client.release import SEED_VARIABLE, device_stream, release
-from privacy.clipping import UnsafeUpdateError
-from privacy.randomness import Stream
-from strategies.terms import GaussianTerms
+from fedsketch.client.release import SEED_VARIABLE, device_stream, release
+from fedsketch.privacy.mechanisms.clipping import UnsafeUpdateError
+from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.strategies.shared.terms import GaussianTerms
 
 SILENT = GaussianTerms(clip=0.5, noise_multiplier=0.0)
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from conf import Config, ConfigError, compose, from_json, load, to_json
-from conf.compose import FOLDER, compose_with_folder
+from fedsketch.conf import Config, ConfigError, compose, from_json, load, to_json
+from fedsketch.conf.compose import FOLDER, compose_with_folder
 
 
 def _choices() -> list[str]:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from conf import compose
+from fedsketch.conf import compose
 
 
 def test_configurations_are_frozen() -> None:

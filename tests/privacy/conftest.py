@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from privacy.release import (
+from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
     Mechanism,

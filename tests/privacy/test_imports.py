@@ -8,18 +8,17 @@ import sys
 import pytest
 
 LIGHT = [
-    "accounting",
-    "adaptive_clip",
-    "calibration",
-    "dome_theorem",
-    "encoding",
-    "encoding_plan",
-    "gaussian",
-    "randomness",
-    "release",
-    "release_json",
-    "skellam_sampler",
-    "unsafe",
+    "accounting.accountant",
+    "accounting.calibration",
+    "accounting.dome_theorem",
+    "accounting.release_json",
+    "accounting.releases",
+    "mechanisms.encoding",
+    "mechanisms.encoding_plan",
+    "mechanisms.gaussian",
+    "mechanisms.randomness",
+    "mechanisms.skellam_sampler",
+    "mechanisms.unsafe",
 ]
 
 
@@ -32,14 +31,14 @@ def _heavy_after(code: str) -> str:
 
 
 def test_importing_the_device_modules_imports_nothing_heavy() -> None:
-    assert _heavy_after("\n".join(f"import privacy.{name}" for name in LIGHT)) == "[]"
+    assert _heavy_after("\n".join(f"import fedsketch.privacy.{name}" for name in LIGHT)) == "[]"
 
 
 @pytest.mark.parametrize("sampling", ["NoSampling()", "Poisson(0.1)"])
 def test_renyi_accounting_on_a_device_imports_nothing_heavy(sampling: str) -> None:
     code = f"""
-from privacy.accounting import Accountant
-from privacy.release import *
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.releases import *
 accountant = Accountant(1e-5)
 accountant.record(Release(Skellam(1e9, 1e3, 1e4), {sampling}, Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL), 10)
 assert 0 < accountant.epsilon().epsilon < 10

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import cli
+from fedsketch.runtime import cli
 
 TINY = [
     "strategy=dp_fedavg",

@@ -15,8 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from client.guard import DeviceGuard
-from runtime.certificates import main, make_all, names_of
+from fedsketch.client.guard.guard import DeviceGuard
+from fedsketch.runtime.certificates import main, make_all, names_of
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

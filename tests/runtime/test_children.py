@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.children import Children, descendants
+from fedsketch.runtime.children import Children, descendants
 
 # A program that starts another one in a session of its own, as Flower's programs do, and notes both.
 FAMILY = """
@@ -24,7 +24,7 @@ time.sleep(600)
 PARENT = f"""
 import signal, sys, time
 from pathlib import Path
-from runtime.children import Children
+from fedsketch.runtime.children import Children
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with Children(Path(sys.argv[1])) as children:
@@ -87,7 +87,7 @@ def test_one_that_ignores_the_request_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = tmp_path / "pids"
-    monkeypatch.setattr("runtime.children._GRACE", 0.5)
+    monkeypatch.setattr("fedsketch.runtime.children._GRACE", 0.5)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
     with Children(tmp_path) as children:
         children.start("family", [sys.executable, "-S", "-c", deaf, pids], {})

@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 import yaml
 
-from client.release import SEED_VARIABLE
-from conf import compose, from_json, to_json
-from tasks.job import Job
+from fedsketch.client.release import SEED_VARIABLE
+from fedsketch.conf import compose, from_json, to_json
+from fedsketch.tasks.job import Job
 
 Fedsketch = Callable[..., Any]
 METRICS = (

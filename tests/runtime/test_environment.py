@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from client.release import SEED_VARIABLE
-from conf import ConfigError, compose
-from privacy.simulation import SIMULATION_VARIABLE
-from runtime.environment import simulated_devices
+from fedsketch.client.release import SEED_VARIABLE
+from fedsketch.conf import ConfigError, compose
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.runtime.environment import simulated_devices
 
 
 @pytest.mark.parametrize("runtime", ["local", "simulation"])

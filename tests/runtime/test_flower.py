@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.flower import Connection, FlowerError, connected
+from fedsketch.runtime.flower import Connection, FlowerError, connected
 
 FLWR = """#!{python}
 import json, os, sys
@@ -44,7 +44,7 @@ class Flwr:
 
 @pytest.fixture
 def flwr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flwr:
-    monkeypatch.setattr("runtime.flower.COMMANDS", tmp_path)
+    monkeypatch.setattr("fedsketch.runtime.flower.COMMANDS", tmp_path)
     return Flwr(tmp_path)
 
 

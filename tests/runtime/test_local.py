@@ -5,7 +5,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from runtime.local import LocalGrid, run_local
+from fedsketch.runtime.local import LocalGrid, run_local
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime import plan
+from fedsketch.runtime import plan
 
 Plan = Callable[..., None]
 

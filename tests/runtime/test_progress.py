@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from conf import compose
-from runtime.progress import ConsoleProgress, epsilons
+from fedsketch.conf import compose
+from fedsketch.runtime.progress import ConsoleProgress, epsilons
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 CONFIG = compose(["rounds=20", "secagg=none"])

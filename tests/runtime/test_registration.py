@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from client.guard import DeviceGuard
-from runtime.certificates import make_all
-from runtime.flower import Connection
-from runtime.registration import RegistrationError, main, register_all
-from secagg import Identity, Roster
+from fedsketch.client.guard.guard import DeviceGuard
+from fedsketch.runtime.certificates import make_all
+from fedsketch.runtime.flower import Connection
+from fedsketch.runtime.registration import RegistrationError, main, register_all
+from fedsketch.secagg import Identity, Roster
 
 
 @dataclass

@@ -13,7 +13,9 @@ Fedsketch = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take most of the time of a run this small."""
-    monkeypatch.setattr("server.run_folder.write_report", lambda path: path / "report.html")
+    monkeypatch.setattr(
+        "fedsketch.server.run_folder.write_report", lambda path: path / "report.html"
+    )
 
 
 def test_a_finished_run_is_only_reported_again(fedsketch: Fedsketch, run: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from conf import Config, ConfigError, compose
-from runtime import deployment
-from runtime.flower import Connection, FlowerError
-from runtime.submission import RunFailed, Submission, follow, submit
-from server.progress import StreamProgress
+from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.runtime import deployment
+from fedsketch.runtime.flower import Connection, FlowerError
+from fedsketch.runtime.submission import RunFailed, Submission, follow, submit
+from fedsketch.server.progress import StreamProgress
 
 DEPLOYMENT = ["runtime=deployment", "runtime.superlink=campus"]
 
@@ -62,7 +62,7 @@ class Recorder:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.submission._LOOK_AGAIN", 0.0)
+    monkeypatch.setattr("fedsketch.runtime.submission._LOOK_AGAIN", 0.0)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_nothing_is_told_twice_after_a_break(tmp_path: Path, lines: list[str], c
 def test_a_superlink_that_stays_away_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.submission._PATIENCE", -1.0)
+    monkeypatch.setattr("fedsketch.runtime.submission._PATIENCE", -1.0)
     link = SuperLink(logs=[[]], states=[FlowerError("gone")])
     with pytest.raises(FlowerError, match="gone"):
         _follow(link, tmp_path)

@@ -13,15 +13,15 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from secagg import device
-from secagg.codec import VectorPlan
-from secagg.coordinator import Coordinator, Step
-from secagg.device import Node
-from secagg.errors import SecAggError
-from secagg.guard import SimulationGuard, SimulationRoster
-from secagg.packing import Ring, ring_dtype
-from secagg.plan import SecAggPlan
-from secagg.settings import RoundSettings
+from fedsketch.secagg import device
+from fedsketch.secagg.codec import VectorPlan
+from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.device import Node
+from fedsketch.secagg.errors import SecAggError
+from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
+from fedsketch.secagg.packing import Ring, ring_dtype
+from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.settings import RoundSettings
 
 RUN = 7
 MODEL = b"\x11" * 32

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.coordinator import Coordinator, Step
-from secagg.errors import Aborted
-from secagg.grouping import draw_groups
-from secagg.guard import SimulationRoster
-from secagg.settings import RoundSettings
+from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.errors import Aborted
+from fedsketch.secagg.grouping import draw_groups
+from fedsketch.secagg.guard import SimulationRoster
+from fedsketch.secagg.settings import RoundSettings
 
 STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
 Build = Callable[..., Any]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from secagg import device, keys, messages
-from secagg.coordinator import Step
-from secagg.device import Node
-from secagg.errors import Refusal, SettingsError
-from secagg.guard import SimulationGuard, simulated_identity
-from secagg.identity import Identity, Roster
-from secagg.keys import PUBLIC_BYTES
-from secagg.settings import RoundSettings
+from fedsketch.secagg import device, keys, messages
+from fedsketch.secagg.coordinator import Step
+from fedsketch.secagg.device import Node
+from fedsketch.secagg.errors import Refusal, SettingsError
+from fedsketch.secagg.guard import SimulationGuard, simulated_identity
+from fedsketch.secagg.identity import Identity, Roster
+from fedsketch.secagg.keys import PUBLIC_BYTES
+from fedsketch.secagg.settings import RoundSettings
 
 Build = Callable[..., Any]
 Make = Callable[..., RoundSettings]

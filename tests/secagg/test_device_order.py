@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from secagg import device
-from secagg.coordinator import Step
-from secagg.device import Node
-from secagg.errors import Refusal
-from secagg.guard import SimulationGuard
-from secagg.settings import RoundSettings
+from fedsketch.secagg import device
+from fedsketch.secagg.coordinator import Step
+from fedsketch.secagg.device import Node
+from fedsketch.secagg.errors import Refusal
+from fedsketch.secagg.guard import SimulationGuard
+from fedsketch.secagg.settings import RoundSettings
 
 Build = Callable[..., Any]
 Make = Callable[..., RoundSettings]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from secagg import device, keys
-from secagg.coordinator import Coordinator, Step
-from secagg.errors import Malformed, Refusal, SecAggError, SettingsError
-from secagg.guard import SimulationRoster
-from secagg.state import DeviceState
+from fedsketch.secagg import device, keys
+from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.errors import Malformed, Refusal, SecAggError, SettingsError
+from fedsketch.secagg.guard import SimulationRoster
+from fedsketch.secagg.state import DeviceState
 
 Build = Callable[..., Any]
 

@@ -11,12 +11,12 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.codec import Sum
-from secagg.errors import Refusal, SettingsError
-from secagg.fixed_point import FixedPoint
-from secagg.packing import reduce, ring_dtype
-from secagg.plan import SecAggPlan
-from secagg.settings import RoundSettings, Sizes
+from fedsketch.secagg.codec import Sum
+from fedsketch.secagg.errors import Refusal, SettingsError
+from fedsketch.secagg.fixed_point import FixedPoint
+from fedsketch.secagg.packing import reduce, ring_dtype
+from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.settings import RoundSettings, Sizes
 
 
 def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from secagg import device
-from secagg.coordinator import Coordinator, Step
-from secagg.errors import Aborted, SecAggError
-from secagg.state import DeviceState
+from fedsketch.secagg import device
+from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.errors import Aborted, SecAggError
+from fedsketch.secagg.state import DeviceState
 
 STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
 Moment = tuple[Any, Coordinator, int, bytes]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from secagg.errors import SettingsError
-from secagg.graph import neighbours, ring_parameters, threshold_range
+from fedsketch.secagg.errors import SettingsError
+from fedsketch.secagg.graph import neighbours, ring_parameters, threshold_range
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from secagg import (
+from fedsketch.secagg import (
     Aborted,
     FixedPoint,
     Refusal,
@@ -33,8 +33,8 @@ from secagg import (
     SimulationRoster,
     client_app,
 )
-from secagg.broadcast import broadcast_hash
-from secagg.settings import RoundSettings
+from fedsketch.secagg.broadcast import broadcast_hash
+from fedsketch.secagg.settings import RoundSettings
 
 Open = Callable[[ClientApp, Iterable[int]], Any]
 CODEC = FixedPoint(metrics=("loss",), weight_limit=1000, value_limit=100.0)
@@ -195,9 +195,11 @@ def test_late_nodes_are_not_waited_for_once_enough_have_answered(
     longest: float,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("secagg.grid.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("secagg.grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1))
-    monkeypatch.setattr("secagg.grid._LEAST_PATIENCE", least)
+    monkeypatch.setattr("fedsketch.secagg.grid.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "fedsketch.secagg.grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1)
+    )
+    monkeypatch.setattr("fedsketch.secagg.grid._LEAST_PATIENCE", least)
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
     plan = SecAggPlan(drops=1, stage_timeout=60.0, patience=patience)
@@ -212,8 +214,10 @@ def test_nodes_are_waited_for_as_long_as_a_sum_needs_them(
     in_process_grid: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("secagg.grid.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("secagg.grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1))
+    monkeypatch.setattr("fedsketch.secagg.grid.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "fedsketch.secagg.grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1)
+    )
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
     grid = SecAggGrid(inner, SecAggPlan(drops=0, stage_timeout=60.0, patience=0.0), CODEC)

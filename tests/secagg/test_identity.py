@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from secagg.errors import SettingsError
-from secagg.identity import Identity, Roster, verify
+from fedsketch.secagg.errors import SettingsError
+from fedsketch.secagg.identity import Identity, Roster, verify
 
 
 def test_saved_key_is_private_and_signs_the_same(tmp_path: Path) -> None:

@@ -7,20 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import secagg
+import fedsketch.secagg
 
 ALLOWED = {"cryptography", "flwr", "numpy", "secagg"}
 FLOWER = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
 
 
 def test_importing_secagg_does_not_import_torch() -> None:
-    code = "import sys, secagg; sys.exit('torch' in sys.modules)"
-    root = Path(secagg.__file__).parents[1]
+    code = "import sys, fedsketch.secagg; sys.exit('torch' in sys.modules)"
+    root = Path(fedsketch.secagg.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
 def test_only_the_declared_packages_are_imported() -> None:
-    for path in Path(secagg.__file__).parent.glob("*.py"):
+    for path in Path(fedsketch.secagg.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.errors import Malformed
-from secagg.packing import centred, pack, packed_size, reduce, ring_dtype, unpack
+from fedsketch.secagg.errors import Malformed
+from fedsketch.secagg.packing import centred, pack, packed_size, reduce, ring_dtype, unpack
 
 
 @pytest.mark.parametrize("bits", range(16, 65))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg.coordinator import Step
+from fedsketch.secagg.coordinator import Step
 
 
 @pytest.mark.slow

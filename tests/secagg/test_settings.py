@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from secagg.codec import VectorPlan
-from secagg.errors import SecAggError, SettingsError
-from secagg.plan import SecAggPlan
-from secagg.settings import RoundSettings
+from fedsketch.secagg.codec import VectorPlan
+from fedsketch.secagg.errors import SecAggError, SettingsError
+from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.settings import RoundSettings
 
 Make = Callable[..., RoundSettings]
 

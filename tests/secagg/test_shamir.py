@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import shamir
-from secagg.errors import Malformed
+from fedsketch.secagg import shamir
+from fedsketch.secagg.errors import Malformed
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from secagg import device, keys, messages
-from secagg.coordinator import Step
-from secagg.device import Node
-from secagg.errors import Refusal
-from secagg.guard import SimulationGuard, simulated_identity
-from secagg.shamir import SHARE_BYTES
-from secagg.state import DeviceState
+from fedsketch.secagg import device, keys, messages
+from fedsketch.secagg.coordinator import Step
+from fedsketch.secagg.device import Node
+from fedsketch.secagg.errors import Refusal
+from fedsketch.secagg.guard import SimulationGuard, simulated_identity
+from fedsketch.secagg.shamir import SHARE_BYTES
+from fedsketch.secagg.state import DeviceState
 
 Build = Callable[..., Any]
 

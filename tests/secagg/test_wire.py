@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.errors import Malformed
-from secagg.wire import Kind, Reader, Writer, bitmap, digest_of
+from fedsketch.secagg.errors import Malformed
+from fedsketch.secagg.wire import Kind, Reader, Writer, bitmap, digest_of
 
 
 @settings(max_examples=80, deadline=None)

@@ -8,11 +8,11 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client.app import app as client_app
-from conf import Config, compose
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from server.rounds import Rounds
+from fedsketch.client.app import app as client_app
+from fedsketch.conf import Config, compose
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.server.rounds import Rounds
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -67,7 +67,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
 
     No report: its plots would take most of the time, and have their own tests.
     """
-    monkeypatch.setattr("server.run_folder.write_report", lambda path: path / "report.html")
+    monkeypatch.setattr(
+        "fedsketch.server.run_folder.write_report", lambda path: path / "report.html"
+    )
 
     def run(*overrides: str, folder: str = "run", failing: Failing | None = None) -> Recorder:
         config, recorder = compose([*SMALL, *overrides]), Recorder()

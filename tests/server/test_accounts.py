@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 
-from conf import compose
-from conf.schema import Against
-from privacy.accounting import Accountant
-from privacy.release import NoSampling
-from server.accounts import Accounts
-from server.readable import OVERHEARD
-from strategies.noise import NoisePlan
+from fedsketch.conf import compose
+from fedsketch.conf.schema import Against
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.releases import NoSampling
+from fedsketch.server.accounts import Accounts
+from fedsketch.server.report.readable import OVERHEARD
+from fedsketch.strategies.shared.device_noise import NoisePlan
 
 PLAIN = ["secagg=none", "clients.total=9", "clients.per_round=9", "privacy.noise_multiplier=4"]
 

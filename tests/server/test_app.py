@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from client.app import app as client_app
-from conf import ConfigError, compose
-from privacy.simulation import SIMULATION_VARIABLE
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from runtime.resume import resumed_run
-from server.app import app, run_path
-from server.progress import read_event
-from strategies.cohort import TooFewClients
+from fedsketch.client.app import app as client_app
+from fedsketch.conf import ConfigError, compose
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.runtime.resume import resumed_run
+from fedsketch.server.app import app, run_path
+from fedsketch.server.progress import read_event
+from fedsketch.strategies.shared.cohort import TooFewClients
 
 TINY = (
     "data=synthetic data.examples=40 data.test_examples=20 data.shape=[1,2,3] data.classes=3 model=logistic device=cpu \

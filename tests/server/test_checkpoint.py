@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.server.checkpoint import Checkpoint, CheckpointError
 
 
 def _checkpoint(round: int, config: str = "{}") -> Checkpoint:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from conf import compose
-from server import evaluation
-from tasks.job import Job
+from fedsketch.conf import compose
+from fedsketch.server import evaluation
+from fedsketch.tasks.job import Job
 
 
 @pytest.mark.parametrize("chunk", [7, 360, 100_000])

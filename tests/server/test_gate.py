@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from server.gate import gate, main
+from fedsketch.server.gate import gate, main
 
 
 @dataclass

@@ -5,9 +5,9 @@ from functools import cache
 
 import pytest
 
-from conf import compose
-from server.guarantee import guarantee
-from strategies.noise import NoisePlan
+from fedsketch.conf import compose
+from fedsketch.server.guarantee import guarantee
+from fedsketch.strategies.shared.device_noise import NoisePlan
 
 NINE = ["clients.total=9", "clients.per_round=9", "rounds=20", "privacy.epsilon=4"]
 SGM = ["strategy=fed_sgm", "secagg=none"]

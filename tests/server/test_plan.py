@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from conf import compose
-from privacy.calibration import ImpossibleBudgetError
-from privacy.encoding_plan import RingTooSmallError
-from server.plan import Plan, make_plan
+from fedsketch.conf import compose
+from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
+from fedsketch.privacy.mechanisms.encoding_plan import RingTooSmallError
+from fedsketch.server.plan import Plan, make_plan
 
 SMALL = [
     "strategy=dp_fedavg",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from conf import compose
-from server.progress import LARGEST_FILE, Part, StreamProgress, read_event
+from fedsketch.conf import compose
+from fedsketch.server.progress import LARGEST_FILE, Part, StreamProgress, read_event
 
 ROW = {"round": 1, "accuracy": 0.5, "epsilon": {"model": None, "server": 1.5}}
 
@@ -40,7 +40,7 @@ def test_events_come_back_as_they_were(tmp_path: Path, capsys: pytest.CaptureFix
 def test_files_come_back_whole_and_checkpoints_stay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.progress.LARGEST_FILE", 1_000_000)
+    monkeypatch.setattr("fedsketch.server.progress.LARGEST_FILE", 1_000_000)
     contents = {
         "empty": b"",
         "model.safetensors": bytes(range(256)) * 2000,  # more than one line

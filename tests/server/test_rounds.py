@@ -10,10 +10,10 @@ import safetensors.torch
 import torch
 from torch.nn import functional
 
-from conf import compose
-from server.run_folder import RunFolder
-from strategies.cohort import TooFewClients
-from tasks.job import Job
+from fedsketch.conf import compose
+from fedsketch.server.run_folder import RunFolder
+from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.tasks.job import Job
 
 Play = Callable[..., Any]
 METRICS = (

@@ -8,10 +8,10 @@ import safetensors.torch
 import torch
 import yaml
 
-from conf import Config, compose, to_json
-from server.checkpoint import Checkpoint
-from server.run_folder import RunFolder
-from tasks.job import Job
+from fedsketch.conf import Config, compose, to_json
+from fedsketch.server.checkpoint import Checkpoint
+from fedsketch.server.run_folder import RunFolder
+from fedsketch.tasks.job import Job
 
 
 @pytest.fixture(scope="module")

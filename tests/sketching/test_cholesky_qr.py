@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from sketching import cholesky_qr
-from sketching.cholesky_qr import gram, orthonormalise
+from fedsketch.sketching import cholesky_qr
+from fedsketch.sketching.cholesky_qr import gram, orthonormalise
 
 
 def rows(count: int = 5, d: int = 300) -> torch.Tensor:

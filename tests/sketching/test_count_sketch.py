@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sketching.count_sketch import CountSketch
+from fedsketch.sketching.count_sketch import CountSketch
 
 
 def test_every_coordinate_goes_to_one_bucket_with_a_sign() -> None:

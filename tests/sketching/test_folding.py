@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sketching.folding import Fold, folds_of_rank, folds_of_size
+from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
 
 # A convolution, its bias, a small matrix, a large one.
 SHAPES = [(16, 8, 5, 5), (16,), (10, 20), (30, 400)]

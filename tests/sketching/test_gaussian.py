@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sketching import gaussian
-from sketching.gaussian import GaussianSketch
+from fedsketch.sketching import gaussian
+from fedsketch.sketching.gaussian import GaussianSketch
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_threads_change_no_bit_of_the_result(monkeypatch: pytest.MonkeyPatch) ->
 MEMORY = """
 import resource
 import torch
-from sketching.gaussian import GaussianSketch
+from fedsketch.sketching.gaussian import GaussianSketch
 
 x = torch.ones(1_000_000)
 GaussianSketch(4, 1000, 1).forward(x[:1000])

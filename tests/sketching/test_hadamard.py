@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.linalg import hadamard
 
-from sketching.hadamard import HadamardSketch, walsh_hadamard
+from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -58,7 +58,7 @@ def test_more_coordinates_than_there_are_are_refused(k: int) -> None:
 MEMORY = """
 import resource
 import torch
-from sketching.hadamard import HadamardSketch
+from fedsketch.sketching.hadamard import HadamardSketch
 
 x = torch.ones(1_000_000)
 HadamardSketch(4, 1000, 1).forward(x[:1000])

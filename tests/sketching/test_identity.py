@@ -2,7 +2,7 @@
 
 import torch
 
-from sketching.identity import IdentitySketch
+from fedsketch.sketching.identity import IdentitySketch
 
 
 def test_nothing_changes() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from sketching.noise_floor import NoiseFloor, noise_floor
-from sketching.probes import probes
-from sketching.streaming_pca import StreamingPCA
-from sketching.truncation import keep_above
+from fedsketch.sketching.noise_floor import NoiseFloor, noise_floor
+from fedsketch.sketching.probes import probes
+from fedsketch.sketching.streaming_pca import StreamingPCA
+from fedsketch.sketching.truncation import keep_above
 
 
 def test_equal_weights_give_the_marchenko_pastur_edge_and_a_margin() -> None:

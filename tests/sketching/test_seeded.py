@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import Purpose, Words
 
 FROZEN_WORDS = ["0x7fe510a0cf76964a", "0xbd59391d7c35cf94"]
 FROZEN_GAUSSIANS = "db50826d692ebfd5ce8a914f0af8563fff88acf26e6f54b1aeffd8f09932f366"
@@ -88,9 +88,9 @@ def test_a_subset_is_distinct_sorted_and_hits_all_alike() -> None:
 PROGRAM = """
 import hashlib
 import torch
-from sketching.count_sketch import CountSketch
-from sketching.gaussian import GaussianSketch
-from sketching.hadamard import HadamardSketch
+from fedsketch.sketching.count_sketch import CountSketch
+from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.sketching.hadamard import HadamardSketch
 
 gaussian = GaussianSketch(19, 40_000, 77)
 bits = [gaussian.block(slice(0, 19))]

@@ -7,18 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sketching import sketch as sketch_module
-from sketching.composition import ComposedSketch
-from sketching.concatenation import ConcatenatedSketch
-from sketching.count_sketch import CountSketch
-from sketching.folding import folds_of_rank
-from sketching.gaussian import GaussianSketch
-from sketching.hadamard import HadamardSketch
-from sketching.identity import IdentitySketch
-from sketching.layerwise import LayerwiseSketch
-from sketching.orthonormal import OrthonormalSketch
-from sketching.probes import probes
-from sketching.sketch import Sketch
+from fedsketch.sketching import sketch as sketch_module
+from fedsketch.sketching.composition import ComposedSketch
+from fedsketch.sketching.concatenation import ConcatenatedSketch
+from fedsketch.sketching.count_sketch import CountSketch
+from fedsketch.sketching.folding import folds_of_rank
+from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.identity import IdentitySketch
+from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.orthonormal import OrthonormalSketch
+from fedsketch.sketching.probes import probes
+from fedsketch.sketching.sketch import Sketch
 
 
 def orthonormal(k: int, d: int, seed: int) -> OrthonormalSketch:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sketching.streaming_pca import StreamingPCA
+from fedsketch.sketching.streaming_pca import StreamingPCA
 
 Batches = list[torch.Tensor]
 

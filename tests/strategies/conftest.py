@@ -5,12 +5,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from conf import compose
-from runtime.environment import simulated_devices
-from strategies import plan_noise, server_half
-from strategies.base import FederatedStrategy
-from strategies.cohort import Cohorts
-from tasks.job import Job
+from fedsketch.conf import compose
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.job import Job
 
 SMALL = [
     "strategy=dp_fedavg",

@@ -7,10 +7,10 @@ import torch
 from flwr.app import ConfigRecord
 from torch.nn import functional
 
-from client.app import app
-from runtime.local import LocalGrid
-from strategies.base import FederatedStrategy
-from tasks.job import Job
+from fedsketch.client.app import app
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.tasks.job import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
 PLAIN = ("strategy=dp_fedavg", "privacy=none", "secagg=none", "strategy.server.optimizer=sgd")

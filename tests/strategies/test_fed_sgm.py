@@ -11,19 +11,19 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from client.app import app
-from client.release import release
-from conf import compose
-from privacy.randomness import Stream
-from runtime.local import LocalGrid
-from sketching.gaussian import GaussianSketch
-from strategies import fed_sgm
-from strategies.base import FederatedStrategy
-from strategies.messages import Broadcast
-from strategies.sketch_norm import stretch
-from strategies.sketch_size import sketch_size
-from strategies.uploads import uploaded
-from tasks.job import Job
+from fedsketch.client.app import app
+from fedsketch.client.release import release
+from fedsketch.conf import compose
+from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.strategies import fed_sgm
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.messages import Broadcast
+from fedsketch.strategies.shared.sketch_norm import stretch
+from fedsketch.strategies.shared.sketch_size import sketch_size
+from fedsketch.strategies.shared.uploads import uploaded
+from fedsketch.tasks.job import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
 SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
@@ -106,7 +106,7 @@ def _seed(broadcast: Broadcast) -> bytes:
 MATRIX = """
 import hashlib, sys
 import torch
-from sketching.gaussian import GaussianSketch
+from fedsketch.sketching.gaussian import GaussianSketch
 
 sketch = GaussianSketch(40, 30_000, int(sys.argv[1]))
 print(torch.get_num_threads(), hashlib.sha256(sketch.block(slice(0, 40)).numpy().tobytes()).hexdigest())

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 from flwr.app import ConfigRecord
 
-from client.app import app
-from runtime.local import LocalGrid
-from strategies.base import FederatedStrategy
-from strategies.local_update import client_update
-from tasks.job import Job
+from fedsketch.client.app import app
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.local_update import client_update
+from fedsketch.tasks.job import Job
 
 
 def test_weights_are_the_numbers_of_examples(

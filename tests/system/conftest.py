@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from client.app import app
-from conf import Config, compose
-from runtime import cli
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from server.rounds import Rounds
+from fedsketch.client.app import app
+from fedsketch.conf import Config, compose
+from fedsketch.runtime import cli
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.server.rounds import Rounds
 
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
@@ -49,7 +49,9 @@ class _Watcher:
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done. No report: its
     plots take most of the time of a small run."""
-    monkeypatch.setattr("server.run_folder.write_report", lambda path: path / "report.html")
+    monkeypatch.setattr(
+        "fedsketch.server.run_folder.write_report", lambda path: path / "report.html"
+    )
 
     def run(folder: str, *overrides: str, stop_after: int | None = None) -> int:
         config, watcher = compose(overrides), _Watcher(stop_after)

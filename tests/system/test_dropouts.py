@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Message
 
-import client.app
+import fedsketch.client.app
 
 TINY = [
     "strategy=dp_fedavg",
@@ -32,7 +32,7 @@ SECAGG = ["none", "pairwise"]
 @pytest.fixture
 def break_clients(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]:
     """From now on these clients raise when asked to train."""
-    genuine, broken = client.app.app, set()
+    genuine, broken = fedsketch.client.app.app, set()
 
     def app(message: Message, context: Context) -> Message:
         training = message.metadata.message_type == "train"
@@ -40,7 +40,7 @@ def break_clients(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], None]
             raise RuntimeError("the battery is empty")
         return genuine(message, context)
 
-    monkeypatch.setattr(client.app, "app", app)
+    monkeypatch.setattr(fedsketch.client.app, "app", app)
 
     def choose(clients: set[int]) -> None:
         broken.clear()

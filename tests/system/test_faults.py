@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from client.book import Book
-from client.guard import DeviceGuard
-from conf import Config, compose
-from runtime.certificates import make_all, make_node
-from runtime.children import Children, descendants
-from runtime.deployment import run_deployment
-from runtime.flower import COMMANDS, FlowerError, environment
-from runtime.processes import Network
-from runtime.submission import RunFailed, follow, submit
-from tasks.job import Job
+from fedsketch.client.guard.guard import DeviceGuard
+from fedsketch.client.guard.ledger_state import Book
+from fedsketch.conf import Config, compose
+from fedsketch.runtime.certificates import make_all, make_node
+from fedsketch.runtime.children import Children, descendants
+from fedsketch.runtime.deployment import run_deployment
+from fedsketch.runtime.flower import COMMANDS, FlowerError, environment
+from fedsketch.runtime.processes import Network
+from fedsketch.runtime.submission import RunFailed, follow, submit
+from fedsketch.tasks.job import Job
 
 # Nine nodes, four of which may drop out of the round; one that loses more is not tried again.
 NODES = 9

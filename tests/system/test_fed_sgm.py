@@ -94,7 +94,7 @@ def test_every_runtime_makes_the_same_sketch(
 ) -> None:
     """In other processes, on another number of threads: with another R the models would have nothing in common."""
     overrides = [*SMALL, *UNMASKED, "strategy.local.batch=5"]
-    cli = "from runtime.cli import main; main()"
+    cli = "from fedsketch.runtime.cli import main; main()"
     ray = start("-c", cli, *overrides, "runtime=simulation", "hydra.run.dir=simulation")
     threads = torch.get_num_threads()
     torch.set_num_threads(3)

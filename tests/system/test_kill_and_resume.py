@@ -24,8 +24,8 @@ SECRET = [*TINY, "secagg=none", "privacy.against=model", "privacy.noise_multipli
 # The command, with a client that kills the whole process when it is asked to train for the n-th time.
 KILLED = """
 import os, signal, sys
-import client.app
-from runtime import cli
+import fedsketch.client.app
+from fedsketch.runtime import cli
 
 genuine, left = client.app.app, int(sys.argv.pop(1))
 

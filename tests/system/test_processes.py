@@ -10,12 +10,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from conf import compose
-from runtime.flower import FlowerError
-from runtime.processes import PRIVATE, Network
+from fedsketch.conf import compose
+from fedsketch.runtime.flower import FlowerError
+from fedsketch.runtime.processes import PRIVATE, Network
 
 # Started in the background of a shell, it would inherit deafness to SIGINT.
-CLI = "import signal; signal.signal(2, signal.default_int_handler); from runtime.cli import main; main()"
+CLI = "import signal; signal.signal(2, signal.default_int_handler); from fedsketch.runtime.cli import main; main()"
 DOME = [
     "strategy=dome",
     "data=digits",
@@ -117,8 +117,10 @@ def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
 def test_a_superlink_that_does_not_start_is_one_sentence_and_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.processes._free_port", lambda: 1)  # not ours to listen at
-    monkeypatch.setattr("runtime.processes.SERVER_CERTIFICATE", "missing.crt")
+    monkeypatch.setattr(
+        "fedsketch.runtime.processes._free_port", lambda: 1
+    )  # not ours to listen at
+    monkeypatch.setattr("fedsketch.runtime.processes.SERVER_CERTIFICATE", "missing.crt")
     network = Network(compose([*DOME, "runtime=processes"]), tmp_path)
     with pytest.raises(FlowerError, match="did not start"), network.running():
         pass

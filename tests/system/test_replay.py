@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from client import replica
-from client.app import app
-from conf import compose
-from runtime.environment import simulated_devices
-from runtime.local import LocalGrid
-from server.plan import make_plan
-from server.rounds import Rounds
+from fedsketch.client.app import app
+from fedsketch.conf import compose
+from fedsketch.replay import replica
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.server.plan import make_plan
+from fedsketch.server.rounds import Rounds
 
 Command = Callable[..., None]
 SMALL = [

@@ -32,7 +32,7 @@ Start = Callable[..., subprocess.Popen[str]]
 def test_the_same_seed_gives_the_same_model(
     fedsketch: Command, start: Start, tmp_path: Path
 ) -> None:
-    cli = "from runtime.cli import main; main()"
+    cli = "from fedsketch.runtime.cli import main; main()"
     ray = start("-c", cli, *SETTINGS, "runtime=simulation", "hydra.run.dir=simulation")
     fedsketch(*SETTINGS, "hydra.run.dir=local")
     output, _ = ray.communicate(timeout=300)

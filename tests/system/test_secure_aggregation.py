@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conf import compose
-from server.plan import make_plan
+from fedsketch.conf import compose
+from fedsketch.server.plan import make_plan
 
 Command = Callable[..., None]
 SMALL = [

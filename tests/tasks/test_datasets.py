@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
-from tasks import datasets
-from tasks.errors import DataError
-from tasks.examples import Dataset, Examples
+from fedsketch.tasks import datasets
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Dataset, Examples
 
 
 def test_digits_are_real_images_scaled_to_the_unit_interval() -> None:

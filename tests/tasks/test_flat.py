@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tasks import models
-from tasks.errors import ModelError
-from tasks.flat import FlatModel
+from fedsketch.tasks import models
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.flat import FlatModel
 
 SHAPES = {"logistic": (1, 8, 8), "mlp": (1, 8, 8), "cnn": (1, 8, 8), "lenet5": (1, 12, 12)}
 SHAPES["resnet"] = (3, 8, 8)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tasks import datasets, folder
-from tasks.errors import DataError
+from fedsketch.tasks import datasets, folder
+from fedsketch.tasks.errors import DataError
 
 SHAPE, CLASSES = (1, 4, 3), ("cat", "dog", "emu")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conf import Config, ConfigError, compose
-from tasks.errors import DataError
-from tasks.job import Job
+from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.job import Job
 
 FOLDER = ["data=folder", "data.shape=[1,4,3]", "clients.total=8", "clients.per_round=4"]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from tasks import models
-from tasks.errors import ModelError
+from fedsketch.tasks import models
+from fedsketch.tasks.errors import ModelError
 
 DIGITS, MNIST, CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
 Shape = tuple[int, int, int]

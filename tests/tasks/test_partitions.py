@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import PartitionError
-from tasks.partitions import (
+from fedsketch.tasks.errors import PartitionError
+from fedsketch.tasks.partitions import (
     SCHEMES,
     _dirichlet,
     _without_empty_clients,

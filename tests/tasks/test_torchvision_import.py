@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks import torchvision_import
+from fedsketch.tasks import torchvision_import
 
 # Fails as the real one does when its C++ operators did not load, on any machine.
 STAND_IN = """

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tasks import datasets, torchvision_import
-from tasks.errors import DataError
+from fedsketch.tasks import datasets, torchvision_import
+from fedsketch.tasks.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
 

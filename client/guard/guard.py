@@ -1,0 +1,191 @@
+"""Who decides on a device: its owner's policy and ledger, or, in a simulation, nobody.
+
+A device is a folder that `fedsketch-enroll` makes: its private key, the roster of its peers, the policy and the ledger. It is named by
+the operator of the node, in the environment or the node's own configuration, never by a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+from flwr.app import Context
+
+from fedsketch.client.guard.ledger import Ledger
+from fedsketch.client.guard.ledger_state import RoundId
+from fedsketch.client.guard.offer import Commitment, commitment_of
+from fedsketch.client.guard.policy import Policy
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.secagg import (
+    Guard,
+    Identity,
+    Refusal,
+    Roster,
+    RoundSettings,
+    SettingsError,
+    SimulationGuard,
+)
+
+# The device's folder; the key "device" of a SuperNode's --node-config comes first.
+DEVICE_VARIABLE = "FEDSKETCH_DEVICE"
+# client.release's, which imports torch: with it the noise would be no secret.
+_SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"
+
+IDENTITY, ROSTER, POLICY, LEDGER = "identity.key", "roster.json", "policy.toml", "ledger.jsonl"
+
+
+def guard_of(context: Context) -> Guard:
+    """The guard of the node that handles a message."""
+    folder = device_folder(context)
+    return SimulatedGuard(context.node_id) if folder is None else DeviceGuard(folder)
+
+
+def device_folder(context: Context) -> Path | None:
+    """Where the device that handles a message keeps what is its own; None in a simulation."""
+    if os.environ.get(SIMULATION_VARIABLE):
+        return None
+    folder = context.node_config.get("device") or os.environ.get(DEVICE_VARIABLE)
+    if not folder:
+        raise Refusal(
+            f"This device has no policy yet: make its folder with fedsketch-enroll and name it in {DEVICE_VARIABLE}."
+        )
+    return Path(str(folder))
+
+
+class SimulatedGuard(SimulationGuard):
+    """No policy, public keys, and uploads without masks are allowed: there is nobody to protect."""
+
+    def admit_unmasked(self, message_type: str) -> None:
+        """The simulated server may ask for plain uploads (secagg=none)."""
+
+
+class DeviceGuard:
+    """The guard of a real device.
+
+    Guarantee, against the server together with up to the assumed colluders of a cohort, for the policy's unit, zero-out
+    adjacency, over the device's life: (epsilon, delta) of the policy, for everything that leaves under masks; and without
+    `allow_unmasked` nothing else leaves. It rests on this code being what runs: a node that runs whatever code a server sends is
+    not protected by any of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledger = Ledger(folder / LEDGER)
+
+    @cached_property
+    def identity(self) -> Identity:
+        with self._files():
+            return Identity.load(self.folder / IDENTITY)
+
+    @cached_property
+    def roster(self) -> Roster:
+        with self._files():
+            return Roster.load(self.folder / ROSTER)
+
+    @cached_property
+    def policy(self) -> Policy:
+        with self._files():
+            return Policy.load(self.folder / POLICY)
+
+    def admit(self, settings: RoundSettings) -> None:
+        offer = self.judge(settings)
+        worst = offer.release(offer.least, self._unit)
+        self.ledger.admit(_id(settings), worst, self.policy.budget)
+
+    def charge(self, settings: RoundSettings) -> None:
+        # Judged again: the owner may have changed the policy since the round was admitted.
+        offer = self.judge(settings)
+        worst = offer.release(offer.least, self._unit)
+        self.ledger.charge(_id(settings), worst, self.policy.budget)
+
+    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+        self.ledger.endorse(_id(settings), _digest(survivors))
+
+    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+        offer = commitment_of(settings)
+        if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
+            raise Refusal("The survivors are not distinct members of the cohort.")
+        if not offer.least <= len(survivors) <= settings.sizes.most:
+            raise Refusal(f"{len(survivors)} survivors are not what the round was charged for.")
+        real = offer.release(len(survivors), self._unit)
+        self.ledger.settle(_id(settings), _digest(survivors), real, signed=settings.consistency)
+
+    def admit_unmasked(self, message_type: str) -> None:
+        if not self.policy.allow_unmasked:
+            raise Refusal(
+                "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set allow_unmasked)."
+            )
+        self.ledger.note_unmasked(message_type)
+
+    def judge(self, settings: RoundSettings) -> Commitment:
+        """What the round commits to, if the policy allows it."""
+        if os.environ.get(_SEED_VARIABLE):
+            raise Refusal(
+                f"{_SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
+            )
+        policy, offer = self.policy, commitment_of(settings)
+        plan, smallest = offer.plan, settings.n // settings.groups
+        if not settings.consistency and not policy.allow_semi_honest:
+            raise Refusal(
+                "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner can set "
+                "allow_semi_honest)."
+            )
+        if smallest < policy.smallest_cohort:
+            raise Refusal(
+                f"A sum over {smallest} clients is too small for this device: its owner asks for {policy.smallest_cohort}."
+            )
+        if settings.drops > policy.largest_drops * smallest:
+            raise Refusal(
+                f"The round tolerates {settings.drops} dropouts of {smallest} clients: this device's owner allows a share of "
+                f"{policy.largest_drops:g}."
+            )
+        assumed = math.floor(policy.assumed_colluders * settings.n)
+        if settings.colluders < assumed:
+            raise Refusal(
+                f"The round assumes {settings.colluders} clients who work with the server, this device's owner {assumed} of "
+                f"{settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
+            )
+        if plan.clip > policy.largest_clip:
+            raise Refusal(
+                f"The round's clip {plan.clip:g} is above the {policy.largest_clip:g} of this device's owner."
+            )
+        if plan.bits not in policy.rings:
+            raise Refusal(f"This device's owner does not allow a ring of {plan.bits} bits.")
+        noise = offer.noise_multiplier(self._unit)
+        if noise < policy.smallest_noise:
+            raise Refusal(
+                f"The noise multiplier of the honest clients is {noise:.4g} per {policy.unit} in the worst case: this device's owner "
+                f"asks for {policy.smallest_noise:g}."
+            )
+        return offer
+
+    @property
+    def _unit(self) -> Unit:
+        return Unit(self.policy.unit)
+
+    @contextmanager
+    def _files(self) -> Iterator[None]:
+        """Whatever is wrong with the folder is a refusal, in one sentence."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            name = Path(error.filename).name
+            raise Refusal(f"This device has no {name}: make it with fedsketch-enroll.") from error
+        except OSError as error:
+            raise Refusal(f"This device cannot read its own files ({error.strerror}).") from error
+        except SettingsError as error:
+            raise Refusal(str(error)) from error
+
+
+def _id(settings: RoundSettings) -> RoundId:
+    return RoundId(settings.run, settings.round, settings.digest.hex())
+
+
+def _digest(survivors: tuple[int, ...]) -> str:
+    return hashlib.sha256(",".join(map(str, survivors)).encode()).hexdigest()

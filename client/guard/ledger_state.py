@@ -1,0 +1,206 @@
+"""The rules and totals of a device's ledger, in memory: what may follow what, and what everything together costs.
+
+A book is what a ledger's lines mean. The same methods take new lines and lines that are read back, so a file that broke a rule is
+noticed when it is read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
+from fedsketch.privacy.accounting.releases import Release
+from fedsketch.secagg import Refusal
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the owner allows over the device's life: epsilon at delta, and a number of rounds."""
+
+    epsilon: float
+    delta: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class RoundId:
+    """A round, and the hash of the settings under which it was admitted."""
+
+    run: int
+    round: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"Round {self.round} of run {self.run}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"run": self.run, "round": self.round, "digest": self.digest}
+
+
+@dataclass
+class _Round:
+    """A round that can still go on."""
+
+    digest: str
+    charged: Release | None = None
+    endorsed: str | None = None
+
+
+@dataclass
+class _Run:
+    last: int = -1
+    rounds: dict[int, _Round] = field(default_factory=dict)
+
+
+@dataclass
+class Book:
+    """Open rounds by run, how often each release was made, and counts of rounds charged, settled, and answered without masks."""
+
+    runs: dict[int, _Run] = field(default_factory=dict)
+    releases: dict[Release, int] = field(default_factory=dict)
+    rounds: int = 0
+    settled: int = 0
+    unmasked: int = 0
+
+    def spent(self, delta: float) -> float:
+        """Epsilon of everything that left."""
+        return math.inf if self.unmasked else self._accountant(delta).epsilon(tight=False).epsilon
+
+    def check_budget(self, worst: Release, budget: Budget) -> None:
+        """Refuse a release that would go beyond the budget."""
+        if self.rounds >= budget.rounds:
+            raise Refusal(
+                f"This device has taken part in {self.rounds} rounds, and its owner allows {budget.rounds}."
+            )
+        for known in self.releases:
+            _same_unit(known, worst)
+        accountant = self._accountant(budget.delta)
+        spent = math.inf if self.unmasked else accountant.epsilon(tight=False).epsilon
+        accountant.record(worst)
+        after = max(spent, accountant.epsilon(tight=False).epsilon)
+        if after > budget.epsilon:
+            left = max(0.0, budget.epsilon - spent)
+            raise Refusal(
+                f"The privacy budget of this device does not cover this round: it would bring epsilon to {after:.4g} at delta "
+                f"{budget.delta:g}; the owner allows {budget.epsilon:g}, of which {left:.4g} is left."
+            )
+
+    def admit(self, this: RoundId) -> None:
+        run = self.runs.setdefault(this.run, _Run())
+        if this.round <= run.last:
+            raise Refusal(f"{this} was seen before by this device.")
+        # As in the protocol's own state: who opens a round ends all others but the last whose vector has left.
+        charged = [(number, one) for number, one in run.rounds.items() if one.charged is not None]
+        run.rounds = {**dict(charged[-1:]), this.round: _Round(this.digest)}
+        run.last = this.round
+
+    def charge(self, this: RoundId, worst: Release) -> None:
+        current = self._open(this)
+        if current.charged is not None:
+            raise Refusal(f"{this} was charged before: its vector has left this device.")
+        current.charged = worst
+        self._add(worst, 1)
+        self.rounds += 1
+
+    def endorse(self, this: RoundId, survivors: str) -> None:
+        current = self._open(this)
+        if current.charged is None:
+            raise Refusal(f"{this} was never charged on this device.")
+        if current.endorsed is not None:
+            raise Refusal(f"This device has signed a survivor list of {this} before.")
+        current.endorsed = survivors
+
+    def settle(self, this: RoundId, survivors: str, real: Release, signed: bool) -> None:
+        current = self._open(this)
+        if current.charged is None:
+            raise Refusal(f"{this} was never charged on this device.")
+        if signed and current.endorsed != survivors:
+            raise Refusal(f"This device signed no such survivor list of {this}.")
+        _same_unit(current.charged, real)
+        self._add(current.charged, -1)
+        self._add(real, 1)
+        self.settled += 1
+        del self.runs[this.run].rounds[this.round]
+
+    def replay(self, line: dict[str, Any]) -> None:
+        """Take one line that was read back."""
+        kind = line["entry"]
+        if kind in ("begun", "totals"):
+            return
+        if kind == "unmasked":
+            self.unmasked += 1
+            return
+        this = RoundId(line["run"], line["round"], line["digest"])
+        if kind == "admitted":
+            self.admit(this)
+        elif kind == "charged":
+            self.charge(this, release_from_json(line["release"]))
+        elif kind == "endorsed":
+            self.endorse(this, line["survivors"])
+        elif kind == "settled":
+            real = release_from_json(line["release"])
+            self.settle(this, line["survivors"], real, line["signed"])
+        else:
+            raise ValueError(f"{kind!r} is not an entry of a ledger")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rounds": self.rounds,
+            "settled": self.settled,
+            "unmasked": self.unmasked,
+            "releases": [
+                [release_to_json(release), count] for release, count in self.releases.items()
+            ],
+            "runs": [
+                [number, run.last, [self._round_to_json(n, one) for n, one in run.rounds.items()]]
+                for number, run in self.runs.items()
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Book:
+        book = cls(rounds=state["rounds"], settled=state["settled"], unmasked=state["unmasked"])
+        book.releases = {release_from_json(data): count for data, count in state["releases"]}
+        for number, last, rounds in state["runs"]:
+            book.runs[number] = _Run(last)
+            for this, digest, charged, endorsed in rounds:
+                release = None if charged is None else release_from_json(charged)
+                book.runs[number].rounds[this] = _Round(digest, release, endorsed)
+        return book
+
+    @staticmethod
+    def _round_to_json(number: int, one: _Round) -> list[Any]:
+        charged = None if one.charged is None else release_to_json(one.charged)
+        return [number, one.digest, charged, one.endorsed]
+
+    def _accountant(self, delta: float) -> Accountant:
+        accountant = Accountant(delta)
+        for release, count in self.releases.items():
+            accountant.record(release, count)
+        return accountant
+
+    def _add(self, release: Release, count: int) -> None:
+        self.releases[release] = self.releases.get(release, 0) + count
+        if not self.releases[release]:
+            del self.releases[release]
+
+    def _open(self, this: RoundId) -> _Round:
+        run = self.runs.get(this.run)
+        current = None if run is None else run.rounds.get(this.round)
+        if current is None:
+            raise Refusal(
+                f"{this} is not open in this device's ledger: it has ended or was never admitted."
+            )
+        if current.digest != this.digest:
+            raise Refusal(f"{this} was admitted with other settings.")
+        return current
+
+
+def _same_unit(known: Release, new: Release) -> None:
+    if known.unit is not new.unit:
+        raise Refusal(
+            f"This device's ledger counts what protects each {known.unit}, its policy now asks for each {new.unit}: set unit back."
+        )

@@ -1,0 +1,145 @@
+"""What the owner of a device allows: a TOML file that no message can change.
+
+Every key has a default, so a file may hold only what differs; a key that is not known is refused, because a
+misspelt limit would not limit anything.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from fedsketch.client.guard.ledger_state import Budget
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.secagg import SettingsError
+
+
+def _key(default: Any, explanation: str) -> Any:
+    return field(default=default, metadata={"explanation": explanation})
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits; `explanation` in each field's metadata is what the file says about it."""
+
+    smallest_cohort: int = _key(
+        20, "Fewest clients in a sum (in each group, if a round has groups)."
+    )
+    largest_drops: float = _key(
+        0.2, "Largest share of a sum's clients that may drop out; the noise of the others must do."
+    )
+    assumed_colluders: float = _key(
+        0.1,
+        "Share of a cohort that may work with the server. A round that assumes fewer (secagg.colluders) is refused:\n"
+        "its thresholds and its noise would not hold against so many.",
+    )
+    largest_clip: float = _key(10.0, "Largest L2 norm that one unit's contribution is clipped to.")
+    rings: tuple[int, ...] = _key(
+        (16, 20, 24, 32, 40, 48, 64), "Sizes of the ring of integers, in bits."
+    )
+    smallest_noise: float = _key(
+        1.0,
+        "Smallest noise multiplier of one round: standard deviation of the noise that the honest clients bring if all\n"
+        "tolerated drops happen, over what one unit can change in the sum.",
+    )
+    unit: str = _key(
+        "client",
+        'What epsilon protects: "client" (all data of this device) or "example" (each of its examples).',
+    )
+    epsilon: float = _key(
+        8.0,
+        "Budget over the life of this device, all runs together, against the server and the assumed colluders, under\n"
+        "zero-out adjacency. A round that could exceed it is refused. inf: no bound.",
+    )
+    delta: float = _key(1e-5, "Delta of that budget: well below one over the number of units.")
+    most_rounds: int = _key(10_000, "Most rounds over the life of this device.")
+    allow_semi_honest: bool = _key(
+        False,
+        "Whether rounds without signed survivor lists (secagg=semi_honest) are allowed. They protect against a server\n"
+        "that looks, not against one that lies.",
+    )
+    allow_unmasked: bool = _key(
+        False,
+        "Whether replies may leave without masks (secagg=none). Nobody judges their clip or noise, so this needs\n"
+        "epsilon = inf and is for demonstrations with public data only.",
+    )
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _check_type(one.name, getattr(self, one.name), one.default)
+        _need(self.smallest_cohort >= 2, "smallest_cohort is at least 2: a sum of one is no sum.")
+        for name in ("largest_drops", "assumed_colluders"):
+            _need(0 <= getattr(self, name) < 1, f"{name} is a share: at least 0 and below 1.")
+        _need(0 < self.largest_clip < math.inf, "largest_clip is positive and finite.")
+        _need(
+            len(self.rings) > 0 and all(16 <= bits <= 64 for bits in self.rings),
+            "rings holds one size at least, each from 16 to 64 bits.",
+        )
+        _need(0 <= self.smallest_noise < math.inf, "smallest_noise is finite and not negative.")
+        _need(self.unit in list(Unit), 'unit is "client" or "example".')
+        _need(self.epsilon > 0, "epsilon is positive.")
+        _need(0 < self.delta < 1, "delta lies strictly between 0 and 1.")
+        _need(self.most_rounds >= 0, "most_rounds is not negative.")
+        _need(
+            not self.allow_unmasked or self.epsilon == math.inf,
+            "allow_unmasked lets out what no budget can count: set epsilon = inf as well, or allow_unmasked = false.",
+        )
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.epsilon, self.delta, self.most_rounds)
+
+    @classmethod
+    def load(cls, path: Path) -> Policy:
+        """From a file; raises SettingsError with a sentence that names the key."""
+        try:
+            table = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"This device's policy is not TOML: {error}.") from error
+        known = [one.name for one in fields(cls)]
+        for name in table:
+            _need(name in known, f"there is no key {name!r}; the keys are {', '.join(known)}.")
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
+        # TOML tells 1 from 1.0; people do not.
+        for one in fields(cls):
+            if isinstance(one.default, float) and type(values.get(one.name)) is int:
+                values[one.name] = float(values[one.name])
+        return cls(**values)
+
+    def to_toml(self) -> str:
+        """The file with every key explained."""
+        parts = [
+            "# What this device allows. No message can change it; edit it as you like, it is read anew for every message.\n"
+        ]
+        for one in fields(self):
+            comment = "\n".join(f"# {line}" for line in one.metadata["explanation"].split("\n"))
+            parts.append(f"{comment}\n{one.name} = {_toml(getattr(self, one.name))}\n")
+        return "\n".join(parts)
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    right = type(value) is type(default)
+    if isinstance(value, tuple):
+        right = right and all(type(item) is int for item in value)
+    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    _need(right, f"{name} is {kind.get(type(default), 'a list of whole numbers')}.")
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'  # a unit's name: nothing to escape
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+def _need(condition: bool, rule: str) -> None:
+    if not condition:
+        raise SettingsError(f"In this device's policy, {rule}")

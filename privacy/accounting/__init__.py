@@ -1,0 +1,1 @@
+"""Releases, the theorems that price them, and the accountant that adds them up."""

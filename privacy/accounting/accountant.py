@@ -1,0 +1,218 @@
+"""One accountant per adversary and delta: composes releases over the rounds of a run and says what they cost.
+
+It adds Renyi curves (always), keeps unsampled Gaussians as one exact Gaussian, and hands sampled Gaussians to dp-accounting's
+privacy loss distributions; the smallest valid epsilon is reported with the name of its method. The guarantee is (epsilon, delta)-DP
+against the releases' adversary, for their unit and adjacency, for adaptive composition. What no theorem covers is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsketch.privacy.accounting import exact_gaussian, pld, renyi
+from fedsketch.privacy.accounting.costs import Cost, UnsupportedReleaseError, cost
+from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
+from fedsketch.privacy.accounting.releases import FullPasses, MatrixGaussian, Release
+from fedsketch.privacy.accounting.renyi import ORDERS, Curve
+
+__all__ = ["Accountant", "Spent", "UnsupportedReleaseError"]
+
+# Beyond these a privacy loss distribution is slow, and its gain on so large an epsilon idle.
+_LARGEST_PLD_EPSILON = 40.0
+_SMALLEST_PLD_NOISE = 0.3
+_MOST_PLD_PARTS = 16
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Epsilon at the accountant's delta, and how it was proved: 'gaussian' (exact), 'pld' or 'rdp'."""
+
+    epsilon: float
+    method: str
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """An unfinished full pass: its rule, the rounds it has had, and the dearest of them (charged in full from the first round)."""
+
+    release: Release
+    rounds: int
+    curve: Curve
+    pair: tuple[float, float] | None
+
+
+class Accountant:
+    """Records releases to one adversary and answers epsilon at `delta`.
+
+    >>> accountant = Accountant(delta=1e-5)
+    >>> accountant.record(release, count=100)
+    >>> accountant.epsilon()
+    Spent(epsilon=3.99..., method='gaussian')
+    """
+
+    def __init__(self, delta: float) -> None:
+        if not 0.0 < delta < 1.0:
+            raise ValueError(f"delta must lie strictly between 0 and 1, not be {delta}.")
+        self.delta = delta
+        self._curve: Curve = np.zeros(ORDERS.shape)
+        self._mu_squared = 0.0
+        self._sampled: dict[tuple[float, float], int] = {}
+        self._only_gaussians = True
+        self._pass: _Pass | None = None
+        self._ledger: list[tuple[Release, int]] = []
+        self._spent: dict[bool, Spent] = {}
+
+    @property
+    def releases(self) -> int:
+        """How many releases were recorded."""
+        return sum(count for _, count in self._ledger)
+
+    def record(self, release: Release, count: int = 1) -> None:
+        """Compose `count` more releases. Raises UnsupportedReleaseError and changes nothing if it cannot."""
+        if count < 0:
+            raise ValueError(f"cannot record {count} releases.")
+        self._refuse_other_terms(release)
+        price = cost(release)
+        if count == 0:
+            return
+        if isinstance(release.sampling, FullPasses):
+            self._record_passes(release, release.sampling.rounds_per_pass, count, price)
+        else:
+            self._compose(price, count)
+        if self._ledger and self._ledger[-1][0] == release:
+            self._ledger[-1] = (release, self._ledger[-1][1] + count)
+        else:
+            self._ledger.append((release, count))
+        self._spent.clear()
+
+    def epsilon(self, *, tight: bool = True) -> Spent:
+        """The smallest epsilon proved for everything recorded.
+
+        With `tight=False` sampled Gaussians are left to the Renyi curve: larger by about a tenth, and microseconds
+        instead of a tenth of a second or more.
+        """
+        if tight not in self._spent:
+            self._spent[tight] = self._solve(tight)
+        return self._spent[tight]
+
+    def would_exceed(self, release: Release, budget: float, count: int = 1) -> bool:
+        """Whether recording `count` more of `release` would bring epsilon above `budget`."""
+        after = self._copy()
+        after.record(release, count)
+        # The Renyi curve is never below the truth: if it fits, nothing finer is needed.
+        return after.epsilon(tight=False).epsilon > budget and after.epsilon().epsilon > budget
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything recorded, in order, as plain JSON: readable, and enough to go on from."""
+        ledger = [
+            {"release": release_to_json(release), "count": count} for release, count in self._ledger
+        ]
+        return {"delta": self.delta, "releases": ledger}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> Accountant:
+        accountant = cls(state["delta"])
+        for entry in state["releases"]:
+            accountant.record(release_from_json(entry["release"]), entry["count"])
+        return accountant
+
+    def _copy(self) -> Accountant:
+        twin = Accountant(self.delta)
+        twin._curve = self._curve.copy()
+        twin._mu_squared = self._mu_squared
+        twin._sampled = dict(self._sampled)
+        twin._only_gaussians = self._only_gaussians
+        twin._pass = self._pass
+        twin._ledger = list(self._ledger)
+        return twin
+
+    def _refuse_other_terms(self, release: Release) -> None:
+        if not self._ledger:
+            return
+        first = self._ledger[0][0]
+        for what in ("adversary", "unit", "adjacency"):
+            mine, theirs = getattr(first, what), getattr(release, what)
+            if mine != theirs:
+                raise UnsupportedReleaseError(
+                    f"this accountant composes releases with {what} {mine}; one with {theirs} needs an accountant of its own."
+                )
+
+    def _compose(self, price: Cost, count: int) -> None:
+        self._curve = self._curve + count * price.curve
+        if price.pair is None:
+            self._only_gaussians = False
+        elif price.pair[0] == 1.0:
+            z = price.pair[1]
+            self._mu_squared += math.inf if z == 0.0 else count / z**2
+        elif price.pair[0] > 0.0:
+            self._sampled[price.pair] = self._sampled.get(price.pair, 0) + count
+
+    def _record_passes(self, release: Release, length: int, count: int, price: Cost) -> None:
+        """A unit is in one round of a pass: the pass costs the dearest round (parallel composition), whichever that is."""
+        current = self._pass
+        if current is not None:
+            self._refuse_other_pass(current.release, release)
+            curve = np.maximum(current.curve, price.curve)
+            pair = None
+            if current.pair is not None and price.pair is not None:
+                pair = min(current.pair, price.pair)  # rates are 1: the smaller noise
+            rounds = current.rounds + min(count, length - current.rounds)
+            count -= rounds - current.rounds
+            self._close_or_keep(_Pass(release, rounds, curve, pair), length)
+        whole, rest = divmod(count, length)
+        if whole:
+            self._compose(price, whole)
+        if rest:
+            self._pass = _Pass(release, rest, price.curve, price.pair)
+
+    def _close_or_keep(self, current: _Pass, length: int) -> None:
+        if current.rounds < length:
+            self._pass = current
+            return
+        self._pass = None
+        self._compose(Cost(current.curve, current.pair), 1)
+
+    @staticmethod
+    def _refuse_other_pass(begun: Release, release: Release) -> None:
+        if begun.sampling != release.sampling or type(begun.mechanism) is not type(
+            release.mechanism
+        ):
+            raise UnsupportedReleaseError(
+                "a full pass has begun with another mechanism or another number of rounds: finish it first, and record one "
+                "release per round."
+            )
+        if isinstance(release.mechanism, MatrixGaussian) and begun.mechanism != release.mechanism:
+            raise UnsupportedReleaseError(
+                "the noise of a matrix-factorised pass is correlated over its rounds: its noise cannot change within the pass."
+            )
+
+    def _solve(self, tight: bool) -> Spent:
+        total = self
+        if self._pass is not None:
+            total = self._copy()
+            total._compose(Cost(self._pass.curve, self._pass.pair), 1)
+        candidates = [Spent(renyi.epsilon(total._curve, self.delta), "rdp")]
+        if total._only_gaussians:
+            # Sampling never hurts, so forgetting it is a valid bound, and the better one near rate 1.
+            plain = sum(count / z**2 if z else math.inf for (_, z), count in total._sampled.items())
+            mu = math.sqrt(total._mu_squared + plain)
+            candidates.append(Spent(exact_gaussian.epsilon(mu, self.delta), "gaussian"))
+        if tight and total._sampled and total._pld_pays(candidates[0].epsilon):
+            candidates.append(
+                Spent(pld.epsilon(total._sampled, total._mu_squared, self.delta), "pld")
+            )
+        # The last is the sharper method; it wins a tie.
+        return min(reversed(candidates), key=lambda spent: spent.epsilon)
+
+    def _pld_pays(self, rdp_epsilon: float) -> bool:
+        return (
+            self._only_gaussians
+            and 0.0 < rdp_epsilon < _LARGEST_PLD_EPSILON
+            and len(self._sampled) <= _MOST_PLD_PARTS
+            and min(z for _, z in self._sampled) >= _SMALLEST_PLD_NOISE
+            and self._mu_squared < math.inf
+        )

@@ -1,0 +1,38 @@
+"""L2-CSGM: the Renyi curve of the Gaussian mechanism with secret sampling of coordinates.
+
+Chen, Song, Ozgur, Kairouz 2023, "Privacy Amplification via Compression", Theorem 4.1, with its slips mended: with
+x = Dinf^2 / (2 sigma^2) and integer alpha
+
+    eps(alpha) = (D2^2 / Dinf^2) / (alpha - 1) * log(1 + sum_{l=2..alpha} binom(alpha, l) (1-g)^(alpha-l) g^l (e^(l(l-1)x) - 1)).
+
+Why: every coordinate is a sampled Gaussian mechanism whose sensitivity is that coordinate's size, and the masks are
+independent, so the divergences add. As a function of y = size^2 the logarithm is a cumulant function, convex and 0 at 0, so it is at
+most (y / Dinf^2) times its value at Dinf^2; the sizes squared add up to at most D2^2.
+
+Holds for add/remove and zero-out adjacency, against those who see the sum and never a mask: the server is trusted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsketch.privacy.accounting import poisson
+from fedsketch.privacy.accounting.renyi import LARGEST_SAMPLED_ORDER, ORDERS, Curve
+
+
+def curve(sigma: float, rate: float, l2: float, linf: float, orders: Curve = ORDERS) -> Curve:
+    if rate == 0.0:
+        return np.zeros(orders.shape)
+    if sigma == 0.0:
+        return np.full(orders.shape, np.inf)
+    unsampled = orders * l2**2 / (2.0 * sigma**2)
+    if rate == 1.0:
+        return unsampled
+    linf = min(linf, l2)  # no coordinate is larger than the whole vector
+    whole = (np.round(orders) == orders) & (orders <= LARGEST_SAMPLED_ORDER)
+    powers = np.arange(int(orders[whole].max()) + 1.0)
+    log_moments = powers * (powers - 1.0) * linf**2 / (2.0 * sigma**2)
+    result = unsampled.copy()  # sampling never hurts
+    sampled = poisson.sampled_log_moments(orders[whole], rate, log_moments)
+    result[whole] = np.minimum(unsampled[whole], (l2 / linf) ** 2 * sampled / (orders[whole] - 1.0))
+    return result

@@ -1,0 +1,241 @@
+"""What one release costs: its Renyi curve and, where there is one, its place among (sampled) Gaussians. Or a refusal.
+
+This file is the table of which theorem is allowed for which mechanism, sampling, adjacency and adversary. What is not listed is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from fedsketch.privacy.accounting import (
+    coordinate_sampling,
+    poisson,
+    renyi,
+    skellam,
+    sketched,
+    without_replacement,
+)
+from fedsketch.privacy.accounting.releases import (
+    Adjacency,
+    Adversary,
+    CoordinateSampledGaussian,
+    FullPasses,
+    Gaussian,
+    MatrixGaussian,
+    Mechanism,
+    Poisson,
+    Release,
+    Sampling,
+    Skellam,
+    SketchedGaussian,
+    SketchKnowledge,
+    Unit,
+    WithoutReplacement,
+)
+from fedsketch.privacy.accounting.renyi import LARGEST_SAMPLED_ORDER, ORDERS, Curve
+
+_FACTOR = {Adjacency.ADD_OR_REMOVE: 1.0, Adjacency.ZERO_OUT: 1.0, Adjacency.REPLACE_ONE: 2.0}
+"""How far, in units of its bound C, one unit can move the sum."""
+
+_POISSON_REPLACE = "Poisson sampling lets the size of the data vary, which replace-one keeps fixed: state add/remove or zero-out adjacency."
+
+
+class UnsupportedReleaseError(ValueError):
+    """No theorem known here covers this release; the message says what to state instead."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """`curve` is the Renyi curve; `pair` = (rate, noise multiplier) of the (sampled) Gaussian that dominates the release, or None."""
+
+    curve: Curve
+    pair: tuple[float, float] | None
+
+
+def _gaussian_equivalent(mechanism: Mechanism) -> float | None:
+    """The noise multiplier of the plain Gaussian mechanism that this one is, if it is one."""
+    if isinstance(mechanism, Gaussian):
+        return mechanism.noise_multiplier
+    if isinstance(mechanism, MatrixGaussian):
+        # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row moves it by at
+        # most the largest column norm times its clip, for adaptively chosen rows too.
+        return mechanism.noise_multiplier / mechanism.column_norm
+    if isinstance(mechanism, SketchedGaussian) and mechanism.knowledge is SketchKnowledge.PUBLIC:
+        return mechanism.noise_multiplier
+    return None
+
+
+def _refuse_what_does_not_fit(release: Release) -> None:
+    _refuse_wrong_draws(release)
+    server = release.adversary.name == "server"
+    if server and isinstance(release.sampling, Poisson | WithoutReplacement):
+        raise UnsupportedReleaseError(
+            "the server picks the cohort, so sampling hides nothing from it: state NoSampling for the server adversary."
+        )
+    if server and isinstance(release.sampling, FullPasses) and release.unit is Unit.CLIENT:
+        raise UnsupportedReleaseError(
+            "the server picks the cohort and may pick a client twice in a pass: state NoSampling for the server adversary."
+        )
+    if server and isinstance(release.mechanism, CoordinateSampledGaussian):
+        raise UnsupportedReleaseError(
+            "in L2-CSGM the server sees every client's vector and adds the noise itself: it is trusted, and only the "
+            "model adversary has a guarantee."
+        )
+    secret = getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET
+    if secret and release.adversary != Adversary.EAVESDROPPER:
+        raise UnsupportedReleaseError(
+            f"the R-secret bound holds only against an eavesdropper who sees neither R nor a model made with it, not against the "
+            f"{release.adversary}: state r_public."
+        )
+    if release.adversary == Adversary.EAVESDROPPER and not secret:
+        raise UnsupportedReleaseError(
+            "the eavesdropper is the adversary of r_secret sketches only: state the server or the model."
+        )
+    without_its_noise = isinstance(release.mechanism, Skellam) and release.unit is Unit.CLIENT
+    if without_its_noise and release.adjacency is Adjacency.ADD_OR_REMOVE:
+        # In k dimensions the two variances n mu and (n - 1) mu are told apart with a divergence of about k / (4 n^2).
+        raise UnsupportedReleaseError(
+            "devices bring the Skellam noise, so a client that is missing takes its noise along: state zero-out adjacency."
+        )
+    if isinstance(release.sampling, FullPasses) and release.adjacency is Adjacency.ADD_OR_REMOVE:
+        raise UnsupportedReleaseError(
+            "a unit that is missing shifts others into other rounds of a pass: state zero-out adjacency for full passes."
+        )
+    if isinstance(release.mechanism, MatrixGaussian) and not isinstance(
+        release.sampling, FullPasses
+    ):
+        raise UnsupportedReleaseError(
+            "a column norm bounds one participation per pass: a matrix-factorised release needs FullPasses(rounds of the matrix)."
+        )
+
+
+def _refuse_wrong_draws(release: Release) -> None:
+    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_hidden` says: its neighbours in the
+    client come and go with it, so the amplification theorems, in which the unit alone comes and goes, do not hold."""
+    if not isinstance(release.sampling, Poisson | WithoutReplacement):
+        return
+    if release.sampling.of is Unit.EXAMPLE and release.unit is Unit.CLIENT:
+        raise UnsupportedReleaseError(
+            "examples are drawn, which hides no client: state NoSampling where the unit is the client."
+        )
+    if isinstance(release.sampling, Poisson) and release.adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedReleaseError(_POISSON_REPLACE)
+    if getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET:
+        raise UnsupportedReleaseError(
+            "no theorem here covers r_secret sketches of a sampled cohort: state NoSampling, which costs more and holds."
+        )
+
+
+def cost(release: Release) -> Cost:
+    """The cost of one release (of one whole pass for FullPasses), or UnsupportedReleaseError."""
+    _refuse_what_does_not_fit(release)
+    return _cost(release.mechanism, release.sampling, release.adjacency, release.unit)
+
+
+@lru_cache(maxsize=1024)
+def _cost(mechanism: Mechanism, sampling: Sampling, adjacency: Adjacency, unit: Unit) -> Cost:
+    if isinstance(sampling, Poisson | WithoutReplacement):
+        result = _sampled_cost(mechanism, sampling, adjacency, unit)
+    else:
+        result = _unsampled_cost(mechanism, adjacency)
+    result.curve.setflags(write=False)
+    return result
+
+
+def _sampled_cost(
+    mechanism: Mechanism, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
+) -> Cost:
+    multiplier = _gaussian_equivalent(mechanism)
+    if sampling.of is unit and multiplier is not None:
+        return _gaussian_cost(multiplier, sampling, adjacency)
+    if sampling.of is unit and isinstance(mechanism, Skellam):
+        return Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+    shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
+    if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
+        raise UnsupportedReleaseError(
+            f"a unit that is missing changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
+        )
+    return Cost(_hidden(_unsampled_cost(mechanism, adjacency).curve, sampling), None)
+
+
+def _hidden(unsampled: Curve, sampling: Poisson | WithoutReplacement) -> Curve:
+    """What any secret draw gives that takes the unit with probability q, whatever else it takes with it.
+
+    Given the draw the divergence is that of the unsampled mechanism, or zero. exp((alpha - 1) D_alpha) is an f-divergence up to
+    constants (Hellinger's) and so jointly convex: it is at most 1 - q + q exp((alpha - 1) eps(alpha)).
+    """
+    rate = _rate(sampling)
+    if rate == 0.0:
+        return np.zeros(ORDERS.shape)
+    if rate == 1.0:
+        return unsampled.copy()
+    exponent = (ORDERS - 1.0) * unsampled
+    return np.logaddexp(np.log1p(-rate), np.log(rate) + exponent) / (ORDERS - 1.0)
+
+
+def _rate(sampling: Poisson | WithoutReplacement) -> float:
+    return sampling.rate if isinstance(sampling, Poisson) else sampling.size / sampling.population
+
+
+def _unsampled_cost(mechanism: Mechanism, adjacency: Adjacency) -> Cost:
+    multiplier = _gaussian_equivalent(mechanism)
+    if multiplier is not None:
+        multiplier /= _FACTOR[adjacency]
+        return Cost(renyi.gaussian(multiplier), (1.0, multiplier))
+    if isinstance(mechanism, Skellam):
+        return Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
+    if adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedReleaseError(
+            f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
+        )
+    if isinstance(mechanism, CoordinateSampledGaussian):
+        curve = coordinate_sampling.curve(
+            mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf
+        )
+        return Cost(curve, None)
+    if isinstance(mechanism, SketchedGaussian):
+        curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
+        return Cost(curve, None)
+    raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+
+
+def _gaussian_cost(
+    multiplier: float, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
+) -> Cost:
+    rate, halved = _rate(sampling), multiplier / 2.0
+    if isinstance(sampling, Poisson):
+        return Cost(poisson.gaussian(rate, multiplier), (rate, multiplier))
+    if adjacency is Adjacency.ADD_OR_REMOVE:
+        return Cost(poisson.gaussian(rate, halved), (rate, halved))
+    if adjacency is Adjacency.ZERO_OUT:
+        curve, unsampled = (
+            without_replacement.zero_out(rate, multiplier),
+            renyi.gaussian(multiplier),
+        )
+    else:
+        curve, unsampled = without_replacement.gaussian(rate, halved), renyi.gaussian(halved)
+    return Cost(np.minimum(curve, _hidden(unsampled, sampling)), None)
+
+
+def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
+    """With the sensitivities times `factor`."""
+    l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
+    return skellam.curve(mechanism.variance, l2, l1, orders)
+
+
+def _skellam_curve(
+    mechanism: Skellam, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
+) -> Curve:
+    rate, every = _rate(sampling), np.arange(LARGEST_SAMPLED_ORDER + 1.0)
+    # The same cases as for the Gaussian: see privacy/without_replacement.py.
+    if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
+        factor = 1.0 if isinstance(sampling, Poisson) else 2.0
+        return poisson.symmetric_integer_curve(
+            rate, _skellam_at(mechanism, factor, ORDERS), _skellam_at(mechanism, factor, every)
+        )
+    unsampled = _skellam_at(mechanism, _FACTOR[adjacency], ORDERS)
+    curve = without_replacement.general(rate, unsampled, _skellam_at(mechanism, 2.0, every))
+    return np.minimum(curve, _hidden(unsampled, sampling))

@@ -1,0 +1,106 @@
+"""A Grid that gives every train message its node's parcel (`replay.parcels`), and the whole to a node that asks for it.
+
+It stands below secure aggregation: what is common to all nodes is hashed and signed above, what each node lacks of the public state
+is put in and taken out around that.
+"""
+
+from collections.abc import Iterable
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsketch.replay.parcels import Parcels
+from fedsketch.replay.records import PARCEL, STALE
+from fedsketch.secagg.wrapped_grid import WrappedGrid
+
+
+class DeliveryGrid(WrappedGrid):
+    """Remembers which version each node holds: the one with which it last answered, or version 0."""
+
+    def __init__(self, grid: Grid, parcels: Parcels) -> None:
+        super().__init__(grid)
+        self._parcels = parcels
+        self._held: dict[int, int] = {}
+        self._sent: dict[
+            str, tuple[Message, int]
+        ] = {}  # train messages under way, and their version
+        self._again: dict[str, str] = {}  # the second message for a first one
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        outgoing = list(messages)
+        identifiers = list(self._grid.push_messages([self._with_parcel(m) for m in outgoing]))
+        for identifier, message in zip(identifiers, outgoing, strict=True):
+            if identifier and _is_train(message):
+                self._sent[identifier] = (message, self._parcels.version)
+        return identifiers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        first_of = {self._again.get(first, first): first for first in message_ids}
+        replies = []
+        for reply in self._grid.pull_messages(list(first_of)):
+            first = first_of.get(reply.metadata.reply_to_message_id)
+            if first not in self._sent:
+                replies.append(reply)
+            elif _is_stale(reply) and first not in self._again:
+                (self._again[first],) = self._grid.push_messages(
+                    [self._with_whole(self._sent[first][0])]
+                )
+            else:
+                replies.append(self._answered(first, reply))
+        return replies
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        outgoing = {message.metadata.dst_node_id: message for message in messages}
+        replies: list[Message] = []
+        stale: list[Message] = []
+        for reply in self._grid.send_and_receive(
+            map(self._with_parcel, outgoing.values()), timeout=timeout
+        ):
+            (stale if _is_stale(reply) else replies).append(reply)
+        if stale:
+            again = [self._with_whole(outgoing[reply.metadata.src_node_id]) for reply in stale]
+            replies += self._grid.send_and_receive(again, timeout=timeout)
+        for reply in replies:
+            if _is_train(reply) and not reply.has_error():
+                self._held[reply.metadata.src_node_id] = self._parcels.version
+        return replies
+
+    def _with_parcel(self, message: Message) -> Message:
+        if not _is_train(message):
+            return message
+        held = self._held.get(message.metadata.dst_node_id, 0)
+        return _with(message, self._parcels.parcel(held))
+
+    def _with_whole(self, message: Message) -> Message:
+        return _with(message, self._parcels.whole())
+
+    def _answered(self, first: str, reply: Message) -> Message:
+        """A node's final reply, as one to the first message that it got."""
+        message, version = self._sent.pop(first)
+        self._again.pop(first, None)
+        if not reply.has_error():
+            self._held[message.metadata.dst_node_id] = version
+        # Flower has no public way to say what a reply answers.
+        reply.metadata.__dict__["_reply_to_message_id"] = first
+        return reply
+
+
+def _is_train(message: Message) -> bool:
+    return message.metadata.message_type.split(".")[0] == "train"
+
+
+def _is_stale(reply: Message) -> bool:
+    return not reply.has_error() and STALE in reply.content.config_records.get(PARCEL, {})
+
+
+def _with(message: Message, parcel: RecordDict) -> Message:
+    meta = message.metadata
+    return Message(
+        RecordDict({**message.content, **parcel}),
+        meta.dst_node_id,
+        meta.message_type,
+        ttl=meta.ttl,
+        group_id=meta.group_id,
+    )

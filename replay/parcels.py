@@ -1,0 +1,133 @@
+"""Broadcast by replay: a device that holds the state of version v makes version v + 1 itself, from the numbers of the last aggregate.
+
+A strategy whose server step is a deterministic function of (state, aggregate) need not send the result. What travels is a
+parcel: the steps that a device has missed, or the whole state where that is shorter. Version 0 follows from the configuration, so
+everybody holds it. All devices of a round are told the same fingerprint of the state (which secure aggregation commits to); a parcel
+is each device's own. A device that does not arrive at the fingerprint says so, and gets the whole.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
+from fedsketch.strategies.shared.messages import Number
+
+
+@dataclass(frozen=True)
+class Step:
+    """All that a server step depends on, beside the state: its round, the released mean, and the noise on each of its numbers."""
+
+    round: int
+    mean: torch.Tensor
+    deviation: float
+
+
+class Replayed(Protocol):
+    """The state of a strategy that can be replayed: on the server, and the same on every device that follows."""
+
+    @property
+    def version(self) -> int:
+        """How many steps were taken."""
+
+    def apply(self, step: Step) -> None:
+        """The server's step."""
+
+    def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
+        """What a device needs of the state in a round."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole state."""
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None: ...
+
+    def fingerprint(self) -> str:
+        """A hash of the whole state."""
+
+
+class Parcels:
+    """What the server sends to whom. It remembers steps as long as some device may be served by them."""
+
+    def __init__(self, state: Replayed) -> None:
+        self._state = state
+        self._steps: list[Step] = []
+        self._made: dict[int, RecordDict] = {}  # by held version, for the present one
+
+    @property
+    def version(self) -> int:
+        return self._state.version
+
+    def head(self) -> dict[str, Number]:
+        """What every device is told of the state, in the common part of the broadcast."""
+        return {"version": self.version, "fingerprint": self._state.fingerprint()}
+
+    def taken(self, step: Step) -> None:
+        """The state has just made this step."""
+        self._steps.append(step)
+        self._made.clear()
+        whole = _numbers(self._state.state_dict().values())
+        while _numbers(old.mean for old in self._steps) > whole:
+            del self._steps[0]
+
+    def parcel(self, held: int) -> RecordDict:
+        """For a device that holds this version: what it has missed, if that is remembered, else the whole."""
+        if held not in self._made:
+            missed = self.version - held
+            known = 0 <= missed <= len(self._steps)
+            steps = self._steps[len(self._steps) - missed :]
+            self._made[held] = _steps_parcel(held, steps) if known else self.whole()
+        return self._made[held]
+
+    def whole(self) -> RecordDict:
+        """For a device that holds nothing of use."""
+        if -1 not in self._made:
+            arrays = {name: _array(tensor) for name, tensor in self._state.state_dict().items()}
+            self._made[-1] = RecordDict(
+                {PARCEL: ConfigRecord({"kind": "whole"}), PARCEL_ARRAYS: ArrayRecord(arrays)}
+            )
+        return self._made[-1]
+
+
+def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
+    """The state in a parcel, if it holds one."""
+    if content.config_records[PARCEL]["kind"] != "whole":
+        return None
+    return {
+        name: torch.from_numpy(array.numpy().copy())
+        for name, array in content.array_records[PARCEL_ARRAYS].items()
+    }
+
+
+def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
+    """The version from which a parcel's steps lead on, and they."""
+    head = content.config_records[PARCEL]
+    rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
+    deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
+    arrays = content.array_records[PARCEL_ARRAYS]
+    means = [torch.from_numpy(arrays[str(current)].numpy().copy()) for current in rounds]
+    steps = [Step(*parts) for parts in zip(rounds, means, deviations, strict=True)]
+    return int(head["held"]), steps  # type: ignore[arg-type]
+
+
+def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
+    head = ConfigRecord(
+        {
+            "kind": "steps",
+            "held": held,
+            "rounds": [step.round for step in steps],
+            "deviations": [step.deviation for step in steps],
+        }
+    )
+    arrays = {str(step.round): _array(step.mean) for step in steps}
+    return RecordDict({PARCEL: head, PARCEL_ARRAYS: ArrayRecord(arrays)})
+
+
+def _numbers(tensors: object) -> int:
+    return sum(tensor.numel() for tensor in tensors)  # type: ignore[attr-defined]
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return Array(tensor.cpu().numpy())

@@ -1,0 +1,1 @@
+"""Grids around Grids: each changes one thing about messages on their way."""

@@ -1,0 +1,33 @@
+"""Which Grid the strategies talk to: the bare one, or with parcels for each node, or secure aggregation around it."""
+
+from flwr.serverapp import Grid
+
+from fedsketch.conf import Config
+from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.replay.grid import DeliveryGrid
+from fedsketch.replay.parcels import Parcels
+from fedsketch.secagg import SecAggGrid, SecAggPlan
+from fedsketch.strategies.shared.codec import RingCodec
+
+
+def aggregating(grid: Grid, config: Config, parcels: Parcels | None = None) -> Grid:
+    """A Grid whose train replies are what `config.secagg` lets the server see."""
+    if parcels is not None:
+        grid = DeliveryGrid(grid, parcels)
+    if isinstance(config.secagg, NoSecAggConfig):
+        return grid
+    return SecAggGrid(grid, secagg_plan(config), RingCodec())
+
+
+def secagg_plan(config: Config) -> SecAggPlan:
+    """How rounds of secure aggregation are run."""
+    assert not isinstance(config.secagg, NoSecAggConfig)
+    return SecAggPlan(
+        drops=config.clients.tolerated_dropouts,
+        colluders=config.secagg.colluders,
+        consistency=config.secagg.name == "pairwise",
+        merged=config.secagg.merged,
+        stage_timeout=config.secagg.stage_timeout,
+        train_timeout=config.clients.timeout,
+        patience=config.secagg.patience,
+    )

@@ -1,0 +1,84 @@
+"""Bytes on the wire: a Grid around a Grid that measures every message as Flower serialises it."""
+
+from collections.abc import Iterable
+
+from flwr.app import Message, Metadata, RecordDict
+from flwr.serverapp import Grid
+
+from fedsketch.secagg.wrapped_grid import WrappedGrid
+
+
+class MeteredGrid(WrappedGrid):
+    """Passes everything on, and counts the bytes sent down to nodes and up from them."""
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        self._down = self._up = 0
+        self._sizes: dict[tuple[object, ...], int] = {}
+
+    def take(self) -> tuple[int, int]:
+        """Bytes (up, down) since the last call."""
+        counted, self._up, self._down = (self._up, self._down), 0, 0
+        return counted
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(self._sent(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._received(self._grid.pull_messages(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self._received(self._grid.send_and_receive(self._sent(messages), timeout=timeout))
+
+    def _sent(self, messages: Iterable[Message]) -> list[Message]:
+        outgoing = list(messages)
+        # A broadcast is one content for all: look at it once.
+        shapes = {id(message.content): _shape(message.content) for message in outgoing}
+        self._down += sum(self._size(message, shapes[id(message.content)]) for message in outgoing)
+        return outgoing
+
+    def _received(self, messages: Iterable[Message]) -> list[Message]:
+        incoming = list(messages)
+        for message in incoming:
+            if message.has_error():
+                self._up += serialised_size(message)
+            else:
+                self._up += self._size(message, _shape(message.content))
+        return incoming
+
+    def _size(self, message: Message, shape: tuple[object, ...]) -> int:
+        # Serialising hashes every byte. The size depends on the shape of content and metadata only: each is serialised once.
+        key = (*shape, *_lengths(message.metadata))
+        if key not in self._sizes:
+            self._sizes[key] = serialised_size(message)
+        return self._sizes[key]
+
+
+def _shape(content: RecordDict) -> tuple[object, ...]:
+    arrays = tuple(
+        (name, key, array.dtype, tuple(array.shape), len(array.data))
+        for name, record in content.array_records.items()
+        for key, array in record.items()
+    )
+    others = [*content.config_records.items(), *content.metric_records.items()]
+    return (*arrays, *((name, len(record.deflate())) for name, record in others))
+
+
+def _lengths(metadata: Metadata) -> tuple[int, ...]:
+    """Of all that varies in length: texts as they are, numbers by their bits."""
+    texts = (
+        metadata.message_id,
+        metadata.reply_to_message_id,
+        metadata.group_id,
+        metadata.message_type,
+    )
+    numbers = (metadata.run_id, metadata.src_node_id, metadata.dst_node_id)
+    return (*map(len, texts), *(number.bit_length() for number in numbers))
+
+
+def serialised_size(item: object) -> int:
+    """The length of an object and of all that it refers to, as they travel."""
+    children = (item.children or {}).values()  # type: ignore[attr-defined]
+    return len(item.deflate()) + sum(map(serialised_size, children))  # type: ignore[attr-defined]

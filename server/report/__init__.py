@@ -1,0 +1,1 @@
+"""The pages that runs leave behind, for people."""

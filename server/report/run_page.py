@@ -1,0 +1,231 @@
+"""report.html of one run, and a comparison of several, from the files that runs leave: `fedsketch-report DIR...`.
+
+Only metrics.jsonl must exist, so a run that was killed, or still goes on, has a report as well. A page is one file that
+asks for nothing from outside. Needs neither torch nor the data.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from fedsketch.server.report import plots, readable
+from fedsketch.server.report.comparison import compare, print_table, write_comparison
+from fedsketch.server.report.page import ReportError, figure, text_of, write_page
+from fedsketch.server.report.plots import Axis, Level, Line
+from fedsketch.server.report.run_record import Run, at, find_runs, number, read_run
+
+__all__ = ["ReportError", "compare", "main", "write_report"]
+
+_COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
+    *("round", "accuracy", "loss", "epsilon", "delta", "clients", "dropped"),
+    *("uplink_bytes", "downlink_bytes", "seconds", "snr"),
+}
+
+
+def write_report(folder: Path) -> Path:
+    """Write report.html into a run folder, from what is there."""
+    run = read_run(folder)
+    name = f"{run.setting('strategy.name')} on {run.setting('data.name')}"
+    parameters = number(run.summary, "parameters")
+    size = f" ({parameters:,.0f} parameters)" if parameters else ""
+    about = [
+        f"model {run.setting('model.name')}{size}",
+        f"{run.setting('clients.per_round')} of {run.setting('clients.total')} clients a round",
+        f"secure aggregation {run.setting('secagg.name')}",
+        f"runtime {run.setting('runtime.name')}",
+        f"seed {run.setting('seed')}",
+    ]
+    versions = at(run.summary, "versions") or {}
+    about += [", ".join(f"{package} {version}" for package, version in versions.items())]
+    config = escape(run.config_text or "config.yaml is missing.")
+    body = f"""<header><h1>{escape(name)}</h1><p class="soft">{escape(" · ".join(filter(None, about)))}</p>
+{_banners(run)}{_tiles(run)}</header>
+<main><section><h2>Guarantee</h2>{_guarantee(run)}</section>
+<section><h2>Rounds</h2><div class="grid">{"".join(_figures(run))}</div></section>
+<details><summary>Configuration</summary><pre>{config}</pre></details></main>"""
+    return write_page(folder / "report.html", name, body)
+
+
+def _banners(run: Run) -> str:
+    """What a reader must know before any number."""
+    banners = []
+    if run.noised() and run.setting("privacy.randomness") == "seeded":
+        text = "Not private: privacy.randomness=seeded makes this run's noise reproducible from its seed."
+        banners.append(("warning", text))
+    if not run.rows:
+        banners.append(("warning", "No round has been recorded yet."))
+    elif not run.summary:
+        rounds = f"{run.rows[-1]['round']} of {run.setting('rounds')}"
+        text = f"This run has not finished: round {rounds} is the last one recorded."
+        banners.append(("warning", text))
+    if at(run.summary, "stopped"):
+        banners.append(("note", str(run.summary["stopped"])))
+    return "".join(f'<p class="banner {kind}">{escape(text)}</p>' for kind, text in banners)
+
+
+def _tiles(run: Run) -> str:
+    rounds, accuracies = run.series("accuracy")
+    best = max(zip(accuracies, rounds, strict=True), default=None)
+    note = f"best {readable.percent(best[0])} in round {best[1]}" if best else "not evaluated"
+    tiles = [("Accuracy", text_of(run.last("accuracy"), readable.percent), note)]
+    for adversary in run.adversaries():
+        spent = run.last("epsilon", adversary)
+        delta = text_of(run.last("delta"), readable.plain, "unknown")
+        note = "no guarantee" if spent is None else f"at delta {delta}"
+        tiles.append((f"Epsilon, {adversary}", text_of(spent, readable.plain), note))
+    for title, key in (("Bytes up", "uplink_bytes"), ("Bytes down", "downlink_bytes")):
+        values = run.series(key)[1]
+        mean = sum(values) / max(len(values), 1)
+        note = f"per client and round; {readable.size(sum(values))} in all"
+        tiles.append((title, readable.size(mean), note))
+    pace = readable.duration(run.seconds() / max(len(run.rows), 1))
+    note = f"{len(run.rows)} rounds, {pace} each"
+    tiles.append(("Wall time", readable.duration(run.seconds()), note))
+    cells = (
+        f'<div class="tile"><dt>{escape(title)}</dt><dd>{value}<span>{escape(note)}</span></dd></div>'
+        for title, value, note in tiles
+    )
+    return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def _guarantee(run: Run) -> str:
+    """The run's own sentence (adversary, unit, adjacency), and the settings behind it."""
+    pending = (
+        "The guarantee is stated when the run ends; the numbers above are what it has spent so far."
+    )
+    sentence = at(run.summary, "guarantee") or pending
+    privacy = at(run.config, "privacy")
+    budget, clip = (text_of(number(privacy, key), readable.plain) for key in ("epsilon", "clip"))
+    multiplier = number({**(privacy or {}), **run.summary}, "noise_multiplier")
+    facts = {
+        "unit": run.setting("privacy.unit"),
+        "budget": f"{budget} against {_bound(run)}",
+        "delta": run.setting("privacy.delta"),
+        "clip": clip,
+        "noise multiplier": text_of(multiplier, readable.plain, "as the budget asks"),
+        "randomness": run.setting("privacy.randomness"),
+    }
+    settings = escape(" · ".join(f"{name}: {value}" for name, value in facts.items()))
+    return f'<div class="card"><p>{escape(str(sentence))}</p><p class="soft">{settings}</p></div>'
+
+
+def _bound(run: Run) -> str:
+    """Whom the budget binds."""
+    secret = run.setting("strategy.accounting") == "r_secret"
+    return readable.OVERHEARD if secret else run.setting("privacy.against")
+
+
+def _figures(run: Run) -> Iterator[str]:
+    """All pictures of a run for which it has numbers."""
+    yield _curve(run, "accuracy", "Accuracy", "on the test set", plots.ACCURACY)
+    yield _curve(run, "loss", "Loss", "on the test set", Axis("loss", readable.plain))
+    budget = number(run.config, "privacy", "epsilon")
+    levels = [Level(f"budget ({_bound(run)})", budget)] if budget else []
+    spent = {name: ("epsilon", name) for name in run.adversaries()}
+    axis = Axis("epsilon", readable.plain)
+    yield _curves(run, spent, "Epsilon", "spent so far, per adversary", axis, levels)
+    sent = {"up": ("uplink_bytes",), "down": ("downlink_bytes",)}
+    axis = Axis("bytes", readable.size, from_zero=True)
+    yield _curves(run, sent, "Traffic", "mean bytes per client and round", axis)
+    yield _times(run)
+    axis = Axis("signal to noise", readable.plain)
+    yield _curve(run, "snr", "Signal-to-noise", "of the sum of a round", axis)
+    axis = Axis("clients", readable.plain, integer=True, from_zero=True)
+    if len(set(run.series("clients")[1])) > 1:
+        yield _curve(run, "clients", "Clients", "whose update arrived", axis)
+    if any(run.series("dropped")[1]):
+        yield _curve(run, "dropped", "Dropouts", "clients lost in a round", axis)
+    for key in sorted({key for row in run.rows for key in row} - _COMMON_KEYS):
+        yield _curve(run, key, key, "", Axis(key, readable.plain))
+    counts = at(run.summary, "partition", "histogram")
+    if counts and counts[0]:
+        alt = f"Examples of {len(counts[0])} classes on each of {len(counts)} clients."
+        chart = plots.class_histogram("classes", alt, counts)
+        yield figure("Classes", "examples per client and class", chart, wide=True)
+
+
+def _curve(run: Run, key: str, title: str, note: str, axis: Axis) -> str:
+    return _curves(run, {title: (key,)}, title, note, axis)
+
+
+def _curves(
+    run: Run,
+    paths: Mapping[str, tuple[str, ...]],
+    title: str,
+    note: str,
+    axis: Axis,
+    levels: Sequence[Level] = (),
+) -> str:
+    """One picture of the numbers below these paths; nothing where there are none."""
+    lines = [
+        Line(label, *run.series(*path), color)
+        for (label, path), color in zip(paths.items(), plots.COLORS, strict=False)
+        if run.series(*path)[1]
+    ]
+    if not lines:
+        return ""
+    if plots.spread([line.y[-1] for line in lines], 20):
+        axis = replace(axis, log=True, from_zero=False)
+    ends = (f"{line.label}: {axis.text(line.y[-1])} in round {line.x[-1]}" for line in lines)
+    name = f"plot-{title.encode().hex()}"  # a metric's name may hold anything, an id may not
+    chart = plots.line_chart(name, f"{title}. {'; '.join(ends)}.", lines, axis, levels=levels)
+    return figure(title, note, chart)
+
+
+def _times(run: Run) -> str:
+    timed = [row for row in run.rows if number(row, "seconds", "round") is not None]
+    if not timed:
+        return ""
+    whole, clients, update = (
+        np.array([number(row, "seconds", key) or 0.0 for row in timed])
+        for key in ("round", "clients", "update")
+    )
+    rest = np.maximum(whole - clients - update, 0)
+    parts = {"clients": clients, "update": update, "rest (evaluation)": rest}
+    alt = f"A round takes {readable.duration(whole.mean())} in the mean."
+    rounds = [row["round"] for row in timed]
+    chart = plots.stacked_chart("time", alt, rounds, parts, Axis("seconds", readable.plain))
+    return figure("Time", "per round", chart)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ReportError(f"{message[0].upper()}{message[1:]}: see fedsketch-report --help.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `fedsketch-report`."""
+    parser = _Parser(
+        "fedsketch-report", description="Write the report of a run, or compare several."
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="a run folder, or one with runs below it",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, help="file of the comparison (default: comparison.html)"
+    )
+    try:
+        options = parser.parse_args(argv)
+        found = {path.resolve(): path for folder in options.folders for path in find_runs(folder)}
+        folders = list(found.values())
+        if len(folders) == 1 and options.output is None:
+            print(write_report(folders[0]))
+            return 0
+        runs = [read_run(folder) for folder in folders]
+        path = write_comparison(runs, options.output or Path("comparison.html"))
+        print_table(runs)
+        print(path)
+    except (ReportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

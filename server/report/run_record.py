@@ -1,0 +1,123 @@
+"""What a run folder tells, finished or not: only metrics.jsonl must exist."""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsketch.server.report.page import ReportError
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder tells."""
+
+    folder: Path
+    rows: list[dict[str, Any]]
+    config: dict[str, Any]
+    config_text: str
+    summary: dict[str, Any]
+
+    def series(self, *path: str) -> tuple[list[float], list[float]]:
+        """The rounds that have a number there, and the numbers."""
+        found = [(row["round"], number(row, *path)) for row in self.rows]
+        kept = [(count, value) for count, value in found if value is not None]
+        return [count for count, _ in kept], [value for _, value in kept]
+
+    def last(self, *path: str) -> float | None:
+        """The number after the last round that has one."""
+        values = self.series(*path)[1]
+        return values[-1] if values else None
+
+    def adversaries(self) -> list[str]:
+        """Those for whom an epsilon is kept, also where it is null: no guarantee."""
+        kept = [row["epsilon"] for row in self.rows if isinstance(row.get("epsilon"), dict)]
+        return list(dict.fromkeys(name for epsilon in kept for name in epsilon))
+
+    def setting(self, key: str) -> str:
+        value = at(self.config, *key.split("."))
+        return "unknown" if value is None else str(value)
+
+    def seconds(self) -> float:
+        total = number(self.summary, "seconds")
+        return sum(self.series("seconds", "round")[1]) if total is None else total
+
+    def noised(self) -> bool:
+        """Whether anything was noised. A null multiplier in the configuration means: as much as the budget asks."""
+        for known in (self.summary, at(self.config, "privacy")):
+            multiplier = number(known, "noise_multiplier")
+            if multiplier is not None:
+                return multiplier > 0
+        return number(self.config, "privacy", "epsilon") is not None or bool(self.series("snr")[1])
+
+
+def at(tree: Any, *path: str) -> Any:
+    """The value below nested keys, None where there is none."""
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def number(tree: Any, *path: str) -> float | None:
+    """The finite number below nested keys, if it is one."""
+    value = at(tree, *path)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder. What follows the last newline of the metrics may be half a line: a kill cut it off."""
+    metrics = folder / "metrics.jsonl"
+    if not metrics.is_file():
+        raise ReportError(f"{folder} is no run folder: it has no metrics.jsonl.")
+    rows = []
+    lines = _read(metrics).split("\n")
+    for count, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line or "null")
+        except json.JSONDecodeError as error:
+            if count == len(lines):
+                break
+            message = f"{metrics}, line {count}, is not JSON ({error.msg}): mend or delete it."
+            raise ReportError(message) from error
+        if row is not None and number(row, "round") is None:
+            raise ReportError(f"{metrics}, line {count}, has no round number: mend or delete it.")
+        rows += [] if row is None else [row]
+    config_text = _read(folder / "config.yaml")
+    try:
+        config = yaml.safe_load(config_text)
+        summary = json.loads(_read(folder / "summary.json") or "null")
+    except yaml.YAMLError as error:
+        raise ReportError(f"{folder / 'config.yaml'} is not YAML: mend or delete it.") from error
+    except json.JSONDecodeError as error:
+        raise ReportError(f"{folder / 'summary.json'} is not JSON: mend or delete it.") from error
+    config, summary = (tree if isinstance(tree, dict) else {} for tree in (config, summary))
+    return Run(folder, rows, config, config_text, summary)
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folder itself if it is a run, else all runs below it, `10` after `9`."""
+    if not folder.is_dir():
+        raise ReportError(
+            f"{folder} is not a folder: name a run folder, or one with runs below it."
+        )
+    if (folder / "metrics.jsonl").is_file():
+        return [folder]
+    found = [path.parent for path in folder.rglob("metrics.jsonl")]
+    if not found:
+        raise ReportError(f"{folder} holds no run: there is no metrics.jsonl in it or below it.")
+
+    def order(path: Path) -> list[tuple[int, str]]:
+        parts = re.split(r"(\d+)", str(path.relative_to(folder)))
+        return [(len(part) if part.isdigit() else 0, part) for part in parts]
+
+    return sorted(found, key=order)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,0 +1,80 @@
+"""A server step on a mean whose noise is known: Adam, AMSGrad or momentum SGD, with the noise taken out of the second moment.
+
+g has noise of variance w per coordinate, so E[g^2] = (noise-free g)^2 + w (DOME, Lemma 3.2: w is the variance of the *mean's* noise times
+the squared row norms of the S that made g). The raw moments are stored and bias-corrected only where they are used: a stored
+corrected moment, fed back, never decays. Without noise it is torch's Adam.
+
+Everything rests in float32 and is computed in float64, so that two machines that take the same step end in the same bits.
+"""
+
+from collections.abc import Mapping
+
+import torch
+
+from fedsketch.conf.schema import DebiasedConfig, Optimizer
+
+EPSILON = 1e-8
+
+
+class DebiasedStep:
+    """Moves `vector` in place."""
+
+    def __init__(self, vector: torch.Tensor, settings: DebiasedConfig) -> None:
+        self._vector = vector
+        self._settings = settings
+        self.steps = 0
+        names = ["first"]
+        if settings.optimizer is not Optimizer.sgd:
+            names += ["second", "noise"]  # noise: the same average, of the noise's variance
+        if settings.optimizer is Optimizer.amsgrad:
+            names += ["largest"]
+        self._moments = {name: torch.zeros_like(vector) for name in names}
+
+    @property
+    def first_moment(self) -> torch.Tensor:
+        """The raw one."""
+        return self._moments["first"]
+
+    @property
+    def corrected_moment(self) -> torch.Tensor:
+        """The first moment without the bias of its start at zero, in float64."""
+        first = self.first_moment.double()
+        return first / (1 - self._settings.momentum**self.steps) if self.steps else first
+
+    def step(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> None:
+        settings = self._settings
+        self.steps += 1
+        self._average("first", gradient, settings.momentum)
+        change = self.corrected_moment
+        if settings.optimizer is not Optimizer.sgd:
+            self._average("second", gradient.double().square(), settings.second_momentum)
+            self._average("noise", noise_variance, settings.second_momentum)
+            change = change / (self._second().clamp(min=0).sqrt() + EPSILON)
+        self._vector.copy_(self._vector.double() - settings.lr * change)
+
+    def _average(self, name: str, value: torch.Tensor, decay: float) -> None:
+        moment = self._moments[name]
+        moment.copy_(decay * moment.double() + (1 - decay) * value.double())
+
+    def _second(self) -> torch.Tensor:
+        """The second moment to divide by: bias-corrected, without the noise, and above its floor."""
+        settings, started = self._settings, 1 - self._settings.second_momentum**self.steps
+        second, noise = (self._moments[name].double() / started for name in ("second", "noise"))
+        if settings.debias:
+            second = second - noise
+        if settings.optimizer is Optimizer.amsgrad:
+            largest = self._moments["largest"]
+            largest.copy_(torch.maximum(largest.double(), second))
+            second = largest.double()
+        if settings.debias:
+            # Where noise rules, the difference is about zero and may be negative.
+            second = torch.maximum(second, settings.floor * noise)
+        return second
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"steps": torch.tensor(float(self.steps)), **self._moments}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.steps = int(state["steps"])
+        for name, moment in self._moments.items():
+            moment.copy_(state[name])

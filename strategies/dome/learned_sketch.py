@@ -1,0 +1,142 @@
+"""What DOME senses next: per weight matrix the learned directions that stand above the noise, and fresh probes for the rest.
+
+The whole model seen as one row is the flat sketch of the paper; then there is one fold with d columns. A fold whose rank is its number of
+columns is sent whole. Everything is a function of what was fed and of the seed, so both sides can make the same sketch.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from fedsketch.conf import ConfigError
+from fedsketch.conf.schema import DomeConfig
+from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
+from fedsketch.sketching.layerwise import probe_length
+from fedsketch.sketching.noise_floor import NoiseFloor
+from fedsketch.sketching.streaming_pca import StreamingPCA
+from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
+from fedsketch.strategies.shared.sketch_size import sketch_size
+from fedsketch.tasks.flat import FlatModel
+
+WHOLE_UP_TO = 512  # numbers: sketching a smaller tensor saves nothing
+
+
+def folds_of(settings: DomeConfig, model: FlatModel, server_round: int) -> tuple[Fold, ...]:
+    """How the model's tensors are sent in a round: in a warm-up round whole."""
+    folds = _sketched_folds(settings, model)
+    if server_round <= settings.warm_up:
+        return tuple(replace(fold, rank=fold.columns) for fold in folds)
+    return folds
+
+
+def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
+    layout = [(slot.shape, slot.start, slot.stop) for slot in model.layout]
+    smallest = 1
+    if settings.sketch == "layerwise":
+        smallest = sum(fold.size for fold in folds_of_rank(layout, 1, WHOLE_UP_TO))
+    numbers = sketch_size(settings.sketch_dim, model.size)
+    if settings.sketch_dim < 1:
+        numbers = max(smallest, numbers)
+    if numbers < smallest:
+        raise ConfigError(
+            f"A layer-wise sketch of this model has at least {smallest} numbers: raise strategy.sketch_dim, or set strategy.sketch=flat."
+        )
+    if settings.sketch == "flat":
+        return (Fold(0, 1, model.size, numbers),)
+    return folds_of_size(layout, numbers, WHOLE_UP_TO)
+
+
+def isotropic(settings: DomeConfig) -> bool:
+    """Whether probes are made longer so that the desketched mean is unbiased. Error feedback needs the projection (what is sent twice
+    as long leaves a residual that grows), and the printed algorithm has it."""
+    return not settings.error_feedback and settings.variant == "mended"
+
+
+class LearnedSketch:
+    """The streaming PCA of every fold, the noise that it has been fed, and the sketch that follows."""
+
+    def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
+        self._settings = settings
+        self._folds = tuple(folds)
+        self._learners = [
+            None if fold.whole else _Learner(settings, fold, device) for fold in folds
+        ]
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        return self._folds
+
+    def learned(self) -> list[torch.Tensor | None]:
+        """The directions that are worth looking at again, per fold (columns x any number); None where a fold is sent whole."""
+        return [None if learner is None else learner.kept() for learner in self._learners]
+
+    def room(self) -> list[torch.Tensor | None]:
+        """Zeros in the place of all directions that `learned` may ever give."""
+        return [None if learner is None else learner.room() for learner in self._learners]
+
+    def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
+        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number, and
+        was made with what `learned` gave."""
+        for fold, learner, used in zip(self._folds, self._learners, sensed, strict=True):
+            if learner is not None:
+                learner.feed(fold.matrix(vector), deviation, used)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {
+            f"{i}.{name}": tensor
+            for i, learner in enumerate(self._learners)
+            if learner is not None
+            for name, tensor in learner.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        for i, learner in enumerate(self._learners):
+            if learner is not None:
+                mine = {
+                    key.partition(".")[2]: x for key, x in state.items() if key.startswith(f"{i}.")
+                }
+                learner.load_state_dict(mine)
+
+
+class _Learner:
+    """One fold's subspace."""
+
+    def __init__(self, settings: DomeConfig, fold: Fold, device: torch.device) -> None:
+        self._settings = settings
+        self._capacity = math.floor(settings.learned_share * fold.rank)
+        self._pca = StreamingPCA(
+            fold.columns, fold.rank, settings.decay, arithmetic=torch.float64, device=device
+        )
+        momentum = settings.server.momentum if settings.feed == "momentum" else 0.0
+        self._floor = NoiseFloor(settings.decay, momentum, fold.rows)
+
+    def kept(self) -> torch.Tensor:
+        values = self._pca.eigenvalues
+        if self._settings.keep == "noise_floor":
+            count = keep_above(values, self._floor.value())
+        elif self._settings.keep == "energy":
+            count = keep_energy(values, self._settings.energy)
+        else:
+            count = len(values)
+        return self._pca.basis[:, : min(count, keep_count(values, self._capacity))]
+
+    def room(self) -> torch.Tensor:
+        return torch.zeros(len(self._pca.basis), self._capacity)
+
+    def feed(self, matrix: torch.Tensor, deviation: float, sensed: Fold) -> None:
+        if isotropic(self._settings) and not sensed.whole:
+            # The floor is for orthonormal S. ||S Xi A|| <= ||S|| ||Xi A||, and the norm of S is the length of its probes.
+            deviation *= probe_length(sensed, self.kept().shape[1])
+        self._pca.update(matrix)
+        self._floor.update(deviation, sensed.rank)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        pca = self._pca.state_dict()
+        noise = torch.tensor(self._floor.state_dict(), dtype=torch.float64).view(-1, 2)
+        return {**pca, "updates": torch.tensor(float(pca["updates"])), "noise": noise}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._pca.load_state_dict(state)
+        self._floor.load_state_dict(state["noise"].tolist())

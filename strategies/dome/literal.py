@@ -1,0 +1,101 @@
+"""DOME as its paper prints it, for the record (`variant=paper`): the parts in which docs/strategies.md mends the text.
+
+Line 17 feeds back the bias-corrected first moment, which therefore never decays; it is also the mean that is removed, without
+fading. Line 19 subtracts a^2 diag(S^T S), that is a^2 everywhere. Line 21 raises t first, so UpdateSketch never takes its branch
+for the first update: QR starts from zeros. Its Lambda are column norms of R, unsorted, and are squared twice by the energy
+rule. `a` is read as the deviation of the mean's noise, the kindest reading.
+
+The privacy is that of the mended algorithm: clip and noise are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fedsketch.conf.schema import DebiasedConfig, DomeConfig
+from fedsketch.sketching.folding import Fold
+from fedsketch.strategies.dome.debiased_step import EPSILON
+
+
+class LiteralStep:
+    """Lines 17 to 20. Moves `vector` in place."""
+
+    def __init__(self, vector: torch.Tensor, settings: DebiasedConfig) -> None:
+        self._vector = vector
+        self._settings = settings
+        self.steps = 0
+        self._first = torch.zeros_like(vector)
+        self._second = torch.zeros_like(vector)
+
+    @property
+    def first_moment(self) -> torch.Tensor:
+        return self._first
+
+    @property
+    def corrected_moment(self) -> torch.Tensor:
+        """What is stored is corrected already."""
+        return self._first.double()
+
+    def step(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> None:
+        settings = self._settings
+        self.steps += 1
+        beta1, beta2 = settings.momentum, settings.second_momentum
+        first = beta1 * self._first.double() + (1 - beta1) * gradient  # line 17
+        self._first.copy_(first / (1 - beta1**self.steps))  # line 18
+        second = beta2 * self._second.double() + (1 - beta2) * gradient.square()
+        self._second.copy_(second)
+        # Line 19. A negative root is nothing to divide by, and the text does not say what then.
+        corrected = (second / (1 - beta2**self.steps) - noise_variance).clamp(min=0)
+        change = self._first.double() / (corrected.sqrt() + EPSILON)
+        self._vector.copy_(self._vector.double() - settings.lr * change)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {
+            "steps": torch.tensor(float(self.steps)),
+            "first": self._first,
+            "second": self._second,
+        }
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.steps = int(state["steps"])
+        self._first.copy_(state["first"])
+        self._second.copy_(state["second"])
+
+
+class LiteralSketch:
+    """UpdateSketch, of the one fold of a flat sketch."""
+
+    def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
+        (fold,) = folds
+        self._energy = settings.energy
+        self._most = fold.rank
+        self._directions = torch.zeros(fold.columns, fold.rank, device=device)
+        self._scales = torch.zeros(fold.rank, device=device)
+        self._kept = 0
+
+    def learned(self) -> list[torch.Tensor | None]:
+        return [self._directions[:, : self._kept]]
+
+    def room(self) -> list[torch.Tensor | None]:
+        return [torch.zeros_like(self._directions)]
+
+    def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
+        stacked = torch.cat(
+            [(self._directions * self._scales).double(), vector.double().unsqueeze(1)], dim=1
+        )
+        basis, upper = torch.linalg.qr(stacked)
+        scales = torch.linalg.vector_norm(upper, dim=0)
+        energies = torch.cumsum(scales.square().square(), dim=0)
+        enough = int((energies < self._energy * energies[-1]).sum()) + 1
+        self._kept = min(enough, self._most)
+        self._directions.copy_(basis[:, : self._most])
+        self._scales.copy_(scales[: self._most])
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        kept = torch.tensor(float(self._kept))
+        return {"directions": self._directions, "scales": self._scales, "kept": kept}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        self._directions.copy_(state["directions"])
+        self._scales.copy_(state["scales"])
+        self._kept = int(state["kept"])

@@ -1,0 +1,168 @@
+"""DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S from what it saw.
+
+Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which makes g = S y + m_ref,
+moments with the noise's variance taken out, the model and a new S.
+Where this mends the paper's text is listed in docs/strategies.md.
+
+Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is public and made from earlier releases
+only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
+"""
+
+from collections.abc import MutableMapping, Sequence
+
+import torch
+from flwr.app import RecordDict
+
+from fedsketch.conf import Config
+from fedsketch.replay.parcels import Parcels, Step
+from fedsketch.sketching.folding import Fold
+from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
+from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic
+from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.local_update import unit_rows
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.shared.terms import Terms
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
+
+RESIDUAL = "residual"
+
+
+class Dome(FederatedStrategy):
+    """The server's half."""
+
+    def __init__(
+        self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
+    ) -> None:
+        super().__init__(config, model, noise, cohorts, examples)
+        replay = settings_of(config).broadcast == "replay"
+        # Devices follow on their CPUs, so the state that they follow is made on one.
+        self.state = DomeState(config, model, model.vector.cpu() if replay else model.vector)
+        self.parcels = Parcels(self.state) if replay else None
+        self._ranks: list[int] = []  # learned directions in use, per fold
+        self._energy: float | None = None
+
+    @staticmethod
+    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
+        return sum(fold.size for fold in folds_of(settings_of(config), model, server_round))
+
+    @staticmethod
+    def planned_broadcast(config: Config, model: FlatModel, terms: Terms) -> RecordDict:
+        """Full: with as many learned directions as there may be. Replay: for a device that took part in the round before."""
+        state = replica(config, model)
+        numbers = sum(fold.size for fold in state.sketch(config.rounds).folds)
+        if settings_of(config).broadcast == "replay":
+            parcels = Parcels(state)
+            step = Step(config.rounds, torch.zeros(numbers), 1.0)
+            state.apply(step)
+            parcels.taken(step)
+            common = Broadcast(config, config.rounds, terms, {}, parcels.head()).to_records()
+            return RecordDict({**common, **parcels.parcel(0)})
+        arrays = state.broadcast_arrays(config.rounds) | state.largest_bases()
+        return Broadcast(config, config.rounds, terms, arrays).to_records()
+
+    def broadcast_extras(
+        self, server_round: int
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+        return self.state.broadcast_arrays(server_round), {}
+
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        units = self.units(aggregate)
+        mean, deviation = aggregate.sum.double() / units, aggregate.noise_std / units
+        step = Step(server_round, mean.float().cpu(), deviation)
+        self._ranks = self.state.ranks(server_round)
+        folds = self.state.sketch(server_round).folds
+        scaled = isotropic(settings_of(self.config))
+        self._energy = captured_energy(folds, self._ranks, step.mean, deviation, scaled)
+        self.state.apply(step)
+        self.model.load(self.state.vector)
+        if self.parcels is not None:
+            self.parcels.taken(step)
+
+    def metrics(self) -> dict[str, float | None]:
+        if self.arrived == 0:  # nobody was drawn
+            return {"sketch_energy": None, "sketch_rank": None}
+        return {"sketch_energy": self._energy, "sketch_rank": float(sum(self._ranks))}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return self.state.state_dict()
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.state.load_state_dict(state)
+        self.model.load(self.state.vector)
+
+
+def replica(config: Config, model: FlatModel) -> DomeState:
+    """What a device that follows by replay starts from: version 0, from the configuration alone; on the CPU, wherever it trains."""
+    return DomeState(config, model, model.vector.to("cpu", copy=True))
+
+
+def local_step(
+    broadcast: Broadcast,
+    shard: Examples,
+    model: FlatModel,
+    generator: torch.Generator,
+    memory: MutableMapping[str, torch.Tensor],
+) -> torch.Tensor:
+    """The device's half: S^T (g - m_ref) of every unit."""
+    settings = settings_of(broadcast.config)
+    rows = unit_rows(broadcast.config, model, shard, generator)
+    if "reference" in broadcast.arrays:
+        rows = rows - broadcast.arrays["reference"].to(rows)
+    if RESIDUAL in memory:
+        rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
+    sketch = _broadcast_sketch(broadcast, model)
+    sketched = sketch.forward(rows)
+    if settings.error_feedback:
+        # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+        memory[RESIDUAL] = rows - sketch.adjoint(sketched)
+    return sketched
+
+
+def captured_energy(
+    folds: Sequence[Fold],
+    ranks: Sequence[int],
+    mean: torch.Tensor,
+    deviation: float,
+    isotropic: bool,
+) -> float | None:
+    """The share of the mean gradient's energy that the sketch sees, estimated from the sketch alone.
+
+    The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all of it (which
+    isotropic ones are already), is an unbiased estimate of the rest. None where noise leaves nothing to estimate, or no probe looked.
+    """
+    seen = whole = 0.0
+    end = 0
+    for fold, rank in zip(folds, ranks, strict=True):
+        sketched = mean[end : end + fold.size].double().view(fold.rows, fold.rank)
+        end += fold.size
+        energy = sketched.square().sum(dim=0) - fold.rows * deviation**2
+        learned, probed = float(energy[:rank].sum()), float(energy[rank:].sum())
+        if fold.rank == rank:
+            return None
+        missed = probe_length(fold, rank) ** 2
+        rest = probed if isotropic else probed * missed
+        seen += learned + rest / missed
+        whole += learned + rest
+    return min(1.0, max(0.0, seen / whole)) if whole > 0 else None
+
+
+_last: tuple[Broadcast, LayerwiseSketch] | None = None
+
+
+def _broadcast_sketch(broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch:
+    """The sketch of a broadcast, made once for all clients that share a process."""
+    global _last
+    if _last is None or _last[0] is not broadcast:
+        folds = folds_of(settings_of(broadcast.config), model, broadcast.round)
+        known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
+        seed = probe_seed(broadcast.config, broadcast.round)
+        scaled = isotropic(settings_of(broadcast.config))
+        _last = (broadcast, LayerwiseSketch(folds, known, seed, isotropic=scaled))
+    return _last[1]
+
+
+SERVER, LOCAL_STEP, REPLICA = Dome, local_step, replica

@@ -1,0 +1,1 @@
+"""What strategies share: a listing of the folder above lists strategies."""

@@ -1,0 +1,78 @@
+"""Who takes part in a round: a pure function of a key, the round and the attempt.
+
+So a resumed run draws the same cohorts without any saved generator. The key is a secret from the operating system unless the
+run is asked to be reproducible: amplification by sampling holds only against those who cannot guess the draw.
+"""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsketch.conf.schema import ClientsConfig, Sampling
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+
+
+class TooFewClients(RuntimeError):
+    """Not enough clients are there; the message says who is missing and what to do."""
+
+
+class Cohorts:
+    """Draws the cohort of each round from clients 0 .. total - 1."""
+
+    def __init__(self, settings: ClientsConfig, key: int) -> None:
+        self.settings = settings
+        self.key = key
+
+    @property
+    def rounds_per_pass(self) -> int:
+        return -(-self.settings.total // self.settings.per_round)
+
+    def draw(self, round: int, attempt: int = 0) -> list[int]:
+        """The clients of this round, sorted; another attempt is another draw (but the same in a pass, which has no other)."""
+        total, size = self.settings.total, self.settings.per_round
+        if self.settings.sampling is Sampling.passes:
+            cycle, position = divmod(round - 1, self.rounds_per_pass)
+            order = np.argsort(self._stream("pass", cycle).uint64(total))
+            chosen = np.array_split(order, self.rounds_per_pass)[position]
+        elif self.settings.sampling is Sampling.poisson:
+            chosen = np.flatnonzero(
+                self._stream("round", round, attempt).uniform(total) < size / total
+            )
+        else:
+            chosen = np.argsort(self._stream("round", round, attempt).uint64(total))[:size]
+        return sorted(chosen.tolist())
+
+    def _stream(self, *labels: str | int) -> Stream:
+        return Stream(derived_key(self.key, "cohort", *labels))
+
+
+def meet(grid: Grid, total: int, timeout: float) -> dict[int, int]:
+    """Ask all nodes which client they are; returns node ids by client, numbered from 0.
+
+    Node ids differ from run to run; clients do not, so cohorts are drawn among clients. Waits for late nodes.
+    """
+    deadline = time.monotonic() + timeout
+    nodes: dict[int, int] = {}
+    while True:
+        strangers = set(grid.get_node_ids()) - set(nodes.values())
+        nodes |= _introductions(grid, sorted(strangers), deadline - time.monotonic())
+        if len(nodes) >= total:
+            return dict(enumerate(nodes[client] for client in sorted(nodes)[:total]))
+        if time.monotonic() >= deadline:
+            raise TooFewClients(
+                f"{len(nodes)} of {total} clients answered within {timeout:.0f} s: start the others, or lower clients.total."
+            )
+        time.sleep(min(1.0, timeout / 10))
+
+
+def _introductions(grid: Grid, strangers: Sequence[int], timeout: float) -> dict[int, int]:
+    questions = [Message(RecordDict(), node, "query.introduce") for node in strangers]
+    replies = grid.send_and_receive(questions, timeout=max(timeout, 0.1))
+    return {
+        int(reply.content.config_records["self"]["client"]): reply.metadata.src_node_id  # type: ignore[arg-type]
+        for reply in replies
+        if reply.has_content()
+    }

@@ -1,0 +1,58 @@
+"""The work that devices do before sketch, clip and noise: one gradient, one per example, or several SGD steps."""
+
+from collections.abc import Iterator
+
+import torch
+
+from fedsketch.conf import Config
+from fedsketch.conf.schema import LocalConfig, Unit
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
+
+
+def client_update(
+    model: FlatModel, shard: Examples, settings: LocalConfig, generator: torch.Generator
+) -> torch.Tensor:
+    """The direction in which the client wants the model to move against: its gradient (one step), or theta - theta_K after K steps
+    on random batches, or after shuffled passes over the shard."""
+    if settings.steps == 1 and settings.epochs is None:
+        _, gradient = model.loss_and_gradient(*_batch(shard, settings.batch, generator))
+        return gradient
+    start = model.vector.clone()
+    velocity = torch.zeros_like(start)
+    for batch in _batches(shard, settings, generator):
+        _, gradient = model.loss_and_gradient(*batch)
+        velocity.mul_(settings.momentum).add_(gradient)
+        model.vector.sub_(velocity, alpha=settings.lr)
+    return start - model.vector
+
+
+def unit_rows(
+    config: Config, model: FlatModel, shard: Examples, generator: torch.Generator
+) -> torch.Tensor:
+    """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example."""
+    if config.privacy.unit is Unit.example:
+        return model.per_example_gradients(shard.inputs, shard.targets)
+    return client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
+
+
+def _batches(
+    shard: Examples, settings: LocalConfig, generator: torch.Generator
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    if settings.epochs is None:
+        for _ in range(settings.steps):
+            yield _batch(shard, settings.batch, generator)
+        return
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(shard), generator=generator)
+        for chosen in torch.split(order, settings.batch or len(shard)):
+            yield shard.inputs[chosen], shard.targets[chosen]
+
+
+def _batch(
+    shard: Examples, size: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if size == 0 or size >= len(shard):
+        return shard.inputs, shard.targets
+    chosen = torch.randperm(len(shard), generator=generator)[:size]
+    return shard.inputs[chosen], shard.targets[chosen]

@@ -1,0 +1,36 @@
+"""The server's optimiser: torch's own, on one flat parameter."""
+
+from typing import Any
+
+import torch
+
+from fedsketch.conf.schema import Optimizer, OptimizerConfig
+
+
+class ServerOptimizer:
+    """Moves `vector` (in place) against a mean update."""
+
+    def __init__(self, vector: torch.Tensor, settings: OptimizerConfig) -> None:
+        self._parameter = torch.nn.Parameter(vector, requires_grad=False)
+        self._parameter.data = vector  # the caller's memory, not a copy
+        self._optimizer: torch.optim.Optimizer
+        if settings.optimizer is Optimizer.sgd:
+            self._optimizer = torch.optim.SGD(
+                [self._parameter], lr=settings.lr, momentum=settings.momentum
+            )
+        else:
+            self._optimizer = torch.optim.Adam(
+                [self._parameter],
+                lr=settings.lr,
+                amsgrad=settings.optimizer is Optimizer.amsgrad,
+            )
+
+    def step(self, update: torch.Tensor) -> None:
+        self._parameter.grad = update
+        self._optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state)

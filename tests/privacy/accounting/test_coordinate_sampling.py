@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+from fedsketch.privacy.accounting import coordinate_sampling, renyi
+
+# algorithms.md: integer orders 2..64 and 24 geometric ones to 512.
+DESIGN_ORDERS = np.unique(
+    np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(64.0, 512.0, 24))])
+)
+
+
+def _noise(rate: float, ratio: float) -> float:
+    """sigma / (gamma D2) at epsilon 5, delta 1e-8, one release."""
+
+    def excess(log_noise: float) -> float:
+        sigma = math.exp(log_noise) * rate
+        curve = coordinate_sampling.curve(sigma, rate, 1.0, 1.0 / ratio, DESIGN_ORDERS)
+        return renyi.epsilon(curve, 1e-8, DESIGN_ORDERS) - 5.0
+
+    return math.exp(optimize.brentq(excess, -3.0, 8.0, xtol=1e-10))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise"),
+    [
+        (1, 60.7685),
+        (10, 7.1776),
+        (30, 2.7560),
+        (100, 1.4002),
+        (300, 1.2209),
+        (1000, 1.1978),
+        (3000, 1.1957),
+        (10000, 1.1955),
+    ],
+)
+def test_design_numbers_over_the_ratio(ratio: float, noise: float) -> None:
+    assert _noise(0.01, ratio) == pytest.approx(noise, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise"), [(0.05, 1.1956), (0.1, 1.1955), (0.5, 1.1954), (1.0, 1.1954)]
+)
+def test_design_numbers_over_the_rate(rate: float, noise: float) -> None:
+    assert _noise(rate, 1000.0) == pytest.approx(noise, abs=6e-5)
+
+
+def _coordinate(size: float, rate: float, sigma: float, order: float) -> tuple[float, float]:
+    """Both exact divergences of one sampled coordinate, by quadrature."""
+    x = np.arange(-14 * sigma - 1, 14 * sigma + order * size + 1, sigma / 60)
+    log_step = math.log(x[1] - x[0])
+    q = stats.norm.logpdf(x, 0.0, sigma)
+    p = stats.norm.logpdf(x, size, sigma)
+    mixture = np.logaddexp(math.log1p(-rate) + q, math.log(rate) + p)
+    forward = (special.logsumexp(order * mixture + (1 - order) * q) + log_step) / (order - 1)
+    backward = (special.logsumexp(order * q + (1 - order) * mixture) + log_step) / (order - 1)
+    return float(forward), float(backward)
+
+
+@pytest.mark.parametrize("order", [2.0, 4.0, 7.0])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_bounds_the_exact_divergence_of_a_vector(order: float, rate: float) -> None:
+    """Coordinates are independent, so the exact divergence of a vector is the sum over its coordinates."""
+    sigma, linf, l2 = 0.8, 0.5, 1.0
+    curve = coordinate_sampling.curve(sigma, rate, l2, linf, np.array([order]))[0]
+    for vector in ([0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.1], [0.25] * 16):
+        exact = [
+            sum(parts)
+            for parts in zip(*(_coordinate(v, rate, sigma, order) for v in vector), strict=True)
+        ]
+        assert max(exact) <= curve * (1 + 1e-9)
+    worst = 4 * _coordinate(0.5, rate, sigma, order)[0]
+    assert curve == pytest.approx(worst, rel=1e-6)  # attained by the flattest vector at Dinf
+
+
+def test_no_coordinate_is_larger_than_the_vector() -> None:
+    orders = np.array([2.0, 8.0])
+    loose = coordinate_sampling.curve(1.0, 0.3, 1.0, 5.0, orders)
+    np.testing.assert_allclose(loose, coordinate_sampling.curve(1.0, 0.3, 1.0, 1.0, orders))
+    assert loose[0] == pytest.approx(_coordinate(1.0, 0.3, 1.0, 2.0)[0], rel=1e-6)
+
+
+def test_sampling_nothing_or_everything() -> None:
+    orders = np.array([2.0, 9.5, 64.0])
+    assert np.all(coordinate_sampling.curve(1.0, 0.0, 1.0, 0.1, orders) == 0.0)
+    np.testing.assert_allclose(coordinate_sampling.curve(2.0, 1.0, 1.0, 0.1, orders), orders / 8)
+    assert np.all(np.isinf(coordinate_sampling.curve(0.0, 0.5, 1.0, 0.1, orders)))

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.rdp import rdp_privacy_accountant as reference
+from scipy import special
+
+from fedsketch.privacy.accounting import poisson, skellam
+from fedsketch.privacy.accounting.renyi import LARGEST_SAMPLED_ORDER, ORDERS
+
+PAIRS = [(0.1, 1.0), (0.01, 0.5), (0.5, 10.0), (0.001, 2.0), (0.9, 0.7), (0.1, 5.0), (1e-6, 0.3)]
+
+
+@pytest.mark.parametrize(("rate", "noise_multiplier"), PAIRS)
+def test_integer_orders_agree_with_dp_accounting(rate: float, noise_multiplier: float) -> None:
+    orders = np.array([2.0, 3.0, 5.0, 17.0, 64.0, 256.0, 1024.0])
+    theirs = reference._compute_rdp_poisson_subsampled_gaussian(rate, noise_multiplier, orders)
+    ours = poisson.gaussian(rate, noise_multiplier, orders)
+    # dp-accounting adds 1 to tiny sums: its own rounding is 1e-15 absolute.
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(("rate", "noise_multiplier"), [(0.1, 1.0), (0.5, 3.0), (0.01, 0.5)])
+@pytest.mark.parametrize("order", [1.1, 2.5, 7.3])
+def test_fractional_orders_match_an_independent_integral(
+    rate: float, noise_multiplier: float, order: float
+) -> None:
+    """dp-accounting bounds an alternating series by its absolute values here; the integral itself is the truth."""
+    with mpmath.workdps(30):
+        z2 = mpmath.mpf(noise_multiplier) ** 2
+
+        def integrand(x: mpmath.mpf) -> mpmath.mpf:
+            ratio = 1 - rate + rate * mpmath.exp((2 * x - 1) / (2 * z2))
+            return mpmath.npdf(x, 0, noise_multiplier) * ratio**order
+
+        edges = [-15 * noise_multiplier, 0, 1, order, order + 15 * noise_multiplier]
+        exact = float(mpmath.log(mpmath.quad(integrand, edges)) / (order - 1))
+    ours = poisson.gaussian(rate, noise_multiplier, np.array([order]))[0]
+    assert ours == pytest.approx(exact, rel=1e-9)
+    theirs = reference._compute_rdp_poisson_subsampled_gaussian(rate, noise_multiplier, [order])[0]
+    assert ours <= theirs * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.4])
+@pytest.mark.parametrize("shift", [1, 3])
+@pytest.mark.parametrize("order", [2, 3, 6])
+def test_sampled_skellam_bounds_both_directions(rate: float, shift: int, order: int) -> None:
+    """Direct sums over the integers: the curve must not be below either exact divergence."""
+    mu = 40.0
+    x = np.arange(-150, 151)
+    q = np.log(special.ive(np.abs(x), mu))
+    p = np.log(special.ive(np.abs(x - shift), mu))
+    mixture = np.logaddexp(np.log1p(-rate) + q, np.log(rate) + p)
+    forward = special.logsumexp(order * mixture + (1 - order) * q) / (order - 1)
+    backward = special.logsumexp(order * q + (1 - order) * mixture) / (order - 1)
+    unsampled = skellam.curve(mu, shift, shift)
+    every = skellam.curve(mu, shift, shift, np.arange(LARGEST_SAMPLED_ORDER + 1.0))
+    ours = poisson.symmetric_integer_curve(rate, unsampled, every)
+    bound = ours[np.flatnonzero(order == ORDERS)[0]]
+    assert backward <= forward * (1 + 1e-9)
+    assert forward <= bound
+    assert bound <= 1.5 * forward
+
+
+def test_extreme_rates() -> None:
+    assert np.all(poisson.gaussian(0.0, 1.0) == 0.0)
+    np.testing.assert_allclose(poisson.gaussian(1.0, 2.0), ORDERS / 8.0)
+    assert np.all(np.isinf(poisson.gaussian(0.5, 0.0)))

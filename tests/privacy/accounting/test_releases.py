@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from fedsketch.privacy.accounting import releases as data
+from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
+from fedsketch.privacy.accounting.releases import Adversary
+
+
+@pytest.mark.parametrize("text", ["model", "server", "server+20", "eavesdropper"])
+def test_adversary_survives_text(text: str) -> None:
+    assert str(Adversary.parse(text)) == text
+
+
+def test_named_adversaries_are_the_parsed_ones() -> None:
+    assert Adversary.parse("server+20") == Adversary.server(colluders=20)
+    assert Adversary.parse("model") == Adversary.MODEL
+    assert Adversary.server() == Adversary.SERVER
+
+
+@pytest.mark.parametrize("text", ["model+3", "server+-1", "nobody"])
+def test_impossible_adversaries_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"adversary|colluding"):
+        Adversary.parse(text)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: data.Gaussian(-1.0),
+        lambda: data.Gaussian(math.nan),
+        lambda: data.Poisson(1.5),
+        lambda: data.Poisson(math.nan),
+        lambda: data.WithoutReplacement(11, 10),
+        lambda: data.FullPasses(0),
+        lambda: data.Skellam(1.0, 0.0, 1.0),
+        lambda: data.Skellam(-1.0, 1.0, 1.0),
+        lambda: data.CoordinateSampledGaussian(1.0, 2.0, 1.0, 1.0),
+        lambda: data.MatrixGaussian(1.0, math.inf),
+        lambda: data.SketchedGaussian(1.0, 0, 10, data.SketchKnowledge.PUBLIC),
+    ],
+)
+def test_impossible_numbers_are_refused(build: object) -> None:
+    with pytest.raises(ValueError, match=r"\."):
+        build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        data.Gaussian(1.25),
+        data.Gaussian(0.0),
+        data.Skellam(2.5e9, 4097.0, 40970.0),
+        data.CoordinateSampledGaussian(0.1, 0.01, 1.0, 0.03),
+        data.MatrixGaussian(3.0, 1.7),
+        data.SketchedGaussian(9.5, 254, 10, data.SketchKnowledge.SECRET),
+    ],
+)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        data.NoSampling(),
+        data.Poisson(0.1, of=data.Unit.EXAMPLE),
+        data.WithoutReplacement(3, 9),
+        data.FullPasses(60),
+    ],
+)
+def test_release_survives_json(mechanism: data.Mechanism, sampling: data.Sampling) -> None:
+    release = data.Release(
+        mechanism, sampling, data.Adjacency.ZERO_OUT, data.Unit.EXAMPLE, Adversary.server(3)
+    )
+    back = release_from_json(json.loads(json.dumps(release_to_json(release))))
+    assert back == release
+    assert repr(back) == repr(release)  # enumerations, not the strings that equal them
+
+
+def test_unknown_kind_in_json_is_refused() -> None:
+    state = release_to_json(
+        data.Release(
+            data.Gaussian(1.0),
+            data.NoSampling(),
+            data.Adjacency.ZERO_OUT,
+            data.Unit.CLIENT,
+            Adversary.MODEL,
+        )
+    )
+    state["mechanism"]["type"] = "Laplace"
+    with pytest.raises(ValueError, match="Laplace"):
+        release_from_json(state)

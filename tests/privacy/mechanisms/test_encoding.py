@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from fedsketch.privacy.mechanisms.encoding import (
+    clip_rows,
+    decode,
+    encode,
+    round_conditionally,
+    squared_norms,
+)
+from fedsketch.privacy.mechanisms.encoding_plan import EncodingPlan, plan_encoding
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+
+
+def _plan(
+    dim: int, *, bits: int = 32, clip: float = 1.0, clients: int = 10, z: float = 3.0
+) -> EncodingPlan:
+    return plan_encoding(
+        dim=dim, clients=clients, clip=clip, bits=bits, noise=lambda l2, l1: (z * l2) ** 2
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    values=st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=60),
+    clip=st.floats(1e-3, 1e3),
+    bits=st.sampled_from([20, 32]),
+)
+@example(values=[1e30] * 50, clip=1.0, bits=32)
+@example(values=[1e300, -1e300], clip=1.0, bits=20)
+@example(values=[0.0], clip=1.0, bits=32)
+def test_integer_norm_never_exceeds_the_bound(values: list[float], clip: float, bits: int) -> None:
+    """Without noise what leaves is q itself: whatever the vector, |q|^2 <= D2^2 in exact integers."""
+    plan = _plan(len(values), clip=clip, bits=bits, z=0.0)
+    ring = encode(np.array(values), plan, Stream(derived_key(1)), rotation_seed=5)
+    signed = (ring.astype(np.int64) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    assert squared_norms(signed[None])[0] <= plan.l2_bound_squared <= plan.l2_sensitivity**2
+    assert np.sum(np.abs(signed)) <= plan.l1_sensitivity * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nan_and_inf_are_refused_with_a_sentence(bad: float) -> None:
+    with pytest.raises(UnsafeUpdateError, match="nothing was released"):
+        encode(np.array([1.0, bad, 0.0]), _plan(3), Stream())
+
+
+def test_wrong_length_is_refused() -> None:
+    with pytest.raises(UnsafeUpdateError, match="rows of 4 numbers"):
+        encode(np.ones(5), _plan(4), Stream())
+
+
+def test_more_rows_than_planned_are_refused() -> None:
+    with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
+        encode(np.ones((2, 4)), _plan(4), Stream())
+
+
+def test_every_unit_of_a_client_is_bounded_by_itself() -> None:
+    """Three examples, one of them 1e30: without noise the sum is that of the three clipped rows, to rounding."""
+    plan = plan_encoding(dim=50, clients=4, clip=0.5, units=3, noise=lambda l2, l1: 0.0)
+    rows = np.random.default_rng(2).normal(size=(3, 50)) * np.array([[0.01], [1.0], [1e30]])
+    expected = clip_rows(rows, 0.5).sum(axis=0)
+    sent = decode(encode(rows, plan, Stream(derived_key(9))), plan)
+    assert np.abs(sent - expected).max() <= 3 / plan.scale
+    one = plan_encoding(dim=50, clients=4, clip=0.5, units=1, noise=lambda l2, l1: 0.0)
+    assert plan.l2_sensitivity == one.l2_sensitivity
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=st.lists(st.floats(-1e308, 1e308), min_size=1, max_size=30), clip=st.floats(1e-6, 1e6)
+)
+@example(values=[1e308] * 30, clip=6.1e-5)
+@example(values=[5e-324], clip=1.0)
+def test_numpy_clip_bounds_the_norm(values: list[float], clip: float) -> None:
+    clipped = clip_rows(np.array([values, values[::-1]]), clip)
+    assert np.all(np.linalg.norm(clipped, axis=1) <= clip * (1 + 1e-12))
+
+
+def test_a_vector_within_the_clip_is_kept() -> None:
+    rows = np.array([[0.3, -0.4], [0.0, 0.0]])
+    assert np.array_equal(clip_rows(rows, 0.6), rows)
+    np.testing.assert_allclose(clip_rows(rows, 0.05), rows / 10)
+
+
+@pytest.mark.parametrize("bits", [16, 20, 24, 32, 48, 64])
+@pytest.mark.parametrize("dim", [1, 100, 1001])
+def test_sum_in_the_ring_decodes_to_the_sum(bits: int, dim: int) -> None:
+    """Without noise the error is rounding alone: at most n units of 1/s before the inverse rotation."""
+    clients = 5
+    plan = _plan(dim, bits=bits, clients=clients, z=0.0)
+    assert plan.rotate == (bits <= 20)
+    rng = np.random.default_rng(dim)
+    vectors = clip_rows(rng.normal(size=(clients, dim)), 0.9)
+    total = np.zeros(dim, dtype=np.uint64)
+    for client, vector in enumerate(vectors):
+        part = encode(vector, plan, Stream(derived_key(2, client)), rotation_seed=9)
+        assert int(part.max()) < 2**bits
+        total = (total + part) & np.uint64(2**bits - 1)
+    error = decode(total, plan, rotation_seed=9) - np.sum(vectors, axis=0)
+    assert np.linalg.norm(error) <= clients * math.sqrt(dim) / plan.scale
+
+
+@pytest.mark.parametrize("bits", [20, 32])
+def test_decoded_sum_has_the_booked_noise(bits: int) -> None:
+    """Through clip, rotation, rounding, noise, ring and back: the variance of 40,000 coordinates of the sum against the
+    plan's, plus at most n/4 units of rounding. 4.9 sigma on either side, false alarm 1e-6."""
+    dim, clients = 40_000, 6
+    plan = _plan(dim, bits=bits, clients=clients)
+    vector = np.random.default_rng(0).normal(size=dim)
+    total = np.zeros(dim, dtype=np.uint64)
+    for client in range(clients):
+        total += encode(vector, plan, Stream(derived_key(3, client)), rotation_seed=4)
+    noise = decode(total, plan, rotation_seed=4) - clients * clip_rows(vector[None], 1.0)[0]
+    measured = np.mean(noise**2) * plan.scale**2
+    booked = plan.noise_variance(clients)
+    margin = 4.9 * math.sqrt(2.0 / dim)
+    assert booked * (1 - margin) < measured < (booked + clients / 4) * (1 + margin)
+    assert plan.noise_std(clients) == pytest.approx(math.sqrt(booked) / plan.scale)
+
+
+def test_chunks_of_rows_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_encoding(dim=50, clients=4, clip=0.5, units=7, noise=lambda l2, l1: 0.0)
+    rows = np.random.default_rng(3).normal(size=(7, 50))
+    expected = clip_rows(rows, 0.5).sum(axis=0)
+    monkeypatch.setattr(
+        "fedsketch.privacy.mechanisms.encoding._NUMBERS_AT_ONCE", 100
+    )  # two rows at a time
+    sent = decode(encode(rows, plan, Stream(derived_key(9))), plan)
+    assert np.abs(sent - expected).max() <= 7 / plan.scale
+
+
+def test_rounding_is_unbiased() -> None:
+    """The mean over 200,000 roundings of 0.3 (bound never binding) is 0.3: 4.9 sigma, false alarm 1e-6."""
+    n = 200_000
+    rounded = round_conditionally(np.full((1, n), 0.3), 10**9, Stream(derived_key(6)))
+    assert set(np.unique(rounded)) == {0, 1}
+    assert abs(rounded.mean() - 0.3) < 4.9 * math.sqrt(0.21 / n)
+
+
+def test_rounding_is_redrawn_until_it_fits() -> None:
+    """Four halves, bound 1: only draws with at most one rounded up leave, the five equally likely (false alarm 1e-6)."""
+    rounded = round_conditionally(np.full((4000, 4), 0.5), 1, Stream(derived_key(7)))
+    draws = [tuple(row) for row in rounded.tolist()]
+    assert all(sum(draw) <= 1 for draw in draws)
+    counts = [sum(draw == one for draw in draws) for one in set(draws)]
+    assert len(counts) == 5
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_rounding_that_can_never_fit_is_refused() -> None:
+    with pytest.raises(UnsafeUpdateError, match="norm bound"):
+        round_conditionally(np.full((1, 4), 5.0), 10, Stream())
+
+
+def test_squared_norm_is_exact_beyond_64_bits() -> None:
+    large = np.array([[2**40, -(2**40), 3], [0, 1, 2]], dtype=np.int64)
+    assert squared_norms(large).tolist() == [2**81 + 9, 5]
+    assert squared_norms(large[1:]).tolist() == [5]
+
+
+def test_devices_without_a_key_never_repeat() -> None:
+    plan = _plan(50)
+    assert not np.array_equal(
+        encode(np.ones(50), plan, Stream()), encode(np.ones(50), plan, Stream())
+    )
+
+
+def test_wraparound_is_as_rare_as_planned() -> None:
+    """A 20-bit ring filled to its limit by identical clients: no coordinate of 100 sums of 200 wraps (planned: 1e-9 per sum)."""
+    plan = _plan(200, bits=20, clients=10)
+    vector = np.zeros(200)
+    vector[0] = 1.0
+    for trial in range(100):
+        total = np.zeros(200, dtype=np.uint64)
+        for client in range(10):
+            total += encode(
+                vector, plan, Stream(derived_key(8, trial, client)), rotation_seed=trial
+            )
+        error = decode(total, plan, rotation_seed=trial) - 10 * vector
+        assert np.abs(error).max() < 8 * plan.noise_std(10)

@@ -1,0 +1,392 @@
+"""Reports of made-up runs: what they show, what they need, and how they refuse."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedsketch.server.report.run_page import ReportError, compare, main, write_report
+
+_VOID = {"meta", "br"}
+_GUARANTEE = "Epsilon 8 at delta 1e-05, per client (its contribution zeroed out), against all."
+
+
+def make_run(
+    folder: Path,
+    *,
+    strategy: str = "dp_fedavg",
+    epsilon: float | None = 8.0,
+    rounds: int = 6,
+    randomness: str = "secret",
+    clients: int = 4,
+    extra: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+    summary: dict[str, Any] | None = None,
+    finished: bool = True,
+    brief: bool = False,
+) -> Path:
+    """A run folder as the server leaves it; a brief one has little to draw, which saves time."""
+    folder.mkdir(parents=True)
+    noise = None if epsilon else 0.0
+    config = {
+        "rounds": rounds,
+        "seed": 0,
+        "clients": {"total": clients, "per_round": clients},
+        "data": {"name": "digits"},
+        "model": {"name": "mlp", "width": 32},
+        "privacy": {
+            **{"unit": "client", "epsilon": epsilon, "delta": 1e-5, "clip": 0.5},
+            **{"noise_multiplier": noise, "against": "model", "randomness": randomness},
+        },
+        "secagg": {"name": "none"},
+        "runtime": {"name": "local"},
+        "strategy": {"name": strategy, "lr": 0.1 if strategy == "fedavg" else 0.02},
+        **(settings or {}),
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    lines = []
+    for count in range(1, rounds + 1):
+        spent = None if epsilon is None else epsilon * count / rounds
+        row = {
+            **{"round": count, "delta": 1e-5, "clients": clients, "dropped": 0},
+            "accuracy": None if count % 2 else 0.9 * count / rounds,
+            "loss": None if count % 2 else 2 / count,
+            "epsilon": {"model": spent, "server": spent and 5 * spent},
+            **{"uplink_bytes": 2000.0, "downlink_bytes": 3000.0},
+            "seconds": {"round": 0.5, "clients": 0.3, "update": 0.1},
+            "snr": spent and 0.5,
+            **(extra or {}),
+        }
+        if brief:
+            row = {key: row[key] for key in ("round", "accuracy")}
+        lines.append(json.dumps(row) + "\n")
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    if finished:
+        final = {
+            **{"seconds": 75.0, "parameters": 2410, "stopped": None, "versions": {"torch": "2.13"}},
+            "noise_multiplier": 1.5 if epsilon else 0.0,
+            "guarantee": _GUARANTEE if epsilon else "No privacy: nothing is noised.",
+            "partition": {"histogram": [] if brief else [[i % 3, 5, 2] for i in range(clients)]},
+            **(summary or {}),
+        }
+        (folder / "summary.json").write_text(json.dumps(final))
+    return folder
+
+
+class Outline(HTMLParser):
+    """Checks that tags are balanced, and collects ids, captions and what the pictures are called."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.pictures: list[str] = []
+        self.captions: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        if found.get("role") == "img":
+            self.pictures.append(found["aria-label"] or "")
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.handle_endtag(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "figcaption":
+            self.captions.append(data)
+
+
+def page_of(folder: Path) -> str:
+    return write_report(folder).read_text()
+
+
+def assert_self_contained(page: str) -> None:
+    without_namespaces = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    assert not re.search(r"https?:|//\w|@import|<link|<script|\bsrc=", without_namespaces)
+    for target in re.findall(r'href="([^"]*)"|url\(([^)]*)\)', page):
+        assert "".join(target).startswith(("#", "data:image/png;base64,"))
+
+
+def test_report_shows_every_section(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "run", extra={"sketch_energy": 0.7, "rank": 12}))
+    outline = Outline(page)
+    assert outline.captions == [
+        *("Accuracy", "Loss", "Epsilon", "Traffic", "Time", "Signal-to-noise"),
+        *("rank", "sketch_energy", "Classes"),
+    ]
+    assert len(outline.pictures) == len(outline.captions)
+    assert "Accuracy. Accuracy: 90 % in round 6." in outline.pictures
+    assert "Epsilon. model: 8 in round 6; server: 40 in round 6." in outline.pictures
+    assert "<h1>dp_fedavg on digits</h1>" in page
+    assert "model mlp (2,410 parameters)" in page
+    assert _GUARANTEE in page
+    for tile in ("90.0 %<", ">8<", ">40<", "at delta 1e-05", "2 kB<", "3 kB<", "1 min 15 s<"):
+        assert tile in page
+    assert "budget (model)" in page
+    assert "width: 32" in page[page.index("<details>") :]
+
+
+def test_a_budget_for_the_eavesdropper_is_labelled(tmp_path: Path) -> None:
+    settings = {"strategy": {"name": "fed_sgm", "accounting": "r_secret"}}
+    page = page_of(make_run(tmp_path / "run", settings=settings, brief=True))
+    assert "budget: 8 against eavesdropper (r_secret)" in page
+    assert "budget: 8 against model" not in page
+
+
+def test_pages_are_self_contained_and_ids_unique(tmp_path: Path) -> None:
+    many = make_run(tmp_path / "a", clients=80)  # a heat map: an embedded image
+    few = make_run(tmp_path / "b", clients=3)
+    compared = compare([many, few], tmp_path / "comparison.html").read_text()
+    for page in (page_of(many), page_of(few), compared):
+        assert_self_contained(page)
+        ids = Outline(page).ids
+        assert ids
+        assert len(ids) == len(set(ids))
+        assert set(re.findall(r'(?:href="|url\()#([\w-]+)', page)) <= set(ids)
+
+
+def test_few_clients_are_bars_and_many_a_heat_map(tmp_path: Path) -> None:
+    assert "data:image/png" not in page_of(make_run(tmp_path / "few", clients=50, rounds=0))
+    assert "data:image/png" in page_of(make_run(tmp_path / "many", clients=51, rounds=0))
+
+
+def test_same_input_gives_same_bytes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", clients=60)
+    first = write_report(run).read_bytes()
+    assert write_report(run).read_bytes() == first
+    other = make_run(tmp_path / "other")
+    first = compare([run, other], tmp_path / "one.html").read_bytes()
+    assert compare([run, other], tmp_path / "two.html").read_bytes() == first
+
+
+def test_threads_report_as_one_does(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / str(i), rounds=2 + i, brief=True) for i in range(3)]
+    alone = [page_of(run) for run in runs]
+    threads = [threading.Thread(target=write_report, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(run / "report.html").read_text() for run in runs] == alone
+
+
+def test_killed_run_has_a_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", finished=False)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:4]) + lines[4][:20])
+    page = page_of(run)
+    assert "This run has not finished: round 4 of 6 is the last one recorded." in page
+    assert "60.0 %<" in page
+    assert "2 s<" in page  # four rounds of half a second
+    assert "The guarantee is stated when the run ends" in page
+
+
+def test_metrics_alone_suffice(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", finished=False)
+    (run / "config.yaml").unlink()
+    page = page_of(run)
+    assert "Epsilon" in Outline(page).captions
+    assert "config.yaml is missing." in page
+    (run / "metrics.jsonl").write_text("")
+    assert "No round has been recorded yet." in page_of(run)
+    (run / "metrics.jsonl").write_text('{"round": 1}\n')
+    assert Outline(page_of(run)).captions == []
+
+
+def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 7, "accuracy": 0.1, "loss": NaN, "seconds": {"round": Infinity}}\n')
+    pictures = Outline(page_of(run)).pictures
+    assert "Loss. Loss: 0.3333 in round 6." in pictures
+    assert "A round takes 0.5 s in the mean." in pictures
+
+
+def test_run_without_privacy_claims_none(tmp_path: Path) -> None:
+    page = page_of(make_run(tmp_path / "run", epsilon=None, randomness="seeded"))
+    assert "No privacy: nothing is noised." in page
+    assert page.count("no guarantee") == 2  # model and server
+    assert "Not private" not in page  # there is no noise that a seed could give away
+    assert not {"Epsilon", "Signal-to-noise"} & set(Outline(page).captions)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_seeded_noise_is_called_not_private(tmp_path: Path, finished: bool) -> None:
+    warning = "Not private: privacy.randomness=seeded"
+    assert warning not in page_of(make_run(tmp_path / "secret", finished=finished, brief=True))
+    seeded = make_run(tmp_path / "seeded", randomness="seeded", finished=finished, brief=True)
+    assert warning in page_of(seeded)
+
+
+def test_early_stop_is_told(tmp_path: Path) -> None:
+    stopped = {"stopped": "Stopped after round 6: no budget."}
+    run = make_run(tmp_path / "run", summary=stopped, brief=True)
+    assert "Stopped after round 6: no budget." in page_of(run)
+
+
+def test_dropouts_are_drawn(tmp_path: Path) -> None:
+    assert "Dropouts" in page_of(make_run(tmp_path / "torn", extra={"dropped": 1}))
+
+
+def test_everything_is_escaped(tmp_path: Path) -> None:
+    bad = "<b onload='x'>&\"$y"
+    run = make_run(
+        tmp_path / "<b>run",
+        strategy=bad,
+        extra={bad: 1, "epsilon": {bad: 3.0, "model": 2.0}},
+        summary={"guarantee": bad, "stopped": bad, "versions": {bad: bad}},
+        settings={"seed": bad, "data": {"name": bad}, bad: bad},
+    )
+    compared = compare([run, make_run(tmp_path / "other")], tmp_path / "comparison.html")
+    for page in (page_of(run), compared.read_text()):
+        Outline(page)
+        assert "<b" not in page.replace("<body", "")
+        assert "&lt;b onload" in page
+
+
+def test_one_folder_rewrites_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path / "run", brief=True)
+    (run / "report.html").write_text("old")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == str(run / "report.html")
+    assert "<h1>" in (run / "report.html").read_text()
+
+
+def test_comparison_of_three_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "sweep" / "2", epsilon=2.0)
+    make_run(tmp_path / "sweep" / "10", strategy="fedavg", epsilon=None, settings={"seed": 3})
+    make_run(tmp_path / "sweep" / "9", epsilon=8.0, finished=False, settings={"rounds": 9})
+    out = tmp_path / "comparison.html"
+    assert main([str(tmp_path / "sweep"), str(tmp_path / "sweep" / "9"), "-o", str(out)]) == 0
+    page = out.read_text()
+    outline = Outline(page)
+    assert outline.captions == [
+        "Accuracy against epsilon",
+        "Accuracy against round",
+        "Accuracy against bytes up",
+        "Accuracy against bytes up and down",
+    ]
+    assert "90.0 % at 12 kB" in outline.pictures[2]
+    assert "90.0 % at 30 kB" in outline.pictures[3]
+    curves = [picture.replace("dp_fedavg", "").count("fedavg,") for picture in outline.pictures]
+    assert curves == [0, 1, 1, 1]  # without epsilon it is a level, not a curve
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in page.split("<tr>")[1:]]
+    texts = [[re.sub(r"<svg.*?</svg>", "", cell) for cell in row] for row in rows]
+    assert texts[0] == [
+        *("Run", "Strategy", "Data", "Epsilon, model", "Epsilon, server", "Accuracy", "Rounds"),
+        *("Up", "Down", "Time", "Differs in"),
+    ]
+    assert [row[:-1] for row in texts[1:]] == [
+        ["2", "dp_fedavg", "digits", "2", "10", "90.0 %", "6", "12 kB", "18 kB", "1 min 15 s"],
+        ["9", "dp_fedavg", "digits", "8", "40", "90.0 %", "6 of 9", "12 kB", "18 kB", "3 s"],
+        ["10", "fedavg", "digits", "none", "none", "90.0 %", "6", "12 kB", "18 kB", "1 min 15 s"],
+    ]
+    assert texts[3][-1] == "rounds=6 seed=3 privacy.epsilon=null privacy.noise_multiplier=0.0"
+    printed = capsys.readouterr().out
+    assert printed.strip().endswith(str(out))
+    assert "6 of 9" in printed
+    assert "strategy.lr" not in page + printed  # comes with the strategy
+
+
+def test_settings_of_one_strategy_are_compared(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / f"{lr}", settings={"strategy": {"name": "dome", "lr": lr}})
+        for lr in (0.1, 0.2)
+    ]
+    page = compare(runs, tmp_path / "comparison.html").read_text()
+    assert "<li>" in page
+    assert page.count("dome, strategy.lr=0.1</li>") == 1
+
+
+def test_seeds_share_a_colour_and_equal_runs_go_by_folder(tmp_path: Path) -> None:
+    seeds = [make_run(tmp_path / f"s{i}", settings={"seed": i}, brief=True) for i in range(2)]
+    other = make_run(tmp_path / "other", strategy="fedavg", epsilon=None)
+    page = compare([*seeds, other], tmp_path / "comparison.html").read_text()
+    assert page.count("<li>") == 2
+    page = compare(seeds, tmp_path / "comparison.html").read_text()
+    assert re.findall(r"</svg>(\w+)</li>", page) == ["s0", "s1"]
+
+
+def spoil(run: Path, kind: str) -> list[str]:
+    """Break a run folder, or the call, in one way; returns the arguments to try."""
+    if kind == "no folder":
+        return [str(run / "nowhere")]
+    if kind == "no run":
+        (run / "metrics.jsonl").unlink()
+    elif kind == "bad line":
+        (run / "metrics.jsonl").write_text('{"round": 1}\n{"round": \n{"round": 3}\n')
+    elif kind == "bad finished line":
+        (run / "metrics.jsonl").write_text('{"round": 1}\n{"round": \n')
+    elif kind == "no round":
+        (run / "metrics.jsonl").write_text("[1]\n")
+    elif kind == "bad config":
+        (run / "config.yaml").write_text("a: [")
+    elif kind == "bad summary":
+        (run / "summary.json").write_text("{")
+    elif kind == "report in the way":
+        (run / "report.html").mkdir()
+    elif kind == "bad output":
+        return [str(run), "-o", str(run / "missing" / "comparison.html")]
+    elif kind == "bad option":
+        return [str(run), "--colour"]
+    return [str(run)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("no folder", "nowhere is not a folder: name a run folder"),
+        ("no run", "run holds no run: there is no metrics.jsonl"),
+        ("bad line", "metrics.jsonl, line 2, is not JSON"),
+        ("bad finished line", "metrics.jsonl, line 2, is not JSON"),
+        ("no round", "metrics.jsonl, line 1, has no round number"),
+        ("bad config", "config.yaml is not YAML: mend or delete it."),
+        ("bad summary", "summary.json is not JSON: mend or delete it."),
+        ("report in the way", "report.html cannot be written (Is a directory)"),
+        ("bad output", "comparison.html cannot be written (No such file or directory)"),
+        ("bad option", "Unrecognized arguments: --colour"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, sentence: str
+) -> None:
+    arguments = spoil(make_run(tmp_path / "run", brief=True), kind)
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_no_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    assert "DIR" in capsys.readouterr().err
+
+
+def test_functions_raise_the_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="is no run folder"):
+        write_report(tmp_path)
+    with pytest.raises(ReportError, match="is no run folder"):
+        compare([tmp_path], tmp_path / "comparison.html")
+
+
+def test_report_needs_no_torch() -> None:
+    code = "import sys, fedsketch.server.report.run_page; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,1 @@
+../../fedsketch/__init__.py
