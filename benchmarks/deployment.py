@@ -49,7 +49,7 @@ COMMON = [
 PLAIN = [*COMMON[:-1], "secagg=none"]
 STOCK_POLLS = {
     "server/grids/polling.py": r"(?<=INTERVAL = )[0-9.]+",
-    "secagg/plan.py": r"(?<=poll_interval: float = )[0-9.]+",
+    "secagg/options.py": r"(?<=poll_interval: float = )[0-9.]+",
 }
 
 

@@ -49,7 +49,7 @@ from flwr.supercore.primitives.asymmetric import (
     public_key_to_bytes,
 )
 
-from fedsketch.secagg import SecAggPlan, SimulationGuard, SimulationRoster, VectorPlan, device
+from fedsketch.secagg import SecAggOptions, SimulationGuard, SimulationRoster, VectorFormat, device
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
 from fedsketch.secagg.identity import verify
@@ -86,7 +86,7 @@ def cpu(work: Callable[[], object]) -> float:
 def ours(neighbours: int, dim: int) -> Cost:
     """A whole round; the mean over the measured devices."""
     n = neighbours + 1
-    settings = SecAggPlan(drops=0.05).settings(1, 1, range(n), VectorPlan(dim, 32), MODEL)
+    settings = SecAggOptions(drops=0.05).settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
     nodes = [Node(i, 1, SimulationGuard(i)) for i in range(n)]
     states = [b""] * n
     silent = set(range(n - settings.drops, n))

@@ -3,32 +3,58 @@
 Train replies leave as masked vectors; a server that asks without secure aggregation gets what the guard allows.
 """
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from functools import cache
+from typing import TYPE_CHECKING
 
-from fedsketch.client.guard.guard import guard_of
-from fedsketch.replay.mod import take_delivery
-from fedsketch.secagg import client_app
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsketch.client.guard.guard import device_folder, guard_of
+from fedsketch.replay.mod import delivery_mod
+from fedsketch.secagg import Refusal, client_app
 from fedsketch.strategies.shared.codec import RingCodec
 
-app = client_app(RingCodec(), guard_of, outer=[take_delivery])
+if TYPE_CHECKING:
+    from fedsketch.client.workspace import Workspace
 
 
-@app.query("introduce")
-def introduce(message: Message, context: Context) -> Message:
-    """Which client this node is: its part of a shared data set in simulations, else the node itself."""
-    return Message(
-        RecordDict({"self": ConfigRecord({"client": client_id(context)})}), reply_to=message
-    )
+def make_app() -> ClientApp:
+    """An app with a workspace of its own."""
 
+    @cache
+    def workspace() -> "Workspace":
+        from fedsketch.client.workspace import Workspace
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    """The client's half of a round: local step, clip, noise."""
-    from fedsketch.client.training import take_part
+        return Workspace()
 
-    reply = take_part(message.content, client_id(context), context.state)
-    return Message(reply, reply_to=message)
+    def receive(content: RecordDict, context: Context) -> str | None:
+        try:
+            folder = device_folder(context)
+        except Refusal:
+            return (
+                None  # a device without a folder: secure aggregation will refuse, in its own words
+            )
+        return workspace().receive(content, folder)
+
+    app = client_app(RingCodec(), guard_of, outer=[delivery_mod(receive)])
+
+    @app.query("introduce")
+    def introduce(message: Message, context: Context) -> Message:
+        """Which client this node is: its part of a shared data set in simulations, else the node itself."""
+        own = ConfigRecord({"client": client_id(context)})
+        return Message(RecordDict({"self": own}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        """The client's half of a round."""
+        reply = workspace().take_part(message.content, client_id(context), context.state)
+        return Message(reply, reply_to=message)
+
+    return app
 
 
 def client_id(context: Context) -> int:
     return int(context.node_config.get("partition-id", context.node_id))
+
+
+app = make_app()

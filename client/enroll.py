@@ -186,22 +186,22 @@ def _say_what_is_next(folder: Path, public: bytes) -> None:
 def _show(guard: DeviceGuard, *, verify: bool) -> None:
     policy, public = guard.policy, guard.identity.public
     if verify:
-        book, lines = guard.ledger.verified()
+        state, lines = guard.ledger.verified()
         print(f"Ledger: {lines} lines, whole and in order")
     else:
-        book = guard.ledger.book()
+        state = guard.ledger.state()
     node = _node_of(guard.folder / ROSTER, public)
-    spent = book.spent(policy.delta)
-    left = max(0.0, policy.epsilon - spent) if book.unmasked == 0 else 0.0
+    spent = state.spent(policy.delta)
+    left = max(0.0, policy.epsilon - spent) if state.unmasked == 0 else 0.0
     print(f"Public key: {public.hex()}")
     print(f"Node: {'not in the roster yet' if node is None else node}")
     print(
         f"Spent: epsilon {spent:.4g} of {policy.epsilon:g} at delta {policy.delta:g}, {left:.4g} left "
         f"(per {policy.unit}, against the server and the assumed colluders, zero-out)"
     )
-    print(f"Rounds: {book.rounds} of {policy.most_rounds}, {book.settled} of them settled")
-    if book.unmasked:
-        print(f"Unmasked replies: {book.unmasked}; no epsilon holds for this device any more")
+    print(f"Rounds: {state.rounds} of {policy.most_rounds}, {state.settled} of them settled")
+    if state.unmasked:
+        print(f"Unmasked replies: {state.unmasked}; no epsilon holds for this device any more")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,86 @@
-"""One data set and one model per process, however many clients it simulates."""
+"""What the clients that share a process share: data, the model to train with, device halves, the state that they follow.
 
+One per ClientApp. Everything in it follows from public configurations and broadcasts; what is a device's own lies in its folder and in
+the state that Flower keeps for its node.
+"""
+
+import os
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
+import torch
+from flwr.app import RecordDict
+
+from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.privacy.simulation import SEED_VARIABLE
+from fedsketch.replay.parcels import Replayed
+from fedsketch.replay.replica import Replicas
+from fedsketch.strategies import make_device_half, make_replica
+from fedsketch.strategies.shared.messages import Broadcast, announced
+from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
 
-@lru_cache(maxsize=2)
-def job_of(config: Config) -> Job:
-    return Job(config)
+class Workspace:
+    """Trains for one client after the other."""
+
+    def __init__(self) -> None:
+        self._job = lru_cache(maxsize=2)(Job)
+        # To be loaded and used, not to be kept: the next message loads other parameters.
+        self._model = lru_cache(maxsize=2)(self._new_model)
+        self._device_half = lru_cache(maxsize=2)(make_device_half)
+        self._replicas = Replicas(self._version_0)
+
+    def receive(self, content: RecordDict, folder: Path | None) -> str | None:
+        """Take in the parcel of a train message (`replay.parcels`); or say why it is of no use."""
+        config, numbers = announced(content)
+        return self._replicas.receive(content, config, str(numbers["fingerprint"]), folder)
+
+    def take_part(self, content: RecordDict, client: int, state: RecordDict) -> RecordDict:
+        """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
+        broadcast = self._completed(Broadcast.from_records(content))
+        config, mechanism = broadcast.config, broadcast.mechanism
+        if mechanism.unit.value != config.privacy.unit.value:
+            raise UnsafeUpdateError(
+                "the mechanism protects another unit than the configuration names."
+            )
+        model = self._model(config)
+        model.load(broadcast.model)
+        generator = _batch_generator(config, client, broadcast.round)
+        with memory_in(state) as memory:
+            rows = self._device_half(config.strategy.name).rows(
+                broadcast, self._job(config).shard(client), model, generator, memory
+            )
+        with noise_stream(client, broadcast.round) as stream:
+            return reply_with(mechanism.release(rows, stream, broadcast.round))
+
+    def _completed(self, broadcast: Broadcast) -> Broadcast:
+        """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
+        goal = broadcast.numbers.get("fingerprint")
+        if goal is None:
+            return broadcast
+        arrays = self._replicas.arrays(broadcast.config, str(goal), broadcast.round)
+        return replace(broadcast, arrays=arrays)
+
+    def _new_model(self, config: Config) -> FlatModel:
+        return self._job(config).model()
+
+    def _version_0(self, config: Config) -> Replayed:
+        return make_replica(config, self._new_model(config))
 
 
-@lru_cache(maxsize=2)
-def model_of(config: Config) -> FlatModel:
-    """To be loaded and used, not to be kept: the next message loads another."""
-    return job_of(config).model()
+def noise_stream(client: int, round: int) -> Stream:
+    """Fresh secret randomness; or, in a simulation that was asked to be reproducible, a function of its seed."""
+    seed = os.environ.get(SEED_VARIABLE)
+    return Stream() if seed is None else Stream(derived_key(int(seed), "noise", client, round))
+
+
+def _batch_generator(config: Config, client: int, round: int) -> torch.Generator:
+    """Reproducible, and no secret (the guarantee does not rest on it)."""
+    key = derived_key(config.seed, "batches", client, round)
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedsketch.replay.parcels import Parcels
 from fedsketch.replay.records import PARCEL, STALE
-from fedsketch.secagg.wrapped_grid import WrappedGrid
+from fedsketch.secagg import WrappedGrid
 
 
 class DeliveryGrid(WrappedGrid):
@@ -47,24 +47,6 @@ class DeliveryGrid(WrappedGrid):
                 )
             else:
                 replies.append(self._answered(first, reply))
-        return replies
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        outgoing = {message.metadata.dst_node_id: message for message in messages}
-        replies: list[Message] = []
-        stale: list[Message] = []
-        for reply in self._grid.send_and_receive(
-            map(self._with_parcel, outgoing.values()), timeout=timeout
-        ):
-            (stale if _is_stale(reply) else replies).append(reply)
-        if stale:
-            again = [self._with_whole(outgoing[reply.metadata.src_node_id]) for reply in stale]
-            replies += self._grid.send_and_receive(again, timeout=timeout)
-        for reply in replies:
-            if _is_train(reply) and not reply.has_error():
-                self._held[reply.metadata.src_node_id] = self._parcels.version
         return replies
 
     def _with_parcel(self, message: Message) -> Message:

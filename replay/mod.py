@@ -8,27 +8,23 @@ from collections.abc import Callable
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from fedsketch.client.guard.guard import device_folder
 from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS, STALE
-from fedsketch.secagg import Refusal
+
+Handler = Callable[[Message, Context], Message]
+Receive = Callable[[RecordDict, Context], str | None]
 
 
-def take_delivery(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> Message:
-    """A Flower mod."""
-    if PARCEL not in message.content.config_records:
+def delivery_mod(receive: Receive) -> Callable[[Message, Context, Handler], Message]:
+    """A Flower mod. `receive` takes the parcel in a message's content in, or says why it is of no use."""
+
+    def take_delivery(message: Message, context: Context, call_next: Handler) -> Message:
+        if PARCEL not in message.content.config_records:
+            return call_next(message, context)
+        problem = receive(message.content, context)
+        if problem is not None:
+            stale = RecordDict({PARCEL: ConfigRecord({STALE: problem})})
+            return Message(stale, reply_to=message)
+        del message.content[PARCEL], message.content[PARCEL_ARRAYS]
         return call_next(message, context)
-    from fedsketch.replay.replica import receive
 
-    try:
-        problem = receive(message.content, device_folder(context))
-    except Refusal:
-        problem = (
-            None  # a device without a folder: secure aggregation will refuse, in its own words
-        )
-    if problem is not None:
-        stale = RecordDict({PARCEL: ConfigRecord({STALE: problem})})
-        return Message(stale, reply_to=message)
-    del message.content[PARCEL], message.content[PARCEL_ARRAYS]
-    return call_next(message, context)
+    return take_delivery

@@ -14,7 +14,6 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
-from fedsketch.strategies.shared.messages import Number
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Parcels:
     def version(self) -> int:
         return self._state.version
 
-    def head(self) -> dict[str, Number]:
+    def head(self) -> dict[str, int | str | bool | float | bytes]:
         """What every device is told of the state, in the common part of the broadcast."""
         return {"version": self.version, "fingerprint": self._state.fingerprint()}
 
@@ -102,7 +101,7 @@ def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
 
 
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
-    """The version from which a parcel's steps lead on, and they."""
+    """Returns the version that the parcel starts from, and its steps."""
     head = content.config_records[PARCEL]
     rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
     deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]

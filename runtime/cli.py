@@ -73,9 +73,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     with simulated_devices(config) as environment:
         server_app = serve(Rounds(config, folder, progress))
         if isinstance(config.runtime, SimulationRuntimeConfig):
-            run_simulation(
-                server_app, client_app, config.clients.total, config.runtime, environment
-            )
+            run_simulation(server_app, config.clients.total, config.runtime, environment)
         else:
             run_local(server_app, client_app, config.clients.total)
 
@@ -119,7 +117,7 @@ def one_sentence() -> Iterator[None]:
     """Errors that a user can mend, as a sentence; all others keep their traceback."""
     from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
     from fedsketch.privacy.accounting.costs import UnsupportedReleaseError
-    from fedsketch.privacy.mechanisms.encoding_plan import RingTooSmallError
+    from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
     from fedsketch.runtime.flower import FlowerError
     from fedsketch.runtime.simulation import ClusterError
     from fedsketch.runtime.submission import RunFailed

@@ -4,10 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedsketch.client.release import SEED_VARIABLE
 from fedsketch.conf import Config, ConfigError
 from fedsketch.conf.schema import Randomness
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 
 
 @contextmanager

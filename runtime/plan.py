@@ -29,11 +29,8 @@ def main() -> None:
         table.add_row(f"epsilon against {adversary}", told)
     table.add_row("sent per client and round", size(plan.uplink_bytes))
     table.add_row("received per client and round", size(plan.downlink_bytes))
-    if plan.ring_bits is not None:
-        table.add_row("ring", f"{plan.ring_bits} bits, scale {plan.scale:.6g}")
-        table.add_row(
-            "wraparound in a round", f"probability at most {plan.wraparound_probability:g}"
-        )
+    for name, fact in plan.mechanism_facts.items():
+        table.add_row(name, fact)
     if plan.best_snr is not None:
         table.add_row("signal to noise at best", f"{plan.best_snr:.3g}")
     console.print(table)

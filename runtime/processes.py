@@ -17,7 +17,7 @@ from fedsketch.client.guard.guard import DEVICE_VARIABLE
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig, Randomness
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.runtime.certificates import (
     AUTH_KEY,
     CA_CERTIFICATE,
@@ -44,7 +44,6 @@ from fedsketch.server.app import RUNS_VARIABLE
 from fedsketch.server.rounds import Observer
 
 PRIVATE = "processes"  # below the run's folder: keys, state, logs; mode 700
-_SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"  # client.release's, which imports torch
 _SUPERLINK = "superlink"
 _STATE = "state.db"
 _START_TIMEOUT = 120.0
@@ -133,7 +132,7 @@ class Network:
         variables = {**self._environment(name), **polling(self.config.clients.total)}
         if self.config.privacy.randomness is Randomness.seeded:
             variables[SIMULATION_VARIABLE] = "1"
-            variables[_SEED_VARIABLE] = str(self.config.seed)
+            variables[SEED_VARIABLE] = str(self.config.seed)
         else:
             variables[DEVICE_VARIABLE] = str(place / DEVICE)
         self._children.start(name, command, variables)
@@ -151,7 +150,7 @@ class Network:
 
     def _environment(self, name: str) -> dict[str, str]:
         variables = environment(self.private / "homes" / name)
-        for secret in (SIMULATION_VARIABLE, _SEED_VARIABLE, DEVICE_VARIABLE):
+        for secret in (SIMULATION_VARIABLE, SEED_VARIABLE, DEVICE_VARIABLE):
             variables.pop(secret, None)  # what holds for this process need not hold for a device
         share = max(1, (os.cpu_count() or 1) // self.config.clients.total)
         variables.setdefault("OMP_NUM_THREADS", str(share))

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -15,9 +16,17 @@ class ClusterError(RuntimeError):
     """Ray cannot be started or reached; the message says what to change."""
 
 
+class _AppByName(ClientApp):
+    """Travels to Ray's processes as a name: each of them has one app, whose workspace serves all its clients."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        from fedsketch.client.app import app
+
+        return app(message, context)
+
+
 def run_simulation(
     server_app: ServerApp,
-    client_app: ClientApp,
     nodes: int,
     settings: SimulationRuntimeConfig,
     environment: dict[str, str],
@@ -46,7 +55,7 @@ def run_simulation(
     try:
         run_flower_simulation(
             server_app,
-            client_app,
+            _AppByName(),
             num_supernodes=nodes,
             backend_config={
                 "client_resources": {

@@ -4,22 +4,23 @@ On the server wrap the grid, on the devices make the ClientApp here::
 
     app = secagg.client_app(secagg.FixedPoint(), lambda context: MyGuard(context))
     ...
-    strategy.start(grid=SecAggGrid(grid, SecAggPlan(drops=0.1), FixedPoint()), ...)
+    strategy.start(grid=SecAggGrid(grid, SecAggOptions(drops=0.1), FixedPoint()), ...)
 
 The package stands alone: it needs numpy, cryptography and Flower.
 """
 
-from fedsketch.secagg.codec import Codec, Sum, VectorPlan
+from fedsketch.secagg.codec import Codec, Sum, VectorFormat
 from fedsketch.secagg.errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
 from fedsketch.secagg.fixed_point import FixedPoint
 from fedsketch.secagg.grid import SecAggGrid
 from fedsketch.secagg.guard import Guard, SimulationGuard, SimulationRoster
 from fedsketch.secagg.identity import Directory, Identity, Roster
 from fedsketch.secagg.mod import client_app
+from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, centred, reduce, ring_dtype
-from fedsketch.secagg.plan import SecAggPlan
 from fedsketch.secagg.report import RoundReport
 from fedsketch.secagg.settings import RoundSettings, Sizes
+from fedsketch.secagg.wrapped_grid import WrappedGrid
 
 __all__ = [
     "Aborted",
@@ -36,13 +37,14 @@ __all__ = [
     "RoundSettings",
     "SecAggError",
     "SecAggGrid",
-    "SecAggPlan",
+    "SecAggOptions",
     "SettingsError",
     "SimulationGuard",
     "SimulationRoster",
     "Sizes",
     "Sum",
-    "VectorPlan",
+    "VectorFormat",
+    "WrappedGrid",
     "centred",
     "client_app",
     "reduce",

@@ -19,7 +19,7 @@ from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)
-class VectorPlan:
+class VectorFormat:
     """Length and ring of the vector, and what the application commits to in the round's hash."""
 
     dim: int
@@ -39,8 +39,14 @@ class Sum:
 class Codec(Protocol):
     """Plans, encodes and decodes vectors."""
 
-    def plan(self, broadcast: RecordDict, sizes: Sizes) -> VectorPlan:
+    def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
         """Server: the vector that answers this broadcast in a cohort of these sizes."""
+
+    def strip(self, broadcast: RecordDict) -> RecordDict:
+        """Server: the broadcast without what the settings say already, as it travels to the devices."""
+
+    def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
+        """Device: put back what `strip` took away, from the settings that the guard has admitted."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
         """Device: the vector of `settings.dim` numbers below 2^bits for a train handler's reply.

@@ -48,10 +48,10 @@ class Node:
 def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Accept or refuse a round; draw its keys."""
     settings = RoundSettings.decode(request)
-    book = DeviceState.decode(state)
+    memory = DeviceState.decode(state)
     if settings.run != node.run:
         raise Refusal(f"The round belongs to run {settings.run}, but this is run {node.run}.")
-    if settings.round <= book.last_round:
+    if settings.round <= memory.last_round:
         raise Refusal(f"Round {settings.round} of run {node.run} was seen before.")
     if settings.index(node.id) is None:
         raise Refusal(f"Node {node.id} is not in the cohort of the round.")
@@ -67,14 +67,14 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     )
     public = keys.public_of(session.private_c) + keys.public_of(session.private_s)
     signature = node.guard.identity.sign(messages.key_statement(settings.digest, node.id, public))
-    book.open(session)
-    return book.encode(), messages.advertise_reply(settings, public + signature)
+    memory.open(session)
+    return memory.encode(), messages.advertise_reply(settings, public + signature)
 
 
 def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Check the peers' keys, share this device's two secrets among them."""
-    book = DeviceState.decode(state)
-    session = book.at(digest_of(request), Stage.ADVERTISED)
+    memory = DeviceState.decode(state)
+    session = memory.at(digest_of(request), Stage.ADVERTISED)
     settings, me = session.settings, _place(node, session.settings)
     present, adverts = messages.read_share_request(settings, request)
     _need(me in present, "This device is missing among those who advertised keys.")
@@ -118,7 +118,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         outgoing, incoming = keys.share_keys(secret, context, node.id, peer)
         sealed[index] = keys.seal(outgoing, seed_share + key_share, context, node.id, peer)
         peers[index] = public[index][32:] + incoming
-    book.sessions[settings.digest] = replace(
+    memory.sessions[settings.digest] = replace(
         session,
         stage=Stage.SHARED,
         private_c=b"",
@@ -129,7 +129,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         shares={me: own_shares},
     )
     commitment = keys.seed_commitment(seed, context, node.id)
-    return book.encode(), messages.share_reply(settings, commitment, sealed)
+    return memory.encode(), messages.share_reply(settings, commitment, sealed)
 
 
 @dataclass(frozen=True)
@@ -137,14 +137,14 @@ class MaskTicket:
     """A checked request for the masked vector: what is needed once the vector is there."""
 
     settings: RoundSettings
-    book: DeviceState
+    memory: DeviceState
     session: Session
 
 
 def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> MaskTicket:
     """Check everything that can be checked before training starts."""
-    book = DeviceState.decode(state)
-    session = book.at(digest_of(request), Stage.SHARED)
+    memory = DeviceState.decode(state)
+    session = memory.at(digest_of(request), Stage.SHARED)
     settings, me = session.settings, _place(node, session.settings)
     alive, sealed = messages.read_mask_request(settings, request)
     if settings.broadcast and settings.broadcast != broadcast:
@@ -162,7 +162,7 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
         incoming = session.peers[index][32:]
         shares[index] = keys.unseal(incoming, ciphertext, session.context, peer, node.id)
     return MaskTicket(
-        settings, book, replace(session, broadcast=broadcast, alive=alive, shares=shares)
+        settings, memory, replace(session, broadcast=broadcast, alive=alive, shares=shares)
     )
 
 
@@ -185,40 +185,40 @@ def mask(node: Node, ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     node.guard.charge(settings)
     masked = np.array(vector)
     apply_masks(masked, add, subtract)
-    book = replace(ticket.book, sessions=dict(ticket.book.sessions))
-    book.sessions[settings.digest] = replace(
+    memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
+    memory.sessions[settings.digest] = replace(
         session, stage=Stage.MASKED, private_s=b"", seed=b"", peers={}
     )
     packed = pack(reduce(masked, settings.bits), settings.bits)
-    return book.encode(), messages.mask_reply(settings, packed)
+    return memory.encode(), messages.mask_reply(settings, packed)
 
 
 def sign(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Sign the survivor list, once per round."""
-    book = DeviceState.decode(state)
-    session = book.at(digest_of(request), Stage.MASKED)
+    memory = DeviceState.decode(state)
+    session = memory.at(digest_of(request), Stage.MASKED)
     settings = session.settings
     _need(settings.consistency, "The round was announced without signatures on survivors.")
     survivors = messages.read_sign_request(settings, request)
     _check_survivors(node, session, survivors)
     node.guard.endorse(settings, _ids(settings, survivors))
     statement = survivor_statement(session, survivors)
-    book.sessions[settings.digest] = replace(
+    memory.sessions[settings.digest] = replace(
         session, stage=Stage.SIGNED, signed=hashlib.sha256(statement).digest()
     )
-    return book.encode(), messages.sign_reply(settings, node.guard.identity.sign(statement))
+    return memory.encode(), messages.sign_reply(settings, node.guard.identity.sign(statement))
 
 
 def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Reveal one share per peer and forget the round."""
-    book = DeviceState.decode(state)
+    memory = DeviceState.decode(state)
     digest = digest_of(request)
-    session = book.at(digest, Stage.MASKED, Stage.SIGNED)
+    session = memory.at(digest, Stage.MASKED, Stage.SIGNED)
     settings = session.settings
     survivors, signatures = messages.read_unmask_request(settings, request)
     _check_survivors(node, session, survivors)
     if settings.consistency:
-        book.at(digest, Stage.SIGNED)
+        memory.at(digest, Stage.SIGNED)
         statement = survivor_statement(session, survivors)
         if hashlib.sha256(statement).digest() != session.signed:
             raise Refusal("The survivor list is not the one that this device signed.")
@@ -238,8 +238,8 @@ def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         index: both[: shamir.SHARE_BYTES] if index in survived else both[shamir.SHARE_BYTES :]
         for index, both in session.shares.items()
     }
-    del book.sessions[digest]
-    return book.encode(), messages.unmask_reply(settings, revealed)
+    del memory.sessions[digest]
+    return memory.encode(), messages.unmask_reply(settings, revealed)
 
 
 def peers_of(settings: RoundSettings, present: Sequence[int], me: int) -> list[int]:

@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.secagg.codec import Sum, VectorPlan
+from fedsketch.secagg.codec import Sum, VectorFormat
 from fedsketch.secagg.errors import Refusal, SettingsError
 from fedsketch.secagg.packing import Ring, centred, ring_dtype
 from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
@@ -43,11 +43,17 @@ class FixedPoint:
     weight_key: str = "num-examples"
     metrics: tuple[str, ...] = ()
 
-    def plan(self, broadcast: RecordDict, sizes: Sizes) -> VectorPlan:
+    def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
         arrays = _only(broadcast.array_records, "broadcast", "ArrayRecord")
         dim = sum(math.prod(array.shape) for array in arrays.values()) + len(self.metrics) + 1
         self._scales(sizes)
-        return VectorPlan(dim, self.bits, self._application(arrays))
+        return VectorFormat(dim, self.bits, self._application(arrays))
+
+    def strip(self, broadcast: RecordDict) -> RecordDict:
+        return broadcast
+
+    def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
+        """Nothing was taken away."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
         arrays = _only(reply.array_records, "reply", "ArrayRecord")

@@ -6,7 +6,7 @@ sum, and a ConfigRecord "secagg" that says who is in it. Other messages pass. Al
 are sent the same content, because a round is about one model; a round that cannot finish raises
 `Aborted`.
 
-With `SecAggPlan(merged=True)` the keys of the next round are exchanged on the last messages of
+With `SecAggOptions(merged=True)` the keys of the next round are exchanged on the last messages of
 this one. The next round is guessed to have the same nodes and vector (or the nodes told to
 `expect`); if the guess is wrong, the prepared keys are dropped and the round starts with its own.
 """
@@ -14,7 +14,7 @@ this one. The next round is guessed to have the same nodes and vector (or the no
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from typing import Any
 
@@ -22,22 +22,21 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsketch.secagg.broadcast import RECORD, broadcast_hash
-from fedsketch.secagg.codec import Codec, VectorPlan
+from fedsketch.secagg.codec import Codec, VectorFormat
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.errors import Aborted, SettingsError
+from fedsketch.secagg.exchange import exchange
 from fedsketch.secagg.identity import Directory
 from fedsketch.secagg.mod import ACTION, VECTOR_RECORD
-from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.report import RoundReport
+from fedsketch.secagg.wrapped_grid import WrappedGrid
 
 log = getLogger(__name__)
 _REASON_LENGTH = 300
-_PULL_AT_ONCE = 32
-_SLOWEST_POLL = 0.5  # seconds
-_LEAST_PATIENCE = 10.0  # seconds: nodes look for messages every few
 
 
-class SecAggGrid(Grid):
+class SecAggGrid(WrappedGrid):
     """Secure aggregation around a Grid.
 
     Guarantee, for each device and each round, the unit being its whole vector: of the train
@@ -50,15 +49,15 @@ class SecAggGrid(Grid):
     def __init__(
         self,
         grid: Grid,
-        plan: SecAggPlan,
+        options: SecAggOptions,
         codec: Codec,
         *,
         roster: Directory | None = None,
         first_round: int = 1,
     ) -> None:
+        super().__init__(grid)
         self.report: RoundReport | None = None  # of the last round, finished or not
-        self._grid = grid
-        self._plan = plan
+        self._options = options
         self._codec = codec
         self._roster = roster
         self._round = first_round
@@ -68,9 +67,14 @@ class SecAggGrid(Grid):
         self._guess = True
 
     def expect(self, node_ids: Iterable[int] | None) -> None:
-        """Say which nodes the round after the coming one has; None if there is none or it is unknown."""
+        """Their keys may ride on the messages of the coming round."""
+        super().expect(node_ids)
         self._expected = None if node_ids is None else tuple(sorted(node_ids))
         self._guess = node_ids is not None
+
+    @property
+    def dropouts(self) -> Mapping[int, str]:
+        return {} if self.report is None else self.report.dropouts
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -81,7 +85,7 @@ class SecAggGrid(Grid):
         for message in messages:
             is_train = message.metadata.message_type.split(".")[0] == "train"
             (train if is_train else other).append(message)
-        replies = [reply for _, reply in self._exchange(other, timeout)] if other else []
+        replies = list(super().send_and_receive(other, timeout=timeout)) if other else []
         if train:
             replies += self._secure_round(train, timeout)
         return replies
@@ -92,8 +96,10 @@ class SecAggGrid(Grid):
             raise SettingsError("Two train messages go to one node: a round sends one to each.")
         # Flower stamps messages with the run, and devices compare it with their own context.
         self._run_id = train[0].metadata.run_id
-        content, broadcast = _one_broadcast(train)
-        vector = self._codec.plan(content, self._plan.sizes(len(by_node)))
+        content = _one_content(train)
+        vector = self._codec.describe(content, self._options.sizes(len(by_node)))
+        travelling = self._codec.strip(content)
+        broadcast = broadcast_hash(travelling)
         coordinator = self._prepared(tuple(sorted(by_node)), vector)
         if coordinator is None:
             coordinator = self._open(by_node, vector, broadcast)
@@ -101,43 +107,44 @@ class SecAggGrid(Grid):
         coordinator.bind(broadcast)
         ride = Step.SIGN if coordinator.settings.consistency else Step.MASK
         while coordinator.step is not Step.DONE:
-            if coordinator.step is ride and self._plan.merged and self._guess:
+            if coordinator.step is ride and self._options.merged and self._guess:
                 self._ahead = self._open(self._expected or by_node, vector, b"")
                 self._expected = None
-            self._stage(coordinator, by_node, timeout, report)
+            self._stage(coordinator, by_node, travelling, timeout, report)
         return [
             self._reply(coordinator, number, content, by_node)
             for number in range(len(coordinator.sums))
         ]
 
-    def _open(self, nodes: Iterable[int], vector: VectorPlan, broadcast: bytes) -> Coordinator:
-        settings = self._plan.settings(self._run_id, self._round, nodes, vector, broadcast)
+    def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
+        settings = self._options.settings(self._run_id, self._round, nodes, vector, broadcast)
         self._round += 1
         return Coordinator(settings, self._roster)
 
-    def _prepared(self, cohort: tuple[int, ...], vector: VectorPlan) -> Coordinator | None:
+    def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> Coordinator | None:
         """The round whose keys were exchanged ahead, if it is this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.step is not Step.MASK:
             return None
         settings = ahead.settings
-        planned = VectorPlan(settings.dim, settings.bits, settings.application)
+        planned = VectorFormat(settings.dim, settings.bits, settings.application)
         return ahead if settings.cohort == cohort and planned == vector else None
 
     def _stage(
         self,
         coordinator: Coordinator,
         train: dict[int, Message],
+        broadcast: RecordDict,
         timeout: float | None,
         report: RoundReport,
     ) -> None:
-        """One trip: the requests of the stage, and those of the next round that ride on them."""
+        """One round trip: the requests of the stage, and those of the next round that ride on them."""
         step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
         ahead = self._ahead
         requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
-        limit = self._plan.stage_timeout
+        limit = self._options.stage_timeout
         if step is Step.MASK:
-            limit = min(timeout or self._plan.train_timeout, self._plan.train_timeout)
+            limit = min(timeout or self._options.train_timeout, self._options.train_timeout)
         outgoing = []
         for node in [*requests, *(node for node in riding if node not in requests)]:
             record = ConfigRecord()
@@ -151,16 +158,23 @@ class SecAggGrid(Grid):
             report.bytes_down += sum(len(v) for v in record.values() if isinstance(v, bytes))
             content, kind, group = RecordDict(), "", ""
             if node in requests and step is Step.MASK:
-                original = train[node]
-                content = RecordDict(dict(original.content))
-                kind, group = original.metadata.message_type, original.metadata.group_id
+                content = RecordDict(dict(broadcast))
+                original = train[node].metadata
+                kind, group = original.message_type, original.group_id
             else:
                 asked = step if node in requests or ahead is None else ahead.step
                 kind = "query." + ACTION.format(asked.name.lower())
             content[RECORD] = record
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
         enough = min(len(requests), coordinator.settings.n - coordinator.settings.drops)
-        for message, reply in self._exchange(outgoing, limit, enough):
+        for message, reply in exchange(
+            self._grid,
+            outgoing,
+            limit,
+            enough=enough,
+            patience=self._options.patience,
+            poll_interval=self._options.poll_interval,
+        ):
             node = message.metadata.dst_node_id
             if node in requests:
                 report.bytes_up += _feed(coordinator, node, reply, "body", "refusal")
@@ -184,47 +198,6 @@ class SecAggGrid(Grid):
             log.warning("The next round starts without keys exchanged ahead: %s", error)
             self._ahead = None
 
-    def _exchange(
-        self, messages: list[Message], timeout: float | None, enough: int | None = None
-    ) -> Iterator[tuple[Message, Message]]:
-        """Push messages and yield each with its reply as it comes, until the time is up; and once
-        `enough` have come, not much longer.
-
-        Replies are matched by the message they answer: one that the SuperLink writes for a lost
-        node does not carry the node's id.
-        """
-        began = time.monotonic()
-        waiting: dict[str, Message] = {}
-        identifiers: list[Any] = list(self._grid.push_messages(messages))
-        for place, message in enumerate(messages):
-            identifier = message.metadata.message_id
-            if len(identifiers) == len(messages):
-                identifier = identifiers[place]  # None where the push failed
-            if identifier:
-                waiting[str(identifier)] = message
-        deadline = None if timeout is None else began + timeout
-        while waiting:
-            open_ids, came = list(waiting), False
-            # In small lots, so that only a few vectors are in memory at a time.
-            for start in range(0, len(open_ids), _PULL_AT_ONCE):
-                for reply in self._grid.pull_messages(open_ids[start : start + _PULL_AT_ONCE]):
-                    answered = waiting.pop(reply.metadata.reply_to_message_id, None)
-                    if answered is not None:
-                        came = True
-                        if enough is not None and not reply.has_error():
-                            enough -= 1
-                        yield answered, reply
-            if enough is not None and enough <= 0:
-                took = time.monotonic() - began
-                last = began + took + max(_LEAST_PATIENCE, self._plan.patience * took)
-                deadline, enough = last if deadline is None else min(deadline, last), None
-            if deadline is not None and time.monotonic() >= deadline:
-                return
-            if waiting and not came:
-                # Who has waited long can wait a little longer: every look costs the SuperLink CPU.
-                waited = time.monotonic() - began
-                time.sleep(max(self._plan.poll_interval, min(_SLOWEST_POLL, waited / 10)))
-
     def _reply(
         self, coordinator: Coordinator, number: int, content: RecordDict, train: dict[int, Message]
     ) -> Message:
@@ -243,42 +216,18 @@ class SecAggGrid(Grid):
         )
         return Message(decoded, reply_to=train[result.survivors[0]])
 
-    # The rest of a Grid is the inner one's.
 
-    def set_run(self, run: Any) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        return self._grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        return self._grid.create_message(*args, **kwargs)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[Any]:
-        return self._grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(message_ids)
-
-
-def _one_broadcast(train: list[Message]) -> tuple[RecordDict, bytes]:
-    """The content that all train messages share, and its hash."""
+def _one_content(train: list[Message]) -> RecordDict:
+    """The content that all train messages share."""
     content = train[0].content
-    broadcast = broadcast_hash(content)
     for message in train[1:]:
-        if message.content is not content and broadcast_hash(message.content) != broadcast:
+        same = message.content is content
+        if not same and broadcast_hash(message.content) != broadcast_hash(content):
             raise SettingsError(
                 "The train messages of a round differ: under secure aggregation every node gets "
                 "the same content."
             )
-    return content, broadcast
+    return content
 
 
 def _log_dropouts(coordinator: Coordinator, known: int) -> None:

@@ -89,6 +89,7 @@ def _masking_mod(codec: Codec, guard_of: GuardFactory) -> Mod:
             del message.content[RECORD]
             broadcast = broadcast_hash(message.content)
             ticket = device.open_mask(node, _state(context), _bytes(request, "body"), broadcast)
+            codec.restore(message.content, ticket.settings)
             reply = call_next(message, context)
             if reply.has_error():
                 return reply

@@ -1,18 +1,34 @@
 """A Grid around a Grid that passes everything on: the base of those that change something on the way."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedsketch.secagg.exchange import exchange
+
 
 class WrappedGrid(Grid):
-    """Subclasses override what they change."""
+    """Subclasses override what they change: `push_messages` and `pull_messages`, on which `send_and_receive` is built."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
+    # ------------------------------------------------------------------ what a round loop asks of every wrapped grid
+    def expect(self, node_ids: Iterable[int] | None) -> None:
+        """Say which nodes the round after the coming one has; None if there is none or it is unknown."""
+        if isinstance(self._grid, WrappedGrid):
+            self._grid.expect(node_ids)
+
+    @property
+    def dropouts(self) -> Mapping[int, str]:
+        """The nodes that the last round lost, with the reason, as far as a grid knows more than that no reply came."""
+        return self._grid.dropouts if isinstance(self._grid, WrappedGrid) else {}
+
+    # ------------------------------------------------------------------ Flower's interface
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         return self._grid.push_messages(messages)
 
@@ -22,7 +38,7 @@ class WrappedGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        return self._grid.send_and_receive(messages, timeout=timeout)
+        return [reply for _, reply in exchange(self, list(messages), timeout)]
 
     def set_run(self, run: Any) -> None:
         self._grid.set_run(run)
@@ -43,3 +59,6 @@ class WrappedGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         return self._grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        return self._grid.get_nodes()

@@ -2,56 +2,59 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
 from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import NoSampling
-from fedsketch.server.report.readable import OVERHEARD
-from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.base import FederatedStrategy
 
 
 class Accounts:
-    """One accountant per adversary. `model` is charged for applied rounds, `server` for every attempt; and so is the eavesdropper of
-    a secret sketch, where a theorem covers one."""
+    """One accountant for each adversary that the strategy's releases name. `model` is charged for rounds that were applied, all others for
+    every attempt."""
 
-    def __init__(self, noise: NoisePlan) -> None:
-        self._noise = noise
-        self._privacy = noise.config.privacy
-        names = [adversary.value for adversary in Against]
-        if noise.overheard(noise.config.clients.per_round, 1) is not None:
-            names.append(OVERHEARD)
-        self._accountants = {name: Accountant(self._privacy.delta) for name in names}
+    def __init__(self, strategy: FederatedStrategy) -> None:
+        self._strategy = strategy
+        self._privacy = strategy.config.privacy
+        cohort = strategy.config.clients.per_round
+        names = strategy.releases(1, cohort, strategy.noise.survivors(cohort))
+        self._accountants = {str(name): Accountant(self._privacy.delta) for name in names}
 
-    def affordable(self) -> bool:
-        """Whether one more round fits into the budget."""
+    def affordable(self, server_round: int) -> bool:
+        """Whether this round, of the usual size and with as many dropouts as it tolerates, fits into the budget."""
         if self._privacy.epsilon is None:
             return True
-        bound = OVERHEARD if self._noise.r_secret else self._privacy.against.value
-        accountant = self._accountants[bound]
-        return not accountant.would_exceed(self._noise.worst_release(), self._privacy.epsilon)
+        cohort = self._strategy.config.clients.per_round
+        fewest = self._strategy.noise.survivors(cohort)
+        bound = self._strategy.bound
+        worst = self._strategy.releases(server_round, cohort, fewest)[bound]
+        return not self._accountants[bound].would_exceed(worst, self._privacy.epsilon)
 
-    def charge(self, adversary: Against, cohort: int, clients: int | None = None) -> None:
-        """One more round of this cohort, of whom so many arrived (the fewest allowed if nobody knows)."""
-        arrived = self._noise.survivors(cohort) if clients is None else clients
-        self._accountants[adversary.value].record(self._noise.releases(cohort, arrived)[adversary])
-        overheard = self._noise.overheard(cohort, arrived)
-        if adversary is Against.server and overheard is not None:
-            self._accountants[OVERHEARD].record(overheard)
+    def charge_attempt(self, server_round: int, cohort: int, clients: int | None = None) -> None:
+        """A cohort of this size was asked, and so many arrived (the fewest allowed if nobody knows)."""
+        others = [name for name in self._accountants if name != Against.model]
+        self._charge(others, server_round, cohort, clients)
+
+    def charge_model(self, server_round: int, cohort: int, clients: int | None = None) -> None:
+        """The round was applied: its model is out."""
+        self._charge([Against.model], server_round, cohort, clients)
 
     def charge_lost(self, attempts: list[tuple[int, int]]) -> None:
         """Charge what was seen after a checkpoint and before a kill; those rounds will be played again with other noise.
 
         The server saw every attempt. When a cohort was asked for a later round, the model of the round before it was out too.
         """
-        for _, cohort in attempts:
-            self.charge(Against.server, cohort)
-        for (round, cohort), (later, _) in pairwise(attempts):
-            if later > round:  # not a retry, and not the start of another life of the run
-                seen = self._noise.releases(cohort, self._noise.survivors(cohort))[Against.model]
+        for server_round, cohort in attempts:
+            self.charge_attempt(server_round, cohort)
+        for (server_round, cohort), (later, _) in pairwise(attempts):
+            if later > server_round:  # not a retry, and not the start of another life of the run
+                fewest = self._strategy.noise.survivors(cohort)
+                seen = self._strategy.releases(server_round, cohort, fewest)[Against.model]
                 # The same cohort will be asked again, so its draw hides nobody a second time.
-                self._accountants[Against.model.value].record(replace(seen, sampling=NoSampling()))
+                self._accountants[Against.model].record(replace(seen, sampling=NoSampling()))
 
     def epsilon(self) -> dict[str, float | None]:
         """What each adversary can have learned so far; None means no guarantee."""
@@ -65,3 +68,11 @@ class Accounts:
         self._accountants = {
             name: Accountant.from_json(state) for name, state in json.loads(text).items()
         }
+
+    def _charge(
+        self, names: Iterable[str], server_round: int, cohort: int, clients: int | None
+    ) -> None:
+        arrived = self._strategy.noise.survivors(cohort) if clients is None else clients
+        seen = self._strategy.releases(server_round, cohort, arrived)
+        for name in names:
+            self._accountants[name].record(seen[name])

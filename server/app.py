@@ -9,7 +9,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.conf import ConfigError, compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
-from fedsketch.server.grids.polling import PollingGrid
 from fedsketch.server.progress import StreamProgress
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RunFolder
@@ -47,7 +46,7 @@ def main(grid: Grid, context: Context) -> None:
     rounds = Rounds(compose(overrides), path, progress)
     if os.environ.get(SIMULATION_VARIABLE):
         rounds.sentence += _SIMULATED
-    rounds.play(PollingGrid(grid))
+    rounds.play(grid)
 
 
 def run_path(name: str) -> Path:

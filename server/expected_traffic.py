@@ -5,6 +5,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, Record
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.secagg import RoundSettings, messages
 from fedsketch.secagg.broadcast import RECORD
 from fedsketch.secagg.identity import SIGNATURE_BYTES
@@ -12,26 +13,22 @@ from fedsketch.secagg.keys import SEALED_BYTES
 from fedsketch.secagg.mod import VECTOR_KIND, VECTOR_RECORD
 from fedsketch.secagg.shamir import SHARE_BYTES
 from fedsketch.secagg.wire import HASH_BYTES
-from fedsketch.server.grids.aggregating import secagg_plan
+from fedsketch.server.grids.aggregating import secagg_options
 from fedsketch.server.grids.metered import serialised_size
 from fedsketch.strategies.shared.codec import RingCodec
-from fedsketch.strategies.shared.uploads import upload
+from fedsketch.strategies.shared.uploads import summed
 
 
 def expected_traffic(
-    config: Config, broadcast: RecordDict, dim: int, cohort: int
+    config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
 ) -> tuple[float, float]:
-    """(up, down) per client of a cohort of this size in which nobody drops out."""
+    """(up, down) per client of a cohort of this size in which nobody drops out and everybody sends so many numbers."""
     if isinstance(config.secagg, NoSecAggConfig):
-        reply = upload(
-            np.zeros(dim, np.float32 if config.secagg.noise == "gaussian" else np.uint64)
-        )
-        if config.secagg.noise != "gaussian":
-            reply["terms"] = broadcast["terms"]
-        return _size(reply), _size(broadcast)
-    plan = secagg_plan(config)
-    vector = RingCodec().plan(broadcast, plan.sizes(cohort))
-    settings = plan.settings(1, 1, range(2, cohort + 2), vector, bytes(HASH_BYTES))
+        vector = np.zeros(numbers, np.float32 if mechanism.ring is None else np.uint64)
+        return _size(summed(vector)), _size(broadcast)
+    options, codec = secagg_options(config), RingCodec()
+    form = codec.describe(broadcast, options.sizes(cohort))
+    settings = options.settings(1, 1, range(2, cohort + 2), form, bytes(HASH_BYTES))
     down, up = [], []
     for request, answer in _protocol(settings):
         down.append(RecordDict({RECORD: ConfigRecord({"body": request})}))
@@ -42,7 +39,7 @@ def expected_traffic(
     everyone, peers = range(settings.n), range(1, settings.degree + 1)
     sealed = dict.fromkeys(peers, bytes(SEALED_BYTES))
     request = messages.mask_request(settings, everyone, sealed)
-    down.append(RecordDict({**broadcast, RECORD: ConfigRecord({"body": request})}))
+    down.append(RecordDict({**codec.strip(broadcast), RECORD: ConfigRecord({"body": request})}))
     return sum(map(_size, up)), sum(map(_size, down))
 
 

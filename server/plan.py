@@ -2,18 +2,18 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Against
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.guarantee import guarantee
 from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart
 from fedsketch.server.report.readable import plain
-from fedsketch.strategies import plan_noise, server_half
-from fedsketch.strategies.shared.terms import RingTerms
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.tasks.job import Job
 
 POINTS = 50  # of the curve of epsilon
@@ -32,9 +32,8 @@ class Plan:
     delta: float
     uplink_bytes: float
     downlink_bytes: float
-    ring_bits: int | None
-    scale: float | None
-    wraparound_probability: float | None
+    mechanism: Mapping[str, object]
+    mechanism_facts: Mapping[str, str]
     best_snr: float | None
     epsilon_over_rounds: dict[str, list[float | None]]
 
@@ -63,15 +62,13 @@ def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
     job = Job(config)
     model = job.model()
-    noise = plan_noise(config, job, model)
-    cohort = config.clients.per_round
-    terms = noise.terms(cohort)
-    broadcast = server_half(config.strategy.name).planned_broadcast(config, model, terms)
-    up, down = expected_traffic(config, broadcast, noise.dim, cohort)
-    encoding = terms.plan if isinstance(terms, RingTerms) else None
-    curve = _epsilon_curve(Accounts(noise), config)
+    strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
+    cohort, noise = config.clients.per_round, strategy.noise
+    mechanism = strategy.mechanism(config.rounds, cohort)
+    up, down = expected_traffic(config, strategy.planned_broadcast(), mechanism, noise.dim, cohort)
+    curve = _epsilon_curve(Accounts(strategy), config)
     return Plan(
-        guarantee=guarantee(noise),
+        guarantee=guarantee(strategy),
         rounds=config.rounds,
         parameters=model.size,
         upload_size=noise.dim,
@@ -80,10 +77,9 @@ def make_plan(config: Config) -> Plan:
         delta=config.privacy.delta,
         uplink_bytes=up,
         downlink_bytes=down,
-        ring_bits=encoding.bits if encoding else None,
-        scale=encoding.scale if encoding else None,
-        wraparound_probability=encoding.wraparound_probability if encoding else None,
-        best_snr=_best_snr(config, terms.sum_std(cohort), noise.dim),
+        mechanism=mechanism.to_record(),
+        mechanism_facts=mechanism.facts(),
+        best_snr=_best_snr(config, mechanism.noise_std(cohort), noise.dim),
         epsilon_over_rounds=curve,
     )
 
@@ -93,8 +89,8 @@ def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float |
     curve: dict[str, list[float | None]] = {"round": [], **{a: [] for a in accounts.epsilon()}}
     step = math.ceil(config.rounds / POINTS)
     for current in range(1, config.rounds + 1):
-        for adversary in Against:
-            accounts.charge(adversary, config.clients.per_round)
+        accounts.charge_attempt(current, config.clients.per_round)
+        accounts.charge_model(current, config.clients.per_round)
         if current % step == 0 or current == config.rounds:
             curve["round"].append(current)
             for name, value in accounts.epsilon().items():

@@ -14,16 +14,16 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsketch.conf import Config, to_json
-from fedsketch.conf.schema import Against, Randomness
-from fedsketch.secagg import Aborted, SecAggGrid
+from fedsketch.conf.schema import Randomness
+from fedsketch.secagg import Aborted
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
-from fedsketch.server.guarantee import guarantee
+from fedsketch.server.guarantee import budget, guarantee
 from fedsketch.server.run_folder import RunFolder, versions
-from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
 from fedsketch.tasks.job import Job
@@ -52,9 +52,9 @@ class Rounds:
         self.job = Job(config)
         self.model = self.job.model()
         self.test = self.job.dataset.test
-        self.noise = plan_noise(config, self.job, self.model)
-        self.accounts = Accounts(self.noise)
-        self.sentence = guarantee(self.noise)
+        self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
+        self.accounts = Accounts(self.strategy)
+        self.sentence = guarantee(self.strategy)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid) -> None:
@@ -62,7 +62,7 @@ class Rounds:
         started = time.monotonic()
         self.folder.begin(self.config)
         checkpoint = self.folder.latest_checkpoint(self.config)
-        strategy = self._strategy(checkpoint)
+        strategy = self._resumed(checkpoint)
         done, before = 0, 0.0
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
@@ -82,29 +82,32 @@ class Rounds:
             self.observer.played(row)
         stopped = None
         if done < self.config.rounds:
-            reading = " (r_secret)" if self.noise.r_secret else ""
-            stopped = f"Stopped after round {done}: another would exceed epsilon {self.config.privacy.epsilon:g}{reading}."
+            stopped = f"Stopped after round {done}: another would exceed {budget(strategy)}."
         summary = self._summary(row, stopped, before + time.monotonic() - started)
         self.observer.ended(summary, self.folder.finish(strategy.model, summary))
 
-    def _strategy(self, checkpoint: Checkpoint | None) -> FederatedStrategy:
-        seeded = self.config.privacy.randomness is Randomness.seeded
-        key = self.config.seed if seeded else secrets.randbits(128)
-        cohorts = Cohorts(self.config.clients, key if checkpoint is None else checkpoint.cohort_key)
-        strategy = server_half(self.config.strategy.name)(
-            self.config, self.model, self.noise, cohorts, self.job.examples
-        )
+    def _cohorts(self, key: int | None) -> Cohorts:
+        """With the key of a resumed run, or a new one."""
+        if key is None:
+            seeded = self.config.privacy.randomness is Randomness.seeded
+            key = self.config.seed if seeded else secrets.randbits(128)
+        return Cohorts(self.config.clients, key)
+
+    def _resumed(self, checkpoint: Checkpoint | None) -> FederatedStrategy:
+        """The strategy as the checkpoint has it."""
+        strategy = self.strategy
         if checkpoint is not None:
+            strategy.cohorts = self._cohorts(checkpoint.cohort_key)
             strategy.model.load(checkpoint.model)
             strategy.load_state_dict(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
-        if not seeded:  # seeded noise is drawn again the same
+        if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
             done = checkpoint.round if checkpoint else 0
             self.accounts.charge_lost(self.folder.attempts_after(done))
         return strategy
 
     def _finished(self, done: int) -> bool:
-        return done == self.config.rounds or not self.accounts.affordable()
+        return done == self.config.rounds or not self.accounts.affordable(done + 1)
 
     def _due(self, done: int, every: int) -> bool:
         """Whether something that is done every so many rounds is done after this one: the last always counts."""
@@ -125,6 +128,7 @@ class Rounds:
             "loss": loss,
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
+            "budget_against": strategy.bound,
             "clients": strategy.arrived,
             "dropped": len(strategy.dropped),
             "uplink_bytes": up,
@@ -143,7 +147,7 @@ class Rounds:
         waited = 0.0
         problem: Exception | None = None
         for attempt in range(self.config.clients.retries + 1):
-            if attempt and not self.accounts.affordable():
+            if attempt and not self.accounts.affordable(current):
                 raise TooFewClients(
                     f"Round {current} failed because {problem}, and another attempt would exceed the budget."
                 )
@@ -153,14 +157,13 @@ class Rounds:
             )
             if not messages:  # the draw was too small to ask anybody; its law is that of the others, and so is its price
                 log.warning("Round %d: nobody was drawn, the model stays.", current)
-                self.accounts.charge(Against.model, self.config.clients.per_round)
+                self.accounts.charge_model(current, self.config.clients.per_round)
                 return waited
             self.folder.announce(current, strategy.cohort_size)
-            if isinstance(self.grid, SecAggGrid):  # their keys may ride on this round's messages
-                following = current + 1
-                self.grid.expect(
-                    strategy.nodes_of(following) if following <= self.config.rounds else None
-                )
+            following = current + 1
+            self.grid.expect(
+                strategy.nodes_of(following) if following <= self.config.rounds else None
+            )
             start = time.monotonic()
             try:
                 replies = self.grid.send_and_receive(messages, timeout=self.config.clients.timeout)
@@ -169,22 +172,18 @@ class Rounds:
             except (RoundAborted, Aborted) as aborted:
                 problem = aborted
                 log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
-                self.accounts.charge(Against.server, strategy.cohort_size)
+                self.accounts.charge_attempt(current, strategy.cohort_size)
                 continue
-            self._log_dropouts(current, strategy)
-            for adversary in Against:
-                self.accounts.charge(adversary, strategy.cohort_size, strategy.arrived)
+            strategy.explain_dropouts(self.grid.dropouts)
+            for client, reason in strategy.dropped.items():
+                log.warning("Round %d: client %d dropped out: %s", current, client, reason)
+            self.accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
+            self.accounts.charge_model(current, strategy.cohort_size, strategy.arrived)
             return waited
         raise TooFewClients(
             f"Round {current} failed {attempt + 1} times, the last time because {problem}; "
             "raise clients.tolerated_dropouts or see to these clients, then resume."
         )
-
-    def _log_dropouts(self, current: int, strategy: FederatedStrategy) -> None:
-        if isinstance(self.grid, SecAggGrid) and self.grid.report is not None:
-            strategy.explain_dropouts(self.grid.report.dropouts)
-        for client, reason in strategy.dropped.items():
-            log.warning("Round %d: client %d dropped out: %s", current, client, reason)
 
     def _checkpoint(self, current: int, strategy: FederatedStrategy, seconds: float) -> Checkpoint:
         return Checkpoint(
@@ -205,7 +204,7 @@ class Rounds:
             "loss": row.get("loss"),
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
-            "noise_multiplier": self.noise.noise_multiplier,
+            "noise_multiplier": self.strategy.noise.noise_multiplier,
             "guarantee": self.sentence,
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],

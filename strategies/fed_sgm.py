@@ -2,21 +2,35 @@
 
 Per round: K local SGD steps from theta, Delta_i = theta - theta_K; s_i = R Delta_i, clipped, with noise, where R (b x d) has N(0, 1/b)
 entries; the server steps along R^T of their mean (moments of it are post-processing). Neither side ever holds R: both make it from
-the round's seed, in tiles. Where this mends the paper's text is listed in docs/strategies.md.
+the round's seed, in tiles. Where this corrects the paper's text is listed in docs/strategies.md.
 
-Formal guarantees: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R (`r_public`): the last step
-before the noise clips the sketch. `r_secret` is a claim against an eavesdropper only, who sees the noisy sums and neither R nor a model
-(`privacy.accounting.sketched`).
+Formal guarantees, two readings:
+- `r_public`: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R. The last step before the noise clips
+  the sketch, so that this clip is the sensitivity.
+- `r_secret`: a claim against an eavesdropper only, who sees the noisy sums and neither R, nor a model made with it, nor a single upload
+  (`privacy.accounting.sketched`). It counts R's randomness as privacy.
 """
 
+import math
 import secrets
 from collections.abc import Callable, MutableMapping
-from functools import lru_cache
+from dataclasses import replace
 
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import FedSgmConfig, Randomness
+from fedsketch.conf.r_secret import r_secret_needs
+from fedsketch.conf.schema import Against, FedSgmConfig, Randomness
+from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.releases import (
+    Adjacency,
+    Adversary,
+    NoSampling,
+    Release,
+    SketchedGaussian,
+    SketchKnowledge,
+    Unit,
+)
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.count_sketch import CountSketch
@@ -25,16 +39,21 @@ from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.base import DeviceHalf
 from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.sketch_size import sketch_size
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job
 
 SEED = "sketch-seed"
-SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
+EAVESDROPPER = "eavesdropper (r_secret)"  # so named wherever its epsilon is shown
+_EAVESDROPPER_IN_WORDS = "an eavesdropper who sees the noisy sums, and neither the sketch's seed, nor a model, nor a single upload"
+_CUT = 1e-20  # probability that a row of a Gaussian sketch is longer than the last clip
+_SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
     "gaussian": GaussianSketch,
     "hadamard": HadamardSketch,
     "count_sketch": CountSketch,
@@ -44,28 +63,19 @@ SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
 class FedSgm(DPFedAvg):
     """The server's half: an optimiser step on the desketched mean."""
 
-    def __init__(
-        self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
-    ) -> None:
-        super().__init__(config, model, noise, cohorts, examples)
+    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         self.settings = _settings(config)
+        super().__init__(config, job, model, cohorts)
         self._seed = b""
 
-    @staticmethod
-    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
-        settings = _settings(config)
-        if settings.sketch == "identity":
-            return model.size
-        return sketch_size(settings.sketch_dim, model.size)
+    def upload_size(self, server_round: int) -> int:
+        return _upload_size(self.settings, self.model.size)
 
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
         """The seed of R. It is public, unless r_secret rests on it: then nobody can know it before the round."""
-        if (
-            self.settings.accounting == "r_secret"
-            and self.config.privacy.randomness is Randomness.secret
-        ):
+        if self._r_secret and self.config.privacy.randomness is Randomness.secret:
             self._seed = secrets.token_bytes(16)
         else:
             fresh = (server_round,) if self.settings.seed_per == "round" else ()
@@ -74,36 +84,145 @@ class FedSgm(DPFedAvg):
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         mean = aggregate.sum / self.units(aggregate)
-        self.optimizer.step(sketch_of(self.config, self.model, self._seed).adjoint(mean))
+        sketch = make_sketch(self.settings, self.model.size, self._seed)
+        self.optimizer.step(sketch.adjoint(mean))
+
+    # ------------------------------------------------------------------ the two readings
+    def plan_noise(self) -> DeviceNoise:
+        noise = super().plan_noise()
+        if noise.clip is not None:
+            noise = replace(noise, clip=noise.clip * self._stretch)
+        given = self.config.privacy.noise_multiplier is not None
+        if self._r_secret and not given:
+            cohort, dim = self.config.clients.per_round, noise.dim
+            secret = calibrated(self.config, lambda z: self._overheard(z, dim, cohort * noise.rows))
+            noise = replace(noise, multiplier=secret / self._stretch)
+        return noise
+
+    def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
+        """The usual ones, and the eavesdropper's where the theorem covers the run."""
+        usual = super().releases(server_round, cohort, clients)
+        if r_secret_needs(self.config):
+            return usual
+        mechanism = self.noise.mechanism(cohort)
+        # Over privacy.clip, which bounds the update before it is sketched.
+        multiplier = mechanism.noise_multiplier(clients, self.noise.unit) * self._stretch
+        rows = cohort * self.noise.rows
+        return {**usual, EAVESDROPPER: self._overheard(multiplier, self.noise.dim, rows)}
+
+    @property
+    def bound(self) -> str:
+        return EAVESDROPPER if self._r_secret else super().bound
+
+    def adversary(self) -> str:
+        return _EAVESDROPPER_IN_WORDS if self._r_secret else super().adversary()
+
+    def remarks(self) -> str:
+        """Both readings of the sketched Gaussian mechanism over all rounds, side by side."""
+        if self.settings.sketch != "gaussian":
+            return ""
+        cohort = self.config.clients.per_round
+        shown = self.releases(1, cohort, self.noise.survivors(cohort))
+        spent = {name: self._spent(seen) for name, seen in shown.items()}
+        public = ", ".join(f"{spent[name]} against {name.value}" for name in Against)
+        sentence = f" r_public, which holds whoever knows the sketch, is {public}"
+        if self._r_secret:
+            return f"{sentence}."
+        needs = r_secret_needs(self.config)
+        secret = (
+            f"no theorem covers (it needs {', '.join(needs)})"
+            if needs
+            else f"is {spent[EAVESDROPPER]}"
+        )
+        return f"{sentence}; r_secret, which holds only against {_EAVESDROPPER_IN_WORDS}, {secret}."
+
+    @property
+    def _r_secret(self) -> bool:
+        """Whether the budget binds the eavesdropper only."""
+        return self.settings.accounting == "r_secret"
+
+    def _overheard(self, multiplier: float, dim: int, rows: int) -> Release:
+        """What one round shows to the eavesdropper; the noise multiplier is over the clip of an update, before it is sketched."""
+        # Down to 12 digits, so that what is booked is what was calibrated.
+        rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
+        return Release(
+            SketchedGaussian(rounded, dim, rows, SketchKnowledge.SECRET),
+            NoSampling(),
+            Adjacency.ZERO_OUT,
+            Unit(self.config.privacy.unit.value),
+            Adversary.EAVESDROPPER,
+        )
+
+    @property
+    def _stretch(self) -> float:
+        """The norm to which an uploaded row is clipped, over privacy.clip.
+
+        A device clips the row that it uploads, as its last step, whatever was done before. Where the update was clipped to C before
+        sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times this:
+        - gaussian: R x of a fixed x has the squared norm |x|^2 chi^2_b / b; this is where that is exceeded with probability 1e-20. Who
+          knows R can find an x that R makes longer, by up to 1 + sqrt(d/b); such an update is cut, so the bound holds for every x and R.
+        - hadamard: sqrt(m/k) times a part of a rotation: the largest stretch there is.
+        - identity: 1. A count sketch, up to sqrt(d) if all coordinates meet in one bucket, is not offered.
+        """
+        size, d = self.upload_size(1), self.model.size
+        if self.settings.clip != "before":
+            return 1.0
+        if self.settings.sketch == "gaussian":
+            from scipy import stats  # half a second
+
+            return math.sqrt(float(stats.chi2.isf(_CUT, size)) / size)
+        if self.settings.sketch == "hadamard":
+            return math.sqrt((1 << (d - 1).bit_length()) / size)
+        return 1.0
+
+    def _spent(self, seen: Release) -> str:
+        """Epsilon of all rounds."""
+        accountant = Accountant(self.config.privacy.delta)
+        accountant.record(seen, self.config.rounds)
+        epsilon = accountant.epsilon().epsilon
+        return f"epsilon {epsilon:.4g}" if math.isfinite(epsilon) else "no guarantee"
 
 
-def local_step(
-    broadcast: Broadcast,
-    shard: Examples,
-    model: FlatModel,
-    generator: torch.Generator,
-    memory: MutableMapping[str, torch.Tensor],
-) -> torch.Tensor:
+class FedSgmDevice(DeviceHalf):
     """The device's half: R Delta of every unit."""
-    config = broadcast.config
-    rows = unit_rows(config, model, shard, generator)
-    if config.privacy.clip is not None and _settings(config).clip != "after":
-        rows = clip_rows(rows, config.privacy.clip)
-    seed = broadcast.numbers[SEED]
-    assert isinstance(seed, bytes)
-    return sketch_of(config, model, seed).forward(rows)
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[FedSgmConfig, int, bytes], Sketch] | None = None
+
+    def rows(
+        self,
+        broadcast: Broadcast,
+        shard: Examples,
+        model: FlatModel,
+        generator: torch.Generator,
+        memory: MutableMapping[str, torch.Tensor],
+    ) -> torch.Tensor:
+        config = broadcast.config
+        rows = unit_rows(config, model, shard, generator)
+        if config.privacy.clip is not None and _settings(config).clip != "after":
+            rows = clip_rows(rows, config.privacy.clip)
+        seed = broadcast.numbers[SEED]
+        assert isinstance(seed, bytes)
+        return self._sketch(_settings(config), model.size, seed).forward(rows)
+
+    def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
+        """Made once a round for all clients that share a process."""
+        key = (settings, d, seed)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, make_sketch(settings, d, seed))
+        return self._last[1]
 
 
-def sketch_of(config: Config, model: FlatModel, seed: bytes) -> Sketch:
+def make_sketch(settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
     """The sketch of a round, on either side."""
-    size = FedSgm.upload_size(config, model, 1)
-    return _sketch(_settings(config).sketch, size, model.size, int.from_bytes(seed, "big"))
+    if settings.sketch == "identity":
+        return IdentitySketch(d)
+    kind = _SKETCHES[settings.sketch]
+    return kind(_upload_size(settings, d), d, int.from_bytes(seed, "big"))
 
 
-@lru_cache(maxsize=1)
-def _sketch(kind: str, size: int, d: int, seed: int) -> Sketch:
-    """Made once a round for all clients that share a process."""
-    return IdentitySketch(d) if kind == "identity" else SKETCHES[kind](size, d, seed)
+def _upload_size(settings: FedSgmConfig, d: int) -> int:
+    return d if settings.sketch == "identity" else sketch_size(settings.sketch_dim, d)
 
 
 def _settings(config: Config) -> FedSgmConfig:
@@ -111,4 +230,4 @@ def _settings(config: Config) -> FedSgmConfig:
     return config.strategy
 
 
-SERVER, LOCAL_STEP = FedSgm, local_step
+SERVER, DEVICE = FedSgm, FedSgmDevice

@@ -7,8 +7,8 @@ from collections.abc import MutableMapping
 
 import torch
 
-from fedsketch.conf import Config
 from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.base import DeviceHalf
 from fedsketch.strategies.shared.local_update import client_update
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast
 from fedsketch.tasks.examples import Examples
@@ -18,25 +18,27 @@ from fedsketch.tasks.flat import FlatModel
 class FedAvg(DPFedAvg):
     """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted mean."""
 
-    @staticmethod
-    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
-        return model.size + 1
+    def upload_size(self, server_round: int) -> int:
+        return self.model.size + 1
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         self.optimizer.step(aggregate.sum[:-1] / aggregate.sum[-1])
 
 
-def local_step(
-    broadcast: Broadcast,
-    shard: Examples,
-    model: FlatModel,
-    generator: torch.Generator,
-    memory: MutableMapping[str, torch.Tensor],
-) -> torch.Tensor:
+class FedAvgDevice(DeviceHalf):
     """The device's half: (n Delta, n) with n examples."""
-    update = client_update(model, shard, broadcast.config.strategy.local, generator)
-    weight = update.new_tensor([float(len(shard))])
-    return torch.cat([update * weight, weight]).unsqueeze(0)
+
+    def rows(
+        self,
+        broadcast: Broadcast,
+        shard: Examples,
+        model: FlatModel,
+        generator: torch.Generator,
+        memory: MutableMapping[str, torch.Tensor],
+    ) -> torch.Tensor:
+        update = client_update(model, shard, broadcast.config.strategy.local, generator)
+        weight = update.new_tensor([float(len(shard))])
+        return torch.cat([update * weight, weight]).unsqueeze(0)
 
 
-SERVER, LOCAL_STEP = FedAvg, local_step
+SERVER, DEVICE = FedAvg, FedAvgDevice

@@ -18,10 +18,10 @@ from flwr.app import Context
 
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_state import RoundId
-from fedsketch.client.guard.offer import Commitment, commitment_of
+from fedsketch.client.guard.offer import Offer, offer_of
 from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.secagg import (
     Guard,
     Identity,
@@ -34,8 +34,6 @@ from fedsketch.secagg import (
 
 # The device's folder; the key "device" of a SuperNode's --node-config comes first.
 DEVICE_VARIABLE = "FEDSKETCH_DEVICE"
-# client.release's, which imports torch: with it the noise would be no secret.
-_SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"
 
 IDENTITY, ROSTER, POLICY, LEDGER = "identity.key", "roster.json", "policy.toml", "ledger.jsonl"
 
@@ -108,7 +106,7 @@ class DeviceGuard:
         self.ledger.endorse(_id(settings), _digest(survivors))
 
     def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
-        offer = commitment_of(settings)
+        offer = offer_of(settings)
         if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
             raise Refusal("The survivors are not distinct members of the cohort.")
         if not offer.least <= len(survivors) <= settings.sizes.most:
@@ -123,14 +121,14 @@ class DeviceGuard:
             )
         self.ledger.note_unmasked(message_type)
 
-    def judge(self, settings: RoundSettings) -> Commitment:
-        """What the round commits to, if the policy allows it."""
-        if os.environ.get(_SEED_VARIABLE):
+    def judge(self, settings: RoundSettings) -> Offer:
+        """What the round offers, if the policy allows it."""
+        if os.environ.get(SEED_VARIABLE):
             raise Refusal(
-                f"{_SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
+                f"{SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
             )
-        policy, offer = self.policy, commitment_of(settings)
-        plan, smallest = offer.plan, settings.n // settings.groups
+        policy, offer = self.policy, offer_of(settings)
+        clip, smallest = offer.mechanism.bound, settings.n // settings.groups
         if not settings.consistency and not policy.allow_semi_honest:
             raise Refusal(
                 "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner can set "
@@ -151,12 +149,12 @@ class DeviceGuard:
                 f"The round assumes {settings.colluders} clients who work with the server, this device's owner {assumed} of "
                 f"{settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
             )
-        if plan.clip > policy.largest_clip:
+        if clip is None or clip > policy.largest_clip:
             raise Refusal(
-                f"The round's clip {plan.clip:g} is above the {policy.largest_clip:g} of this device's owner."
+                f"The round's clip {clip} is above the {policy.largest_clip:g} of this device's owner."
             )
-        if plan.bits not in policy.rings:
-            raise Refusal(f"This device's owner does not allow a ring of {plan.bits} bits.")
+        if settings.bits not in policy.rings:
+            raise Refusal(f"This device's owner does not allow a ring of {settings.bits} bits.")
         noise = offer.noise_multiplier(self._unit)
         if noise < policy.smallest_noise:
             raise Refusal(

@@ -4,11 +4,11 @@ Every round is written down as it goes: admitted, charged at its worst case befo
 was signed), settled at what it really was. What is never settled stays charged at its worst case.
 
 Guarantee, against the server with as many colluding clients as each round assumed, for the unit named in the releases, under zero-out
-adjacency, over all runs together: all vectors that left under masks cost no more than the book's `spent`, the Renyi composition of
+adjacency, over all runs together: all vectors that left under masks cost no more than `LedgerState.spent`, the Renyi composition of
 all charges and settlements, in whatever order the server asks, through restarts, and with any number of processes at once.
 
-The file is a `journal`, whose hashes are checked every time. Its meaning is read from the last sealed line on, which holds totals; such a
-line is added now and then. `verified` reads everything and compares every total.
+The file is a chain of hashes (`ledger_file`), checked every time. Its meaning is read from the last sealed line on, which holds totals;
+such a line is added now and then. `verified` reads everything and compares every total.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedsketch.client.guard import ledger_file as journal
-from fedsketch.client.guard.ledger_file import Journal
-from fedsketch.client.guard.ledger_state import Book, Budget, RoundId
+from fedsketch.client.guard import ledger_file
+from fedsketch.client.guard.ledger_file import LedgerFile
+from fedsketch.client.guard.ledger_state import Budget, LedgerState, RoundId
 from fedsketch.privacy.accounting.release_json import release_to_json
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.secagg import Refusal
@@ -42,85 +42,85 @@ class Ledger:
 
     def create(self) -> None:
         """Begin a ledger; FileExistsError if there is one."""
-        journal.create(self.path, {"entry": "begun", "time": _now(), "format": FORMAT})
+        ledger_file.create(self.path, {"entry": "begun", "time": _now(), "format": FORMAT})
 
     def admit(self, this: RoundId, worst: Release, budget: Budget) -> None:
         """The round is new, and its worst case could be paid. Nothing is charged yet."""
-        with self._written("admitted", this.to_json()) as book:
-            book.admit(this)
-            book.check_budget(worst, budget)
+        with self._written("admitted", this.to_json()) as state:
+            state.admit(this)
+            state.check_budget(worst, budget)
 
     def charge(self, this: RoundId, worst: Release, budget: Budget) -> None:
         with self._written(
             "charged", {**this.to_json(), "release": release_to_json(worst)}
-        ) as book:
-            book.check_budget(worst, budget)
-            book.charge(this, worst)
+        ) as state:
+            state.check_budget(worst, budget)
+            state.charge(this, worst)
 
     def endorse(self, this: RoundId, survivors: str) -> None:
-        with self._written("endorsed", {**this.to_json(), "survivors": survivors}) as book:
-            book.endorse(this, survivors)
+        with self._written("endorsed", {**this.to_json(), "survivors": survivors}) as state:
+            state.endorse(this, survivors)
 
     def settle(self, this: RoundId, survivors: str, real: Release, *, signed: bool) -> None:
         """Replace the worst case by what was there; `signed`: the list must be the one that was endorsed."""
         facts = {"survivors": survivors, "signed": signed, "release": release_to_json(real)}
-        with self._written("settled", {**this.to_json(), **facts}) as book:
-            book.settle(this, survivors, real, signed)
+        with self._written("settled", {**this.to_json(), **facts}) as state:
+            state.settle(this, survivors, real, signed)
 
     def note_unmasked(self, message_type: str) -> None:
         """A reply leaves without masks and without any judgement: from now on no epsilon holds."""
-        with self._written("unmasked", {"message": message_type}) as book:
-            book.unmasked += 1
+        with self._written("unmasked", {"message": message_type}) as state:
+            state.unmasked += 1
 
-    def book(self) -> Book:
-        with journal.opened(self.path) as opened:
+    def state(self) -> LedgerState:
+        with ledger_file.opened(self.path) as opened:
             return _read(opened)
 
-    def verified(self) -> tuple[Book, int]:
-        """The book, read from the first line on with every total compared, and the number of lines."""
-        with journal.opened(self.path) as opened:
+    def verified(self) -> tuple[LedgerState, int]:
+        """The state, read from the first line on with every total compared, and the number of lines."""
+        with ledger_file.opened(self.path) as opened:
             lines = opened.lines()
-        book = Book()
+        state = LedgerState()
         for number, line in enumerate(lines, 1):
-            entry = _replay(book, line, number)
-            if entry["entry"] == _TOTALS and _told(line, number) != book:
+            entry = _replay(state, line, number)
+            if entry["entry"] == _TOTALS and _told(line, number) != state:
                 raise Refusal(f"Line {number} of the ledger holds wrong totals.")
-        return book, len(lines)
+        return state, len(lines)
 
     @contextmanager
-    def _written(self, kind: str, facts: dict[str, Any]) -> Iterator[Book]:
-        """The current book; if the block does not refuse, the line is appended."""
-        with journal.opened(self.path) as opened:
-            book = _read(opened)
-            yield book
-            items = len(book.releases) + len(book.runs)
+    def _written(self, kind: str, facts: dict[str, Any]) -> Iterator[LedgerState]:
+        """The current state; if the block does not refuse, the line is appended."""
+        with ledger_file.opened(self.path) as opened:
+            state = _read(opened)
+            yield state
+            items = len(state.releases) + len(state.runs)
             full = len(opened.tail) > max(_TAIL_LINES, _TAIL_FACTOR * items)
-            totals = {"entry": _TOTALS, **book.to_json()} if full else None
+            totals = {"entry": _TOTALS, **state.to_json()} if full else None
             opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
 
 
-def _read(opened: Journal) -> Book:
-    """The book from the last totals on."""
-    book, lines, number = Book(), opened.tail, opened.first
+def _read(opened: LedgerFile) -> LedgerState:
+    """The state from the last totals on."""
+    state, lines, number = LedgerState(), opened.tail, opened.first
     if number > 1:
-        book, lines, number = _told(lines[0], number), lines[1:], number + 1
+        state, lines, number = _told(lines[0], number), lines[1:], number + 1
     for line in lines:
-        _replay(book, line, number)
+        _replay(state, line, number)
         number += 1
-    return book
+    return state
 
 
-def _told(line: bytes, number: int) -> Book:
+def _told(line: bytes, number: int) -> LedgerState:
     with _sense(number):
-        return Book.from_json(json.loads(line))
+        return LedgerState.from_json(json.loads(line))
 
 
-def _replay(book: Book, line: bytes, number: int) -> dict[str, Any]:
+def _replay(state: LedgerState, line: bytes, number: int) -> dict[str, Any]:
     with _sense(number):
         entry: dict[str, Any] = json.loads(line)
         if number == 1 and (entry["entry"], entry["format"]) != ("begun", FORMAT):
             raise ValueError("not a ledger of ours")
-        book.replay(entry)
+        state.replay(entry)
     return entry
 
 

@@ -28,7 +28,7 @@ _FIRST = "0" * 64
 _HASH = len(_FIRST)
 
 
-class Journal:
+class LedgerFile:
     """An opened, locked and checked file. `tail` are its lines from the last sealed one on, of which `first` is the number.
 
     A sealed line also holds the hash of everything before it, so that a long file is checked in one go.
@@ -79,12 +79,12 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, len(self._data))
             raise Refusal(
-                f"The ledger cannot be written ({error.strerror or error}): free the disk or mend its permissions."
+                f"The ledger cannot be written ({error.strerror or error}): free the disk or correct its permissions."
             ) from error
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Journal]:
+def opened(path: Path) -> Iterator[LedgerFile]:
     """The file, locked against all other processes until the block ends."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -97,7 +97,7 @@ def opened(path: Path) -> Iterator[Journal]:
         raise Refusal(f"The ledger cannot be opened for writing ({error.strerror}).") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield Journal(descriptor)
+        yield LedgerFile(descriptor)
     finally:
         os.close(descriptor)
 

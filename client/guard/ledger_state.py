@@ -1,6 +1,6 @@
 """The rules and totals of a device's ledger, in memory: what may follow what, and what everything together costs.
 
-A book is what a ledger's lines mean. The same methods take new lines and lines that are read back, so a file that broke a rule is
+This is what a ledger's lines mean. The same methods take new lines and lines that are read back, so a file that broke a rule is
 noticed when it is read.
 """
 
@@ -56,7 +56,7 @@ class _Run:
 
 
 @dataclass
-class Book:
+class LedgerState:
     """Open rounds by run, how often each release was made, and counts of rounds charged, settled, and answered without masks."""
 
     runs: dict[int, _Run] = field(default_factory=dict)
@@ -161,15 +161,15 @@ class Book:
         }
 
     @classmethod
-    def from_json(cls, state: dict[str, Any]) -> Book:
-        book = cls(rounds=state["rounds"], settled=state["settled"], unmasked=state["unmasked"])
-        book.releases = {release_from_json(data): count for data, count in state["releases"]}
+    def from_json(cls, state: dict[str, Any]) -> LedgerState:
+        made = cls(rounds=state["rounds"], settled=state["settled"], unmasked=state["unmasked"])
+        made.releases = {release_from_json(data): count for data, count in state["releases"]}
         for number, last, rounds in state["runs"]:
-            book.runs[number] = _Run(last)
+            made.runs[number] = _Run(last)
             for this, digest, charged, endorsed in rounds:
                 release = None if charged is None else release_from_json(charged)
-                book.runs[number].rounds[this] = _Round(digest, release, endorsed)
-        return book
+                made.runs[number].rounds[this] = _Round(digest, release, endorsed)
+        return made
 
     @staticmethod
     def _round_to_json(number: int, one: _Round) -> list[Any]:

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.simulation import run_simulation
 
-from fedsketch.secagg import FixedPoint, SecAggGrid, SecAggPlan, SimulationGuard, client_app
+from fedsketch.secagg import FixedPoint, SecAggGrid, SecAggOptions, SimulationGuard, client_app
 
 TRUTH = np.array([2.0, -3.0, 0.5])
 CODEC = FixedPoint(value_limit=16.0, weight_limit=1000, metrics=("loss",))
@@ -48,7 +48,7 @@ def train(message: Message, context: Context) -> Message:
 
 def learn(grid: Grid, rounds: int) -> Result:
     """FedAvg over the wrapped grid."""
-    secure = SecAggGrid(grid, SecAggPlan(drops=0.2, merged=True), CODEC)
+    secure = SecAggGrid(grid, SecAggOptions(drops=0.2, merged=True), CODEC)
     return FedAvg(fraction_evaluate=0.0).start(
         grid=secure, initial_arrays=ArrayRecord([np.zeros(len(TRUTH))]), num_rounds=rounds
     )

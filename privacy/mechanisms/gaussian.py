@@ -1,17 +1,96 @@
-"""Gaussian noise on a vector, for runs whose server is trusted; the mechanism that `release.Gaussian` books."""
+"""Gaussian noise of each device on real numbers, for servers that are trusted with single uploads; or, without noise, for nobody's privacy.
+
+Formal guarantee of one upload, against whoever sees it, under zero-out adjacency: each row is L2-bounded by the clip, and the sum carries
+N(0, (noise_multiplier * clip)^2) per number from the operating system's randomness. Floating-point Gaussians are not a mathematically
+exact mechanism (`randomness`); under secure aggregation the noise is exact (`skellam_ring`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.privacy.accounting.releases import (
+    Adjacency,
+    Adversary,
+    Gaussian,
+    Release,
+    Sampling,
+    Unit,
+)
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Mechanism):
+    """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip."""
+
+    kind: ClassVar[str] = "gaussian"
+
+    local_multiplier: float
+    clip: float | None = None
+
+    @property
+    def bound(self) -> float | None:
+        return self.clip
+
+    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+        import torch
+
+        from fedsketch.privacy.mechanisms.clipping import clip_rows
+
+        if len(rows) > self.rows:
+            raise UnsafeUpdateError(f"the mechanism is for at most {self.rows} rows.")
+        if self.clip is not None:
+            rows = clip_rows(rows, self.clip)
+        elif not bool(torch.isfinite(rows).all()):
+            raise UnsafeUpdateError(
+                "the update holds nan or inf: lower the learning rate or check the data."
+            )
+        vector = rows.sum(dim=0, dtype=torch.float64).cpu().numpy()
+        return Upload(add_gaussian(vector, self._local_std, stream).astype(np.float32))
+
+    def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
+        total = np.zeros(vectors[0].shape)
+        for vector in vectors:
+            total += vector
+        return total
+
+    def noise_std(self, devices: int) -> float:
+        return self._local_std * math.sqrt(devices)
+
+    def seen(
+        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+    ) -> Release:
+        multiplier = self.noise_multiplier(devices, protected)
+        # Down to 12 digits, so that cohorts of different sizes whose noise is meant to be equal are one kind of release.
+        rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
+        return Release(Gaussian(rounded), sampling, Adjacency.ZERO_OUT, protected, adversary)
+
+    def noise_multiplier(self, devices: int, protected: Unit) -> float:
+        return self.local_multiplier * math.sqrt(devices) / self.weight(protected)
+
+    def check(self) -> None:
+        if self.rows < 1 or self.clip == 0:
+            raise UnsoundMechanismError("A device has at least one row, and a clip is positive.")
+
+    @property
+    def _local_std(self) -> float:
+        return 0.0 if self.clip is None else self.clip * self.local_multiplier
 
 
 def add_gaussian(vector: NDArray[np.floating], std: float, stream: Stream) -> NDArray[np.float64]:
-    """vector + N(0, std^2) per coordinate, in float64, as a new array. `std` 0 draws nothing."""
+    """vector + N(0, std^2) per number, in float64, as a new array. `std` 0 draws nothing."""
     if not (std >= 0.0 and math.isfinite(std)):
         raise ValueError(f"a standard deviation is finite and not negative; {std} is not.")
     values = np.asarray(vector, dtype=np.float64)

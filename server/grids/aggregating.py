@@ -1,28 +1,26 @@
-"""Which Grid the strategies talk to: the bare one, or with parcels for each node, or secure aggregation around it."""
-
-from flwr.serverapp import Grid
+"""Which Grid the strategies talk to: the metered one, or with parcels for each node, or secure aggregation around it."""
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.replay.grid import DeliveryGrid
 from fedsketch.replay.parcels import Parcels
-from fedsketch.secagg import SecAggGrid, SecAggPlan
+from fedsketch.secagg import SecAggGrid, SecAggOptions, WrappedGrid
 from fedsketch.strategies.shared.codec import RingCodec
 
 
-def aggregating(grid: Grid, config: Config, parcels: Parcels | None = None) -> Grid:
+def aggregating(grid: WrappedGrid, config: Config, parcels: Parcels | None = None) -> WrappedGrid:
     """A Grid whose train replies are what `config.secagg` lets the server see."""
     if parcels is not None:
         grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):
         return grid
-    return SecAggGrid(grid, secagg_plan(config), RingCodec())
+    return SecAggGrid(grid, secagg_options(config), RingCodec())
 
 
-def secagg_plan(config: Config) -> SecAggPlan:
+def secagg_options(config: Config) -> SecAggOptions:
     """How rounds of secure aggregation are run."""
     assert not isinstance(config.secagg, NoSecAggConfig)
-    return SecAggPlan(
+    return SecAggOptions(
         drops=config.clients.tolerated_dropouts,
         colluders=config.secagg.colluders,
         consistency=config.secagg.name == "pairwise",

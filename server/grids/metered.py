@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from flwr.app import Message, Metadata, RecordDict
 from flwr.serverapp import Grid
 
-from fedsketch.secagg.wrapped_grid import WrappedGrid
+from fedsketch.secagg import WrappedGrid
 
 
 class MeteredGrid(WrappedGrid):
@@ -26,11 +26,6 @@ class MeteredGrid(WrappedGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return self._received(self._grid.pull_messages(message_ids))
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        return self._received(self._grid.send_and_receive(self._sent(messages), timeout=timeout))
 
     def _sent(self, messages: Iterable[Message]) -> list[Message]:
         outgoing = list(messages)

@@ -15,7 +15,7 @@ from rich.text import Text
 from fedsketch.server.report import plots, readable
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
-from fedsketch.server.report.run_record import Run, at, number, read_run
+from fedsketch.server.report.run_record import Run, number, read_run
 
 _NUMERIC = ("Accuracy", "Rounds", "Up", "Down", "Time")
 _MANY = 8  # more colours are hard to tell apart
@@ -98,7 +98,7 @@ def _comparison_figures(
 
 
 def _spent(run: Run) -> list[float | None]:
-    adversary = at(run.config, "privacy", "against") or "model"
+    adversary = run.bound()
     return [number(row, "epsilon", adversary) for row in run.rows]
 
 

@@ -2,8 +2,6 @@
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
-OVERHEARD = "eavesdropper (r_secret)"  # so labelled wherever its epsilon is shown
-
 
 def plain(value: float) -> str:
     """A number as short as it reads well."""

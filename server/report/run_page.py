@@ -23,7 +23,7 @@ from fedsketch.server.report.run_record import Run, at, find_runs, number, read_
 __all__ = ["ReportError", "compare", "main", "write_report"]
 
 _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
-    *("round", "accuracy", "loss", "epsilon", "delta", "clients", "dropped"),
+    *("round", "accuracy", "loss", "epsilon", "delta", "budget_against", "clients", "dropped"),
     *("uplink_bytes", "downlink_bytes", "seconds", "snr"),
 }
 
@@ -105,7 +105,7 @@ def _guarantee(run: Run) -> str:
     multiplier = number({**(privacy or {}), **run.summary}, "noise_multiplier")
     facts = {
         "unit": run.setting("privacy.unit"),
-        "budget": f"{budget} against {_bound(run)}",
+        "budget": f"{budget} against {run.bound()}",
         "delta": run.setting("privacy.delta"),
         "clip": clip,
         "noise multiplier": text_of(multiplier, readable.plain, "as the budget asks"),
@@ -115,18 +115,12 @@ def _guarantee(run: Run) -> str:
     return f'<div class="card"><p>{escape(str(sentence))}</p><p class="soft">{settings}</p></div>'
 
 
-def _bound(run: Run) -> str:
-    """Whom the budget binds."""
-    secret = run.setting("strategy.accounting") == "r_secret"
-    return readable.OVERHEARD if secret else run.setting("privacy.against")
-
-
 def _figures(run: Run) -> Iterator[str]:
     """All pictures of a run for which it has numbers."""
     yield _curve(run, "accuracy", "Accuracy", "on the test set", plots.ACCURACY)
     yield _curve(run, "loss", "Loss", "on the test set", Axis("loss", readable.plain))
     budget = number(run.config, "privacy", "epsilon")
-    levels = [Level(f"budget ({_bound(run)})", budget)] if budget else []
+    levels = [Level(f"budget ({run.bound()})", budget)] if budget else []
     spent = {name: ("epsilon", name) for name in run.adversaries()}
     axis = Axis("epsilon", readable.plain)
     yield _curves(run, spent, "Epsilon", "spent so far, per adversary", axis, levels)

@@ -38,6 +38,11 @@ class Run:
         kept = [row["epsilon"] for row in self.rows if isinstance(row.get("epsilon"), dict)]
         return list(dict.fromkeys(name for epsilon in kept for name in epsilon))
 
+    def bound(self) -> str:
+        """The adversary whom the budget binds."""
+        told = [row["budget_against"] for row in self.rows if "budget_against" in row]
+        return str(told[-1]) if told else str(at(self.config, "privacy", "against") or "model")
+
     def setting(self, key: str) -> str:
         value = at(self.config, *key.split("."))
         return "unknown" if value is None else str(value)

@@ -2,7 +2,7 @@
 
 Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which makes g = S y + m_ref,
 moments with the noise's variance taken out, the model and a new S.
-Where this mends the paper's text is listed in docs/strategies.md.
+Where this corrects the paper's text is listed in docs/strategies.md.
 
 Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is public and made from earlier releases
 only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
@@ -15,18 +15,18 @@ from flwr.app import RecordDict
 
 from fedsketch.conf import Config
 from fedsketch.replay.parcels import Parcels, Step
+from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.device_noise import NoisePlan
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.shared.terms import Terms
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job
 
 RESIDUAL = "residual"
 
@@ -34,10 +34,8 @@ RESIDUAL = "residual"
 class Dome(FederatedStrategy):
     """The server's half."""
 
-    def __init__(
-        self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
-    ) -> None:
-        super().__init__(config, model, noise, cohorts, examples)
+    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+        super().__init__(config, job, model, cohorts)
         replay = settings_of(config).broadcast == "replay"
         # Devices follow on their CPUs, so the state that they follow is made on one.
         self.state = DomeState(config, model, model.vector.cpu() if replay else model.vector)
@@ -45,24 +43,26 @@ class Dome(FederatedStrategy):
         self._ranks: list[int] = []  # learned directions in use, per fold
         self._energy: float | None = None
 
-    @staticmethod
-    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
-        return sum(fold.size for fold in folds_of(settings_of(config), model, server_round))
+    def upload_size(self, server_round: int) -> int:
+        return sum(
+            fold.size for fold in folds_of(settings_of(self.config), self.model, server_round)
+        )
 
-    @staticmethod
-    def planned_broadcast(config: Config, model: FlatModel, terms: Terms) -> RecordDict:
+    def planned_broadcast(self) -> RecordDict:
         """Full: with as many learned directions as there may be. Replay: for a device that took part in the round before."""
-        state = replica(config, model)
-        numbers = sum(fold.size for fold in state.sketch(config.rounds).folds)
-        if settings_of(config).broadcast == "replay":
+        config, last = self.config, self.config.rounds
+        mechanism = self.mechanism(last, config.clients.per_round)
+        state = replica(config, self.model)
+        if self.parcels is not None:
+            numbers = sum(fold.size for fold in state.sketch(last).folds)
             parcels = Parcels(state)
-            step = Step(config.rounds, torch.zeros(numbers), 1.0)
+            step = Step(last, torch.zeros(numbers), 1.0)
             state.apply(step)
             parcels.taken(step)
-            common = Broadcast(config, config.rounds, terms, {}, parcels.head()).to_records()
+            common = Broadcast(config, last, mechanism, {}, parcels.head()).to_records()
             return RecordDict({**common, **parcels.parcel(0)})
-        arrays = state.broadcast_arrays(config.rounds) | state.largest_bases()
-        return Broadcast(config, config.rounds, terms, arrays).to_records()
+        arrays = state.broadcast_arrays(last) | state.largest_bases()
+        return Broadcast(config, last, mechanism, arrays).to_records()
 
     def broadcast_extras(
         self, server_round: int
@@ -100,26 +100,45 @@ def replica(config: Config, model: FlatModel) -> DomeState:
     return DomeState(config, model, model.vector.to("cpu", copy=True))
 
 
-def local_step(
-    broadcast: Broadcast,
-    shard: Examples,
-    model: FlatModel,
-    generator: torch.Generator,
-    memory: MutableMapping[str, torch.Tensor],
-) -> torch.Tensor:
+class DomeDevice(DeviceHalf):
     """The device's half: S^T (g - m_ref) of every unit."""
-    settings = settings_of(broadcast.config)
-    rows = unit_rows(broadcast.config, model, shard, generator)
-    if "reference" in broadcast.arrays:
-        rows = rows - broadcast.arrays["reference"].to(rows)
-    if RESIDUAL in memory:
-        rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
-    sketch = _broadcast_sketch(broadcast, model)
-    sketched = sketch.forward(rows)
-    if settings.error_feedback:
-        # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
-        memory[RESIDUAL] = rows - sketch.adjoint(sketched)
-    return sketched
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[Config, int, str], LayerwiseSketch] | None = None
+
+    def rows(
+        self,
+        broadcast: Broadcast,
+        shard: Examples,
+        model: FlatModel,
+        generator: torch.Generator,
+        memory: MutableMapping[str, torch.Tensor],
+    ) -> torch.Tensor:
+        settings = settings_of(broadcast.config)
+        rows = unit_rows(broadcast.config, model, shard, generator)
+        if "reference" in broadcast.arrays:
+            rows = rows - broadcast.arrays["reference"].to(rows)
+        if RESIDUAL in memory:
+            rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
+        sketch = self._sketch(broadcast, model)
+        sketched = sketch.forward(rows)
+        if settings.error_feedback:
+            # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+            memory[RESIDUAL] = rows - sketch.adjoint(sketched)
+        return sketched
+
+    def _sketch(self, broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch:
+        """The sketch of a broadcast, made once a round for all clients that share a process."""
+        settings = settings_of(broadcast.config)
+        folds = folds_of(settings, model, broadcast.round)
+        known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
+        bases = digest("none" if basis is None else basis for basis in known)
+        key = (broadcast.config, broadcast.round, bases)
+        if self._last is None or self._last[0] != key:
+            seed = probe_seed(broadcast.config, broadcast.round)
+            made = LayerwiseSketch(folds, known, seed, isotropic=isotropic(settings))
+            self._last = (key, made)
+        return self._last[1]
 
 
 def captured_energy(
@@ -150,19 +169,4 @@ def captured_energy(
     return min(1.0, max(0.0, seen / whole)) if whole > 0 else None
 
 
-_last: tuple[Broadcast, LayerwiseSketch] | None = None
-
-
-def _broadcast_sketch(broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch:
-    """The sketch of a broadcast, made once for all clients that share a process."""
-    global _last
-    if _last is None or _last[0] is not broadcast:
-        folds = folds_of(settings_of(broadcast.config), model, broadcast.round)
-        known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
-        seed = probe_seed(broadcast.config, broadcast.round)
-        scaled = isotropic(settings_of(broadcast.config))
-        _last = (broadcast, LayerwiseSketch(folds, known, seed, isotropic=scaled))
-    return _last[1]
-
-
-SERVER, LOCAL_STEP, REPLICA = Dome, local_step, replica
+SERVER, DEVICE, REPLICA = Dome, DomeDevice, replica

@@ -1,12 +1,13 @@
-"""What all strategies share: a round in Flower's vocabulary around two methods that a strategy writes.
+"""What all strategies share: a round in Flower's vocabulary around a few methods that a strategy writes.
 
-`broadcast` says what the cohort gets, `update` takes the sum of what came back. In between lies the device's half, a
-`LocalStep`. Everything else here is Flower's `Strategy` interface, so that a strategy also runs under Flower's own `start()`.
+`update` takes the sum of what came back; `broadcast_extras` says what goes out beside the model; `mechanism` and `releases` say how uploads
+are protected and what a round shows to whom. In between lies the device's half, a `DeviceHalf`. Everything else here is Flower's `Strategy`
+interface, so that a strategy also runs under Flower's own `start()`.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,49 +18,51 @@ from numpy.typing import NDArray
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Sampling, Unit
-from fedsketch.privacy.mechanisms.encoding import decode
+from fedsketch.privacy.accounting.releases import Release
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.replay.parcels import Parcels
+from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
-from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.device_noise import DeviceNoise, given_multiplier
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.shared.terms import GaussianTerms, Terms
 from fedsketch.strategies.shared.uploads import uploaded
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job
 
 
 class RoundAborted(RuntimeError):
     """A round that must not be applied: too few arrived. Nothing was changed."""
 
 
-class LocalStep(Protocol):
-    """The device's half: rows to be clipped each on its own and summed, one per privacy unit (one for unit `client`).
+class DeviceHalf(ABC):
+    """The device's half. One object serves all clients that share a process, so what it keeps must follow from the broadcast alone."""
 
-    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
-    What is put into `memory` is there in the device's next round of the run, and never leaves it.
-    """
-
-    def __call__(
+    @abstractmethod
+    def rows(
         self,
         broadcast: Broadcast,
         shard: Examples,
         model: FlatModel,
         generator: torch.Generator,
         memory: MutableMapping[str, torch.Tensor],
-    ) -> torch.Tensor: ...
+    ) -> torch.Tensor:
+        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`).
+
+        `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
+        What is put into `memory` is there in the device's next round of the run, and never leaves it.
+        """
 
 
 class FederatedStrategy(Strategy):
-    """The server's half. Subclasses write `update`, and `broadcast_extras` if more than the model goes out."""
+    """The server's half. Subclasses write `update`, and override what they do otherwise than the default."""
 
-    def __init__(
-        self, config: Config, model: FlatModel, noise: NoisePlan, cohorts: Cohorts, examples: int
-    ) -> None:
+    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         self.config = config
+        self.job = job
         self.model = model
-        self.noise = noise
         self.cohorts = cohorts
-        self.examples = examples
+        self.noise = self.plan_noise()
         self.parcels: Parcels | None = None  # where devices make the arrays themselves
         self.attempt = 0
         self.dropped: dict[int, str] = {}
@@ -68,25 +71,18 @@ class FederatedStrategy(Strategy):
         self._nodes: dict[int, int] = {}
         self._cohort: dict[int, int] = {}  # client by node
         self._arrays: ArrayRecord | None = None
-        self._terms: Terms = GaussianTerms(None, 0.0)
-        self._size = 0
+        self._asked: tuple[Mechanism, int] | None = None  # how this round's uploads are made
 
     # ------------------------------------------------------------------ what a strategy writes
-    @staticmethod
-    def upload_size(config: Config, model: FlatModel, server_round: int) -> int:
+    def upload_size(self, server_round: int) -> int:
         """How many numbers a client sends in a round."""
-        return model.size
+        return self.model.size
 
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
         """Tensors and numbers that go out beside the model."""
         return {}, {}
-
-    @staticmethod
-    def planned_broadcast(config: Config, model: FlatModel, terms: Terms) -> RecordDict:
-        """A broadcast as long as those of the run, for its plan."""
-        return Broadcast(config, config.rounds, terms, {"model": model.vector}).to_records()
 
     @abstractmethod
     def update(self, server_round: int, aggregate: Aggregate) -> None:
@@ -103,6 +99,39 @@ class FederatedStrategy(Strategy):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
+    # ------------------------------------------------------------------ what a strategy says about privacy
+    def plan_noise(self) -> DeviceNoise:
+        """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than the others."""
+        dim = max(self.upload_size(server_round) for server_round in (1, self.config.rounds))
+        example = self.config.privacy.unit is Unit.example
+        rows = self.job.largest_shard if example else 1
+        clip = self.config.privacy.clip
+        return DeviceNoise(self.config, dim, rows, clip, given_multiplier(self.config))
+
+    def mechanism(self, server_round: int, cohort: int) -> Mechanism:
+        """What each device of a cohort of this size does with its upload."""
+        return self.noise.mechanism(cohort, self.upload_size(server_round))
+
+    def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
+        """What a round shows to each adversary, by name, when `clients` of a cohort of this size arrived.
+
+        All but `model` see every attempt; `model` sees the rounds that were applied.
+        """
+        return self.noise.releases(cohort, clients)
+
+    @property
+    def bound(self) -> str:
+        """The adversary whom the budget binds: a key of `releases`."""
+        return self.config.privacy.against.value
+
+    def adversary(self) -> str:
+        """The same in words, for the guarantee."""
+        return in_words(self.config)
+
+    def remarks(self) -> str:
+        """Sentences that the guarantee needs besides."""
+        return ""
+
     # ------------------------------------------------------------------ Flower's interface
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -117,16 +146,9 @@ class FederatedStrategy(Strategy):
             self._cohort = {}
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
-        tensors, numbers = self._broadcast(server_round)
-        self._size = self.upload_size(self.config, self.model, server_round)
-        self._terms = self.noise.terms(len(cohort), self._size)
-        content = Broadcast(
-            config=self.config,
-            round=server_round,
-            terms=self._terms,
-            arrays=tensors,
-            numbers=numbers,
-        ).to_records()
+        mechanism = self.mechanism(server_round, len(cohort))
+        self._asked = (mechanism, self.upload_size(server_round))
+        content = self._broadcast(server_round, mechanism).to_records()
         return [
             Message(content, node, "train", group_id=str(server_round)) for node in self._cohort
         ]
@@ -169,12 +191,17 @@ class FederatedStrategy(Strategy):
         """Who will be asked in a round, if nothing goes wrong."""
         return [self._nodes[client] for client in self.cohorts.draw(server_round)]
 
+    def planned_broadcast(self) -> RecordDict:
+        """A broadcast as long as those of the run, for its plan."""
+        mechanism = self.mechanism(self.config.rounds, self.config.clients.per_round)
+        return self._broadcast(self.config.rounds, mechanism).to_records()
+
     @property
     def cohort_size(self) -> int:
         return len(self._cohort)
 
     def explain_dropouts(self, reasons: Mapping[int, str]) -> None:
-        """Why nodes dropped out, where somebody below knows better."""
+        """Why nodes dropped out, where a grid knows better."""
         for node, reason in reasons.items():
             if self._cohort.get(node) in self.dropped:
                 self.dropped[self._cohort[node]] = reason
@@ -186,24 +213,27 @@ class FederatedStrategy(Strategy):
         if self.config.clients.sampling is Sampling.poisson:
             clients = self.config.clients.per_round
         if self.config.privacy.unit is Unit.example:
-            clients *= self.examples / self.config.clients.total
+            clients *= self.job.examples / self.config.clients.total
         return clients
 
     # ------------------------------------------------------------------ inside
-    def _broadcast(self, server_round: int) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+    def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
         if self.parcels is not None:
-            return {}, self.parcels.head()
+            return Broadcast(self.config, server_round, mechanism, {}, self.parcels.head())
         extra, numbers = self.broadcast_extras(server_round)
-        return {"model": self.model.vector, **extra}, numbers
+        arrays = {"model": self.model.vector, **extra}
+        return Broadcast(self.config, server_round, mechanism, arrays, numbers)
 
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        assert self._asked is not None
+        mechanism, size = self._asked
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
         parts: dict[int, tuple[NDArray[np.generic], int]] = {}
         for reply in replies:
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
                 continue
-            vector, reason = self._vector(reply)
+            vector, reason = _vector(reply, size)
             if vector is None:
                 self.dropped[client] = reason
                 continue
@@ -219,24 +249,12 @@ class FederatedStrategy(Strategy):
                 f"{self.arrived} of {len(self._cohort)} clients delivered, {needed} are needed ({'; '.join(reasons)})"
             )
         # In a fixed order: the same sum in every runtime.
-        total = self._total([parts[client][0] for client in sorted(parts)], server_round)
+        total = mechanism.total([parts[client][0] for client in sorted(parts)], server_round)
         return Aggregate(
             torch.from_numpy(total).to(self.model.device, torch.float32),
             self.arrived,
-            self._terms.sum_std(self.arrived),
+            mechanism.noise_std(self.arrived),
         )
-
-    def _vector(self, reply: Message) -> tuple[NDArray[np.generic] | None, str]:
-        """What a reply brings, or why it brings nothing."""
-        if reply.has_error():
-            return None, reply.error.reason or f"error {reply.error.code}"
-        if "update" not in reply.content.array_records:
-            told = reply.content.config_records.get("secagg", ConfigRecord())
-            return None, str(told.get("refusal", "sent no update"))
-        vector = uploaded(reply.content)
-        if vector.shape != (self._size,):
-            return None, f"sent numbers of shape {vector.shape} instead of {self._size}"
-        return vector, ""
 
     def _survivors(self, reply: Message) -> list[int]:
         """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""
@@ -245,17 +263,18 @@ class FederatedStrategy(Strategy):
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]
 
-    def _total(self, vectors: list[NDArray[Any]], server_round: int) -> NDArray[np.float64]:
-        if isinstance(self._terms, GaussianTerms):
-            total = np.zeros(vectors[0].shape)
-            for vector in vectors:
-                total += vector
-            return total
-        ring = np.zeros(vectors[0].shape, dtype=np.uint64)
-        for vector in vectors:
-            ring += vector  # modulo 2^64, and so modulo 2^b
-        ring &= np.uint64((1 << self._terms.plan.bits) - 1)
-        return decode(ring, self._terms.plan, rotation_seed=server_round)
+
+def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]:
+    """What a reply brings, or why it brings nothing."""
+    if reply.has_error():
+        return None, reply.error.reason or f"error {reply.error.code}"
+    if "update" not in reply.content.array_records:
+        told = reply.content.config_records.get("secagg", ConfigRecord())
+        return None, str(told.get("refusal", "sent no update"))
+    vector = uploaded(reply.content)
+    if vector.shape != (size,):
+        return None, f"sent numbers of shape {vector.shape} instead of {size}"
+    return vector, ""
 
 
 def signal_to_noise(aggregate: Aggregate) -> float | None:

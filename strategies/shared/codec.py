@@ -1,12 +1,14 @@
-"""What secure aggregation must know of our vectors: their length and ring, and the terms that the devices commit to.
+"""What secure aggregation must know of our vectors: their length and ring, and the mechanism that the devices commit to.
 
-Clipping, rounding and noise have happened before (`client.release`): a vector that reaches the codec is already ring integers, and
-would be as well protected by its own noise alone as any upload without masks.
+Clipping, rounding and noise have happened before (`Mechanism.release`): a vector that reaches the codec is already ring integers, and
+would be as well protected by its own noise alone as any upload without masks. The mechanism travels in the round's settings, which the
+device's guard has judged; whatever else a message may say about it is overwritten.
 """
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
     Refusal,
     Ring,
@@ -14,29 +16,30 @@ from fedsketch.secagg import (
     SettingsError,
     Sizes,
     Sum,
-    VectorPlan,
+    VectorFormat,
     ring_dtype,
 )
-from fedsketch.strategies.shared.terms import RingTerms, Terms, terms_from_record
-from fedsketch.strategies.shared.uploads import upload, uploaded
+from fedsketch.strategies.shared.uploads import MECHANISM, summed, uploaded
 
 
 class RingCodec:
     """The `secagg.Codec` of all strategies."""
 
-    def plan(self, broadcast: RecordDict, sizes: Sizes) -> VectorPlan:
-        terms = _terms(broadcast)
-        if not isinstance(terms, RingTerms):
+    def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
+        mechanism = mechanism_from_record(broadcast.config_records[MECHANISM])
+        if mechanism.ring is None:
             raise SettingsError(
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
-        return VectorPlan(terms.plan.dim, terms.plan.bits, terms.to_record())
+        return VectorFormat(*mechanism.ring, application=mechanism.to_record())
+
+    def strip(self, broadcast: RecordDict) -> RecordDict:
+        return RecordDict({name: broadcast[name] for name in broadcast if name != MECHANISM})
+
+    def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
+        broadcast[MECHANISM] = ConfigRecord(dict(settings.application))
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
-        if dict(reply.config_records.get("terms", {})) != dict(settings.application):
-            raise Refusal(
-                "The broadcast asks for other terms than those that this round was opened with."
-            )
         vector = uploaded(reply)
         if vector.shape != (settings.dim,) or vector.dtype != np.uint64:
             raise Refusal(
@@ -45,8 +48,4 @@ class RingCodec:
         return vector.astype(ring_dtype(settings.bits))
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
-        return upload(result.total.astype(np.uint64))
-
-
-def _terms(broadcast: RecordDict) -> Terms:
-    return terms_from_record(dict(broadcast.config_records["terms"]))  # type: ignore[arg-type]
+        return summed(result.total.astype(np.uint64))

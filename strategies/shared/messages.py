@@ -11,18 +11,24 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsketch.conf import Config, from_json, to_json
-from fedsketch.strategies.shared.terms import Terms, terms_from_record
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.strategies.shared.uploads import MECHANISM
 
 Number = int | float | str | bytes | bool
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What every client of a cohort gets in a round: tensors (the model and what the strategy adds), numbers, terms."""
+    """What every client of a cohort gets in a round: tensors (the model and what the strategy adds), numbers, and the mechanism.
+
+    Under secure aggregation the mechanism travels in the round's settings instead, and the device's codec puts what was admitted there
+    back into its place (`strategies.shared.codec`).
+    """
 
     config: Config
     round: int
-    terms: Terms
+    mechanism: Mechanism
     arrays: Mapping[str, torch.Tensor]
     numbers: Mapping[str, Number] = field(default_factory=dict)
 
@@ -31,25 +37,25 @@ class Broadcast:
         return self.arrays["model"]
 
     def to_records(self) -> RecordDict:
-        return RecordDict(
-            {
-                "arrays": ArrayRecord({k: Array(v.cpu().numpy()) for k, v in self.arrays.items()}),
-                "numbers": ConfigRecord(dict(self.numbers)),
-                "terms": ConfigRecord(self.terms.to_record()),  # type: ignore[arg-type]
-                "head": ConfigRecord({"config": to_json(self.config), "round": self.round}),
-            }
-        )
+        head = ConfigRecord({"config": to_json(self.config), "round": self.round})
+        records = RecordDict({"head": head, MECHANISM: ConfigRecord(self.mechanism.to_record())})  # type: ignore[arg-type]
+        if self.arrays:
+            arrays = {key: Array(tensor.cpu().numpy()) for key, tensor in self.arrays.items()}
+            records["arrays"] = ArrayRecord(arrays)
+        if self.numbers:
+            records["numbers"] = ConfigRecord(dict(self.numbers))
+        return records
 
     @staticmethod
     def from_records(records: RecordDict) -> "Broadcast":
         head = records.config_records["head"]
-        arrays = records.array_records["arrays"]
+        arrays = records.array_records.get("arrays", ArrayRecord())
         return Broadcast(
             config=from_json(str(head["config"])),
             round=int(head["round"]),  # type: ignore[arg-type]
-            terms=terms_from_record(dict(records.config_records["terms"])),  # type: ignore[arg-type]
+            mechanism=mechanism_from_record(records.config_records[MECHANISM]),
             arrays={key: _tensor(array) for key, array in arrays.items()},
-            numbers=dict(records.config_records["numbers"]),  # type: ignore[arg-type]
+            numbers=dict(records.config_records.get("numbers", {})),  # type: ignore[arg-type]
         )
 
 
@@ -63,17 +69,10 @@ class Aggregate:
     noise_std: float
 
 
-def decoded(records: RecordDict) -> Broadcast:
-    """The broadcast in these records; the clients of a cohort that share a process, and so the records, share the result."""
-    global _last
-    mine = tuple(records[name] for name in _RECORDS)
-    if _last is None or any(a is not b for a, b in zip(_last[0], mine, strict=True)):
-        _last = (mine, Broadcast.from_records(records))
-    return _last[1]
-
-
-_RECORDS = ("head", "terms", "numbers", "arrays")
-_last: tuple[tuple[object, ...], Broadcast] | None = None
+def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
+    """The configuration and the numbers of a broadcast, before its mechanism is in place."""
+    config = from_json(str(records.config_records["head"]["config"]))
+    return config, dict(records.config_records.get("numbers", {}))  # type: ignore[arg-type]
 
 
 def _tensor(array: Array) -> torch.Tensor:

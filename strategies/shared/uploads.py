@@ -1,15 +1,24 @@
-"""The content of a reply: one vector, of a client or summed over a cohort, and nothing else."""
+"""Records that both halves name: what a reply holds (one vector and nothing else), and where a broadcast says what to do with it."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
+from fedsketch.privacy.mechanisms.mechanism import Upload
 
-def upload(vector: NDArray[np.generic]) -> RecordDict:
-    """Real numbers, or ring integers."""
+MECHANISM = "mechanism"
+
+
+def reply_with(upload: Upload) -> RecordDict:
+    """The reply of a device: what a mechanism has let out."""
+    return summed(upload.vector)
+
+
+def summed(vector: NDArray[np.generic]) -> RecordDict:
+    """The same reply with the sum of a cohort in it, as secure aggregation makes it on the server."""
     return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
 
 
 def uploaded(records: RecordDict) -> NDArray[np.generic]:
-    """The inverse of `upload`."""
+    """The vector in a reply."""
     return records.array_records["update"]["sum"].numpy()

@@ -14,13 +14,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedsketch.secagg import device
-from fedsketch.secagg.codec import VectorPlan
+from fedsketch.secagg.codec import VectorFormat
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import SecAggError
 from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
+from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
-from fedsketch.secagg.plan import SecAggPlan
 from fedsketch.secagg.settings import RoundSettings
 
 RUN = 7
@@ -100,8 +100,8 @@ def make_settings(
     n: int, *, dim: int = 5, bits: int = 32, round: int = 1, **plan: Any
 ) -> RoundSettings:
     nodes = [1000 + 7 * i for i in range(n)]
-    vector = VectorPlan(dim, bits, {"clip": 1.0, "noise": 12, "name": "test"})
-    return SecAggPlan(**plan).settings(RUN, round, nodes, vector, MODEL)
+    vector = VectorFormat(dim, bits, {"clip": 1.0, "noise": 12, "name": "test"})
+    return SecAggOptions(**plan).settings(RUN, round, nodes, vector, MODEL)
 
 
 @pytest.fixture(scope="session")

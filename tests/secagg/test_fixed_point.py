@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from fedsketch.secagg.codec import Sum
 from fedsketch.secagg.errors import Refusal, SettingsError
 from fedsketch.secagg.fixed_point import FixedPoint
+from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import reduce, ring_dtype
-from fedsketch.secagg.plan import SecAggPlan
 from fedsketch.secagg.settings import RoundSettings, Sizes
 
 
@@ -27,7 +27,7 @@ def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:
 
 
 def settings_for(codec: FixedPoint, like: RecordDict, n: int = 4) -> RoundSettings:
-    plan = SecAggPlan(drops=0)
+    plan = SecAggOptions(drops=0)
     vector = codec.plan(like, plan.sizes(n))
     return plan.settings(1, 1, range(n), vector, b"")
 

@@ -27,7 +27,7 @@ from fedsketch.secagg import (
     FixedPoint,
     Refusal,
     SecAggGrid,
-    SecAggPlan,
+    SecAggOptions,
     SettingsError,
     SimulationGuard,
     SimulationRoster,
@@ -82,14 +82,14 @@ def plain_mean(parts: Iterable[int]) -> float:
 @pytest.mark.parametrize(
     ("plan", "trips"),
     [
-        (SecAggPlan(), [5, 5, 5]),
-        (SecAggPlan(consistency=False), [4, 4, 4]),
-        (SecAggPlan(merged=True), [5, 3, 3]),
-        (SecAggPlan(merged=True, consistency=False), [4, 2, 2]),
-        (SecAggPlan(merged=True, groups=2, drops=0), [5, 3, 3]),
+        (SecAggOptions(), [5, 5, 5]),
+        (SecAggOptions(consistency=False), [4, 4, 4]),
+        (SecAggOptions(merged=True), [5, 3, 3]),
+        (SecAggOptions(merged=True, consistency=False), [4, 2, 2]),
+        (SecAggOptions(merged=True, groups=2, drops=0), [5, 3, 3]),
     ],
 )
-def test_fedavg_unchanged(plan: SecAggPlan, trips: list[int], in_process_grid: Open) -> None:
+def test_fedavg_unchanged(plan: SecAggOptions, trips: list[int], in_process_grid: Open) -> None:
     inner = in_process_grid(make_app(), NODES)
     grid = SecAggGrid(inner, plan, CODEC, roster=SimulationRoster())
     seen: list[int] = []
@@ -119,7 +119,7 @@ def test_the_result_equals_plain_fedavg(in_process_grid: Open) -> None:
     app = make_app(lambda context: Open_(context.node_id))
     plain = FedAvg().start(grid=in_process_grid(app, NODES), initial_arrays=model(), num_rounds=2)
     secure = FedAvg().start(
-        grid=SecAggGrid(in_process_grid(app, NODES), SecAggPlan(), CODEC),
+        grid=SecAggGrid(in_process_grid(app, NODES), SecAggOptions(), CODEC),
         initial_arrays=model(),
         num_rounds=2,
     )
@@ -144,7 +144,7 @@ def test_the_reply_tells_survivors_and_the_report_tells_reasons(
         return None
 
     inner.failing = failing
-    grid = SecAggGrid(inner, SecAggPlan(drops=2), CODEC)
+    grid = SecAggGrid(inner, SecAggOptions(drops=2), CODEC)
     with caplog.at_level(logging.WARNING, logger="secagg"):
         (reply,) = grid.send_and_receive(train_messages(NODES))
     told = reply.content["secagg"]
@@ -171,7 +171,7 @@ def test_a_refusal_is_a_dropout_with_its_sentence(in_process_grid: Open) -> None
     app = make_app(
         lambda c: Picky(c.node_id) if c.node_id == NODES[0] else SimulationGuard(c.node_id)
     )
-    grid = SecAggGrid(in_process_grid(app, NODES), SecAggPlan(drops=1), CODEC)
+    grid = SecAggGrid(in_process_grid(app, NODES), SecAggOptions(drops=1), CODEC)
     list(grid.send_and_receive(train_messages(NODES)))
     assert grid.report is not None
     assert grid.report.dropouts == {NODES[0]: "advertise: The cohort is too small for this owner."}
@@ -180,7 +180,7 @@ def test_a_refusal_is_a_dropout_with_its_sentence(in_process_grid: Open) -> None
 def test_a_silent_node_is_a_dropout_after_the_timeout(in_process_grid: Open) -> None:
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
-    grid = SecAggGrid(inner, SecAggPlan(drops=1, stage_timeout=0.1, poll_interval=0.01), CODEC)
+    grid = SecAggGrid(inner, SecAggOptions(drops=1, stage_timeout=0.1, poll_interval=0.01), CODEC)
     list(grid.send_and_receive(train_messages(NODES), timeout=0.2))
     assert grid.report is not None
     assert grid.report.dropouts == {NODES[1]: "advertise: no answer in time"}
@@ -202,7 +202,7 @@ def test_late_nodes_are_not_waited_for_once_enough_have_answered(
     monkeypatch.setattr("fedsketch.secagg.grid._LEAST_PATIENCE", least)
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
-    plan = SecAggPlan(drops=1, stage_timeout=60.0, patience=patience)
+    plan = SecAggOptions(drops=1, stage_timeout=60.0, patience=patience)
     grid = SecAggGrid(inner, plan, CODEC)
     list(grid.send_and_receive(train_messages(NODES)))
     assert grid.report is not None
@@ -220,7 +220,7 @@ def test_nodes_are_waited_for_as_long_as_a_sum_needs_them(
     )
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
-    grid = SecAggGrid(inner, SecAggPlan(drops=0, stage_timeout=60.0, patience=0.0), CODEC)
+    grid = SecAggGrid(inner, SecAggOptions(drops=0, stage_timeout=60.0, patience=0.0), CODEC)
     with pytest.raises(Aborted):
         list(grid.send_and_receive(train_messages(NODES)))
     assert now[0] >= 60.0
@@ -233,7 +233,7 @@ def test_too_many_failures_abort_with_names(in_process_grid: Open) -> None:
         if m.metadata.message_type == "train" and m.metadata.dst_node_id in NODES[:3]
         else None
     )
-    grid = SecAggGrid(inner, SecAggPlan(drops=1), CODEC)
+    grid = SecAggGrid(inner, SecAggOptions(drops=1), CODEC)
     with pytest.raises(Aborted, match="out of memory") as caught:
         grid.send_and_receive(train_messages(NODES))
     assert set(caught.value.missing) == set(NODES[:3])
@@ -245,7 +245,7 @@ def test_too_many_failures_abort_with_names(in_process_grid: Open) -> None:
 def test_nothing_travels_beside_the_vector(in_process_grid: Open) -> None:
     """Every reply, as bytes: no weight, no loss, no metric, no array of the handler."""
     inner = in_process_grid(make_app(), NODES)
-    list(SecAggGrid(inner, SecAggPlan(), CODEC).send_and_receive(train_messages(NODES)))
+    list(SecAggGrid(inner, SecAggOptions(), CODEC).send_and_receive(train_messages(NODES)))
     dim = 6 + 4 + 1 + 1
     for message, reply in inner.log:
         content = reply.content
@@ -282,7 +282,7 @@ def test_a_broken_train_message_gets_no_update(body: Any, in_process_grid: Open)
 
 def test_named_train_actions_and_groups(in_process_grid: Open) -> None:
     nodes = list(range(100, 130))
-    grid = SecAggGrid(in_process_grid(make_app(), nodes), SecAggPlan(groups=3, drops=1), CODEC)
+    grid = SecAggGrid(in_process_grid(make_app(), nodes), SecAggOptions(groups=3, drops=1), CODEC)
     replies = list(grid.send_and_receive(train_messages(nodes, "train.second")))
     assert len(replies) == 3
     seen: list[int] = []
@@ -300,7 +300,7 @@ def test_named_train_actions_and_groups(in_process_grid: Open) -> None:
 
 def test_fedavg_over_groups_is_fedavg_over_all(in_process_grid: Open) -> None:
     nodes = list(range(100, 120))
-    grid = SecAggGrid(in_process_grid(make_app(), nodes), SecAggPlan(groups=4, drops=0), CODEC)
+    grid = SecAggGrid(in_process_grid(make_app(), nodes), SecAggOptions(groups=4, drops=0), CODEC)
     result = FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=model(), num_rounds=1)
     np.testing.assert_allclose(result.arrays["w"].numpy(), plain_mean(range(20)), atol=1e-3)
 
@@ -310,7 +310,7 @@ def test_different_contents_are_refused(in_process_grid: Open) -> None:
     messages[2].content = RecordDict(
         {"arrays": model(), "config": ConfigRecord({"server-round": 2})}
     )
-    grid = SecAggGrid(in_process_grid(make_app(), NODES), SecAggPlan(), CODEC)
+    grid = SecAggGrid(in_process_grid(make_app(), NODES), SecAggOptions(), CODEC)
     with pytest.raises(SettingsError, match="differ"):
         grid.send_and_receive(messages)
     with pytest.raises(SettingsError, match="one node"):
@@ -319,7 +319,7 @@ def test_different_contents_are_refused(in_process_grid: Open) -> None:
 
 def test_merged_rounds_follow_a_changing_cohort(in_process_grid: Open) -> None:
     inner = in_process_grid(make_app(), NODES)
-    grid = SecAggGrid(inner, SecAggPlan(merged=True, drops=1), CODEC)
+    grid = SecAggGrid(inner, SecAggOptions(merged=True, drops=1), CODEC)
     cohorts = [NODES[:5], NODES[:5], NODES[2:], NODES[2:], NODES]
     trips = []
     for place, cohort in enumerate(cohorts):
@@ -343,7 +343,7 @@ def test_merged_rounds_follow_a_changing_cohort(in_process_grid: Open) -> None:
 def test_merged_rounds_survive_dropouts(in_process_grid: Open) -> None:
     """A node that misses one round is asked for keys of the next in time."""
     inner = in_process_grid(make_app(), NODES)
-    grid = SecAggGrid(inner, SecAggPlan(merged=True, drops=1), CODEC)
+    grid = SecAggGrid(inner, SecAggOptions(merged=True, drops=1), CODEC)
     inner.failing = lambda m: (
         Error(2, "busy")
         if m.metadata.message_type == "train" and m.metadata.dst_node_id == NODES[0]
@@ -359,7 +359,7 @@ def test_merged_rounds_survive_dropouts(in_process_grid: Open) -> None:
 
 def test_no_secret_stays_in_the_context_after_the_last_round(in_process_grid: Open) -> None:
     inner = in_process_grid(make_app(), NODES)
-    list(SecAggGrid(inner, SecAggPlan(), CODEC).send_and_receive(train_messages(NODES)))
+    list(SecAggGrid(inner, SecAggOptions(), CODEC).send_and_receive(train_messages(NODES)))
     for context in inner.contexts.values():
         assert len(context.state["secagg"]["state"]) < 20
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedsketch.secagg.codec import VectorPlan
+from fedsketch.secagg.codec import VectorFormat
 from fedsketch.secagg.errors import SecAggError, SettingsError
-from fedsketch.secagg.plan import SecAggPlan
+from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.settings import RoundSettings
 
 Make = Callable[..., RoundSettings]
@@ -78,9 +78,9 @@ def test_up_to_128_clients_the_graph_is_complete(settings_of: Make) -> None:
 def test_two_secrets_and_two_quorums_never_fit(drops: int, colluders: int) -> None:
     """Twice the threshold needs more answers than honest holders once and colluders twice give."""
     for n in range(2, 40):
-        plan = SecAggPlan(drops=drops, colluders=colluders)
+        plan = SecAggOptions(drops=drops, colluders=colluders)
         try:
-            settings = plan.settings(1, 1, range(n), VectorPlan(1, 32), b"")
+            settings = plan.settings(1, 1, range(n), VectorFormat(1, 32), b"")
         except SettingsError:
             continue
         answers = (n - colluders) + 2 * colluders
@@ -115,4 +115,4 @@ def test_damaged_encodings_never_crash(data: st.DataObject, settings_of: Make) -
 def test_plan_rejects_nonsense() -> None:
     for wrong in ({"drops": -1}, {"colluders": 1.0}, {"groups": 0}, {"poll_interval": 0.0}):
         with pytest.raises(SettingsError):
-            SecAggPlan(**wrong)  # type: ignore[arg-type]
+            SecAggOptions(**wrong)  # type: ignore[arg-type]

@@ -40,8 +40,8 @@ from fedsketch.secagg import (
     RoundSettings,
     SecAggError,
     SecAggGrid,
-    SecAggPlan,
-    VectorPlan,
+    SecAggOptions,
+    VectorFormat,
     client_app,
     device,
     messages,
@@ -89,8 +89,8 @@ def settings_of(
     )
     whole = {**whole, **(record or {})}
     bits = options.get("bits", 32)
-    plan = SecAggPlan(drops=drops, colluders=colluders, consistency=consistency)
-    vector = VectorPlan(DIM, bits, {k: v for k, v in whole.items() if v is not None})
+    plan = SecAggOptions(drops=drops, colluders=colluders, consistency=consistency)
+    vector = VectorFormat(DIM, bits, {k: v for k, v in whole.items() if v is not None})
     return plan.settings(RUN, round, range(2, n + 2), vector, MODEL)
 
 
@@ -607,7 +607,7 @@ def test_a_budget_that_ends_in_the_middle_of_a_run_is_a_logged_dropout(
     two_rounds = Accountant(1e-5)
     two_rounds.record(commitment_of(settings_of(6)).release(5, Unit.CLIENT), 2)
     fleet.set_policy(4, epsilon=two_rounds.epsilon(tight=False).epsilon)
-    grid = SecAggGrid(fleet_grid(fleet, 6), SecAggPlan(drops=1), RingCodec())
+    grid = SecAggGrid(fleet_grid(fleet, 6), SecAggOptions(drops=1), RingCodec())
     survivors = []
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -627,7 +627,7 @@ def test_merged_rounds_are_charged_and_settled_too(
     """The keys of a round are then exchanged before the one before it is settled."""
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
     fleet = make_fleet(6)
-    grid = SecAggGrid(fleet_grid(fleet, 6), SecAggPlan(drops=1, merged=True), RingCodec())
+    grid = SecAggGrid(fleet_grid(fleet, 6), SecAggOptions(drops=1, merged=True), RingCodec())
     for _ in range(3):
         (reply,) = grid.send_and_receive(train_messages(terms(6), 6))
         assert len(reply.content.config_records["secagg"]["survivors"]) == 6  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.encoding_plan import plan_encoding
-from fedsketch.secagg import Refusal, RoundSettings, SecAggPlan, VectorPlan
+from fedsketch.secagg import Refusal, RoundSettings, SecAggOptions, VectorFormat
 from fedsketch.strategies.shared.codec import RingCodec
 from fedsketch.strategies.shared.terms import RingTerms
 from fedsketch.strategies.shared.uploads import upload
@@ -20,8 +20,8 @@ def _terms(noise: float) -> RingTerms:
 
 
 def _settings(terms: RingTerms) -> RoundSettings:
-    vector = VectorPlan(DIM, terms.plan.bits, terms.to_record())
-    return SecAggPlan(drops=0).settings(1, 1, range(2, 6), vector, bytes(32))
+    vector = VectorFormat(DIM, terms.plan.bits, terms.to_record())
+    return SecAggOptions(drops=0).settings(1, 1, range(2, 6), vector, bytes(32))
 
 
 def _reply(terms: RingTerms | None, size: int = DIM, dtype: type = np.uint64) -> RecordDict:

@@ -1,15 +1,4 @@
-"""The plan of an integer encoding: ring, scale, rotation and noise that fit together. Frozen data, made once by the server, checked by all.
-
-`scale` s turns a real number into an integer; clip C of one privacy unit, n clients of whom D may drop and A may collude, at most u units
-(rows) per client, k numbers, ring of b bits.
-
-- Bound: a unit's integer vector q satisfies |q|^2 <= D2^2 = min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2}, by rejection
-  (Kairouz, Liu, Steinke 2021, Proposition 26, with beta = exp(-1/2)), and |q|_1 <= D1 = D2 min(sqrt(k), D2). Privacy uses these alone.
-- Noise: every client adds Skellam noise of variance mu_l = ceil(mu / (n - D - A)), so that the honest survivors always hold at least the
-  wanted mu. Zero-out adjacency for clients (a zeroed client still brings its noise).
-- No wraparound with probability 1 - p, with m = n u rows: 2^(b-1) >= m s C + sqrt(2 ln(2k/p)) sqrt(m/4 + n mu_l) without rotation, and
-  2^(b-1) >= sqrt(2 ln(2k/p)) sqrt(2 (m s C)^2 / k + m/4 + n mu_l) with it. It costs accuracy when it fails, never privacy.
-"""
+"""Choosing the ring, scale, rotation and noise of a `SkellamRing` so that they fit together: the server's work, once per kind of cohort."""
 
 from __future__ import annotations
 
@@ -17,19 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedsketch.privacy.accounting.releases import (
-    Adjacency,
-    Adversary,
-    Release,
-    Sampling,
-    Skellam,
-    Unit,
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.skellam_ring import (
+    LARGEST_RING,
+    SMALLEST_RING,
+    SkellamRing,
+    l1_bound,
+    l2_bound,
+    required_half_ring,
 )
 
 NoiseRule = Callable[[float, float], float]
 """(D2, D1) -> variance of the honest survivors' noise, in integer units."""
 
-SMALLEST_RING, LARGEST_RING = 16, 64
 LARGEST_ROTATED_RING = 20
 
 
@@ -37,114 +26,29 @@ class RingTooSmallError(ValueError):
     """The ring cannot hold the sum; the message names the smallest one that can."""
 
 
-@dataclass(frozen=True)
-class EncodingPlan:
-    """How every client of a round turns its vector into ring integers, and the server turns the sum back."""
-
-    dim: int
-    bits: int
-    scale: float
-    rotate: bool
-    clip: float
-    clients: int
-    units: int
-    drops: int
-    colluders: int
-    local_variance: int
-    wraparound_probability: float
-
-    @property
-    def l2_bound_squared(self) -> int:
-        """The integer that |q|^2 may not exceed: D2^2 rounded down."""
-        return math.floor(l2_bound(self.dim, self.scale * self.clip) ** 2 * (1.0 - 2.0**-50))
-
-    @property
-    def l2_sensitivity(self) -> float:
-        return l2_bound(self.dim, self.scale * self.clip)
-
-    @property
-    def l1_sensitivity(self) -> float:
-        return l1_bound(self.dim, self.l2_sensitivity)
-
-    def noise_variance(self, survivors: int, colluders: int = 0) -> int:
-        """Of the sum, in integer units, as far as `colluders` of the survivors do not know it."""
-        return (survivors - colluders) * self.local_variance
-
-    def noise_std(self, survivors: int) -> float:
-        """Of the decoded sum, per coordinate, in real units (Skellam only; rounding adds less than 1/(2 s) per client)."""
-        return math.sqrt(self.noise_variance(survivors)) / self.scale
-
-    def release(
-        self,
-        *,
-        survivors: int,
-        sampling: Sampling,
-        unit: Unit,
-        adversary: Adversary,
-        adjacency: Adjacency = Adjacency.ZERO_OUT,
-    ) -> Release:
-        """What was released when `survivors` clients are in the sum, with the noise that was really there."""
-        if survivors < self.clients - self.drops:
-            raise ValueError(
-                f"{survivors} survivors are fewer than the {self.clients - self.drops} that the noise was planned for: abort the round."
-            )
-        variance = float(self.noise_variance(survivors, adversary.colluders))
-        mechanism = Skellam(variance, self.l2_sensitivity, self.l1_sensitivity)
-        return Release(mechanism, sampling, adjacency, unit, adversary)
-
-
-def l2_bound(dim: int, scaled_clip: float) -> float:
-    """D2 for s C = `scaled_clip`."""
-    conditional = scaled_clip**2 + dim / 4.0 + scaled_clip + math.sqrt(dim) / 2.0
-    return min(math.sqrt(conditional), scaled_clip + math.sqrt(dim))
-
-
-def l1_bound(dim: int, l2: float) -> float:
-    """|q|_1 <= sqrt(k) |q|_2, and for integers |q|_1 <= |q|_2^2."""
-    return l2 * min(math.sqrt(dim), l2)
-
-
-def required_half_ring(
-    *,
-    dim: int,
-    clients: int,
-    units: int,
-    scaled_clip: float,
-    local_variance: float,
-    rotate: bool,
-    probability: float,
-) -> float:
-    """What 2^(b-1) must reach. Skellam noise of these variances has Gaussian tails to within 1e-6 of the exponent at this distance."""
-    deviations = math.sqrt(2.0 * math.log(2.0 * dim / probability))
-    rows = clients * units
-    noise = 0.25 * rows + clients * local_variance
-    if rotate:
-        return deviations * math.sqrt(2.0 * (rows * scaled_clip) ** 2 / dim + noise)
-    return rows * scaled_clip + deviations * math.sqrt(noise)
-
-
-def plan_encoding(
+def choose_ring(
     *,
     dim: int,
     clients: int,
     clip: float,
     noise: NoiseRule,
-    units: int = 1,
+    unit: Unit = Unit.CLIENT,
+    rows: int = 1,
     bits: int = 32,
     drops: int = 0,
     colluders: int = 0,
     scale: float | None = None,
     wraparound_probability: float = 1e-9,
-) -> EncodingPlan:
+) -> SkellamRing:
     """Choose rotation and scale for the ring, ask `noise` for the variance, and check that the sum fits.
 
-    `units` is the largest number of vectors of norm C that one client adds up: 1, or its examples where those are the privacy unit.
+    `rows` is the largest number of vectors of norm C that one client adds up: 1, or its examples where those are the privacy unit.
     Rings up to 20 bits rotate and take the largest scale that fits; larger ones do not rotate, and take s C = 2^12 (2^14 above ten
     thousand numbers) or less where the ring is tight, but never so little that rounding doubles the noise. A `scale` that is given is
     checked, not changed.
     """
     honest = clients - drops - colluders
-    if min(dim, clients, units) < 1 or min(drops, colluders) < 0 or honest < 1:
+    if min(dim, clients, rows) < 1 or min(drops, colluders) < 0 or honest < 1:
         raise ValueError(
             f"{clients} clients with {drops} drops and {colluders} colluders leave no honest noise: lower drops or colluders."
         )
@@ -152,21 +56,22 @@ def plan_encoding(
         raise ValueError(f"the ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {bits}.")
     if not (clip > 0.0 and math.isfinite(clip)):
         raise ValueError(f"the clip must be positive and finite, not {clip}.")
-    search = _ScaleSearch(dim, clients, units, honest, clip, noise, wraparound_probability)
+    search = _ScaleSearch(dim, clients, rows, honest, clip, noise, wraparound_probability)
     rotate = bits <= LARGEST_ROTATED_RING
     if scale is None:
         preferred = (2.0**12 if dim <= 10_000 else 2.0**14) / clip
         scale = search.largest(bits, rotate=rotate, most=math.inf if rotate else preferred)
     if scale is None or search.half_ring(scale, rotate=rotate) > 2.0 ** (bits - 1):
         raise RingTooSmallError(search.advice(bits, scale))
-    return EncodingPlan(
+    return SkellamRing(
+        unit=unit,
+        rows=rows,
         dim=dim,
         bits=bits,
         scale=scale,
         rotate=rotate,
         clip=clip,
         clients=clients,
-        units=units,
         drops=drops,
         colluders=colluders,
         local_variance=search.local_variance(scale),
@@ -178,7 +83,7 @@ def plan_encoding(
 class _ScaleSearch:
     dim: int
     clients: int
-    units: int
+    rows: int
     honest: int
     clip: float
     noise: NoiseRule
@@ -192,7 +97,7 @@ class _ScaleSearch:
         return required_half_ring(
             dim=self.dim,
             clients=self.clients,
-            units=self.units,
+            rows=self.rows,
             scaled_clip=scale * self.clip,
             local_variance=self.local_variance(scale),
             rotate=rotate,

@@ -7,20 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedsketch.secagg import graph
-from fedsketch.secagg.codec import VectorPlan
+from fedsketch.secagg.codec import VectorFormat
 from fedsketch.secagg.errors import SettingsError
+from fedsketch.secagg.exchange import POLL_INTERVAL
 from fedsketch.secagg.settings import NONCE_BYTES, RoundSettings, Sizes, majority
 
 
 @dataclass(frozen=True)
-class SecAggPlan:
+class SecAggOptions:
     """How rounds are run.
 
     `drops` are the dropouts that a sum tolerates and `colluders` the clients that may work with the
     server; a float below 1 is a fraction (of a group, of the cohort), an int a count. Without
-    `consistency` a round takes 4 trips instead of 5 and is private against a semi-honest server
+    `consistency` a round takes 4 round trips instead of 5 and is private against a semi-honest server
     only. With `merged` the keys and shares of the next round ride on the last messages of this
-    one (3 trips), if the next round has the same cohort or the one told to `SecAggGrid.expect`.
+    one (3 round trips), if the next round has the same cohort or the one told to `SecAggGrid.expect`.
     `stage_timeout` bounds the stages around training, `train_timeout` training itself; and once as
     many have answered as a sum needs, the others get `patience` times as long again, at least 10 s.
     """
@@ -33,7 +34,7 @@ class SecAggPlan:
     stage_timeout: float = 120.0
     train_timeout: float = 3600.0
     patience: float = 3.0
-    poll_interval: float = 0.05
+    poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
         for name, value in (("drops", self.drops), ("colluders", self.colluders)):
@@ -53,7 +54,7 @@ class SecAggPlan:
         )
 
     def settings(
-        self, run: int, round: int, cohort: Iterable[int], vector: VectorPlan, broadcast: bytes
+        self, run: int, round: int, cohort: Iterable[int], vector: VectorFormat, broadcast: bytes
     ) -> RoundSettings:
         """The settings of a round, with the smallest threshold and quorum that the rules allow."""
         nodes = tuple(sorted(cohort))

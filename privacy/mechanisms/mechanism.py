@@ -1,0 +1,161 @@
+"""A mechanism: how what a device computed becomes what leaves it, and what that costs. One frozen object per round.
+
+A strategy chooses it on the server; it travels once, as a flat record, inside the settings of the round; the device's guard judges that
+very record, and the device does what it judged. Everything about a round's privacy is asked of this object:
+
+| where | what |
+|---|---|
+| device | `release`: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
+| server | `total`: the sum of the uploads in real numbers; `noise_std`: the noise in it |
+| accountant | `seen`: what a sum shows to an adversary, for a protected unit |
+| wire | `to_record` and `mechanism_from_record`, which believes nothing that it reads |
+
+A row is what one unit contributes: a client's vector, or one vector per example. Adjacency is zero-out everywhere: the unit's rows are
+replaced by zeros, and its device still adds its noise.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsketch.privacy.accounting.releases import Adversary, Release, Sampling, Unit
+from fedsketch.privacy.mechanisms.randomness import Stream
+
+if TYPE_CHECKING:
+    import torch
+
+Scalar = bool | int | float | str | bytes
+KIND = "mechanism"  # the key of a record that names its class
+
+
+class UnsoundMechanismError(ValueError):
+    """A record that is not a mechanism, or one whose numbers do not go together; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A vector that may leave a device. Mechanisms make these, and nobody else (tests/test_architecture.py looks)."""
+
+    vector: NDArray[np.generic]
+
+
+class Ring(NamedTuple):
+    """The integers modulo 2^bits in which uploads of `dim` numbers are added up under masks."""
+
+    dim: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Mechanism(ABC):
+    """Subclasses are frozen dataclasses of plain numbers, so that they can travel, be compared and be hashed."""
+
+    kind: ClassVar[str]
+    unit: Unit  # what a row is
+    rows: int  # the largest number of them that one device adds up
+
+    # ------------------------------------------------------------------ on the device
+    @property
+    @abstractmethod
+    def bound(self) -> float | None:
+        """The L2 norm that no row exceeds as it leaves; None: no bound, and so no privacy."""
+
+    @abstractmethod
+    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+        """Bound every row, add the rows up, blur and encode the sum. `round` is public: it seeds what all devices do alike."""
+
+    # ------------------------------------------------------------------ on the server
+    @abstractmethod
+    def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
+        """The sum of what the devices released, in real numbers; a vector may itself be a sum, made under masks."""
+
+    @abstractmethod
+    def noise_std(self, devices: int) -> float:
+        """Standard deviation of the noise in each number of a sum over so many devices."""
+
+    @property
+    def ring(self) -> Ring | None:
+        """Where uploads are added up, or None: real numbers, which cannot be masked."""
+        return None
+
+    def facts(self) -> dict[str, str]:
+        """What a plan tells about it, besides the noise."""
+        return {}
+
+    # ------------------------------------------------------------------ for the accountant
+    @abstractmethod
+    def seen(
+        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+    ) -> Release:
+        """What a sum shows under the noise of so many devices: those in it whose noise the adversary does not know."""
+
+    @abstractmethod
+    def noise_multiplier(self, devices: int, protected: Unit) -> float:
+        """Standard deviation of the noise of so many devices over what one protected unit can change in the sum."""
+
+    def weight(self, protected: Unit) -> int:
+        """How many times the bound of one row a protected unit can change the sum.
+
+        A client is all of its rows. An example is one row where rows are examples; where a row is a whole client's, an example can
+        turn it into any other, which is two rows apart.
+        """
+        if protected is Unit.CLIENT:
+            return self.rows
+        return 1 if self.unit is Unit.EXAMPLE else 2 * self.rows
+
+    # ------------------------------------------------------------------ on the wire
+    def to_record(self) -> dict[str, Scalar]:
+        """Flat, for a ConfigRecord; what is None is left out."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        known = {name: value for name, value in values.items() if value is not None}
+        return {KIND: self.kind, **known, "unit": self.unit.value}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The inverse of `to_record`: every field of its type and in its range, and nothing else."""
+        wanted = {one.name: str(one.type) for one in fields(cls)}
+        for name in record:
+            if name not in wanted:
+                raise UnsoundMechanismError(
+                    f"The mechanism holds an unknown {name!r}: use one version everywhere."
+                )
+        values: dict[str, Any] = {}
+        for name, kind in wanted.items():
+            value = record.get(name)
+            if name not in record and "None" not in kind:
+                raise UnsoundMechanismError(
+                    f"The mechanism lacks {name!r}: use one version everywhere."
+                )
+            if not (_sound(value, kind) or (name not in record)):
+                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+            values[name] = Unit(str(value)) if kind == "Unit" else value
+        made = cls(**values)
+        made.check()
+        return made
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises `UnsoundMechanismError` unless the numbers are in range and go together."""
+
+    def check_round(self, ring: Ring, most: int, drops: int, colluders: int) -> None:
+        """Raises unless this was made for a round that masks vectors of this ring and adds up at most so many devices' vectors."""
+        raise UnsoundMechanismError(
+            f"Only ring integers can be summed under masks, and {self.kind} noise makes real numbers."
+        )
+
+
+def _sound(value: object, kind: str) -> bool:
+    if kind == "Unit":
+        return value in list(Unit)
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "int":
+        return type(value) is int and value >= 0
+    return type(value) in (int, float) and 0 <= value < math.inf  # type: ignore[operator]

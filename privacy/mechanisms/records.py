@@ -1,0 +1,19 @@
+"""From a record that somebody sent to the mechanism that it describes. The list is closed: a device knows what each of these costs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
+from fedsketch.privacy.mechanisms.mechanism import KIND, Mechanism, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
+
+_KINDS: Mapping[str, type[Mechanism]] = {kind.kind: kind for kind in (SkellamRing, GaussianNoise)}
+
+
+def mechanism_from_record(record: Mapping[str, Any]) -> Mechanism:
+    """The inverse of `Mechanism.to_record`; raises `UnsoundMechanismError` for anything else."""
+    fields = dict(record)
+    kind = _KINDS.get(str(fields.pop(KIND, None)))
+    if kind is None:
+        raise UnsoundMechanismError(f"The mechanism is none of {', '.join(_KINDS)}.")
+    return kind.from_record(fields)
