@@ -95,7 +95,7 @@ def stock() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
         kept = shutil.ignore_patterns(
-            ".*", "outputs", "multirun", "certs", "tests", "docs", "*.egg-info"
+            ".*", "outputs", "multirun", "certs", "tests", "typings", "docs", "*.egg-info"
         )
         shutil.copytree(ours, app, ignore=kept)
         (app / "tests").mkdir()  # pyproject.toml excludes it, and Flower wants it to be there then

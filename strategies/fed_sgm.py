@@ -155,25 +155,7 @@ class FedSgm(DPFedAvg):
 
     @property
     def _stretch(self) -> float:
-        """The norm to which an uploaded row is clipped, over privacy.clip.
-
-        A device clips the row that it uploads, as its last step, whatever was done before. Where the update was clipped to C before
-        sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times this:
-        - gaussian: R x of a fixed x has the squared norm |x|^2 chi^2_b / b; this is where that is exceeded with probability 1e-20. Who
-          knows R can find an x that R makes longer, by up to 1 + sqrt(d/b); such an update is cut, so the bound holds for every x and R.
-        - hadamard: sqrt(m/k) times a part of a rotation: the largest stretch there is.
-        - identity: 1. A count sketch, up to sqrt(d) if all coordinates meet in one bucket, is not offered.
-        """
-        size, d = self.upload_size(1), self.model.size
-        if self.settings.clip != "before":
-            return 1.0
-        if self.settings.sketch == "gaussian":
-            from scipy import stats  # half a second
-
-            return math.sqrt(float(stats.chi2.isf(_CUT, size)) / size)
-        if self.settings.sketch == "hadamard":
-            return math.sqrt((1 << (d - 1).bit_length()) / size)
-        return 1.0
+        return stretch(self.settings, self.model.size)
 
     def _spent(self, seen: Release) -> str:
         """Epsilon of all rounds."""
@@ -211,6 +193,26 @@ class FedSgmDevice(DeviceHalf):
         if self._last is None or self._last[0] != key:
             self._last = (key, make_sketch(settings, d, seed))
         return self._last[1]
+
+
+def stretch(settings: FedSgmConfig, d: int) -> float:
+    """The norm to which an uploaded row is clipped, over privacy.clip.
+
+    A device clips the row that it uploads, as its last step, whatever was done before. Where the update was clipped to C before
+    sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times this:
+    - gaussian: R x of a fixed x has the squared norm |x|^2 chi^2_b / b; this is where that is exceeded with probability 1e-20. Who
+      knows R can find an x that R makes longer, by up to 1 + sqrt(d/b); such an update is cut, so the bound holds for every x and R.
+    - hadamard: sqrt(m/k) times a part of a rotation: the largest stretch there is.
+    - identity: 1. A count sketch, up to sqrt(d) if all coordinates meet in one bucket, is not offered.
+    """
+    size = _upload_size(settings, d)
+    if settings.clip == "before" and settings.sketch == "gaussian":
+        from scipy import stats  # half a second
+
+        return math.sqrt(float(stats.chi2.isf(_CUT, size)) / size)
+    if settings.clip == "before" and settings.sketch == "hadamard":
+        return math.sqrt((1 << (d - 1).bit_length()) / size)
+    return 1.0
 
 
 def make_sketch(settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:

@@ -1,7 +1,57 @@
-"""One thread per process: arrays are small here, and processes that share two cores would wait for each other's threads."""
+"""What tests of several packages share.
+
+One thread per process: arrays are small here, and processes that share two cores would wait for each other's threads.
+"""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
-os.environ.setdefault(
-    "OMP_NUM_THREADS", "1"
-)  # before torch is imported, and for the processes that tests start
+import pytest
+
+# Before torch is imported, and for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if TYPE_CHECKING:
+    from fedsketch.strategies.shared.base import FederatedStrategy
+
+SMALL = [
+    "strategy=dp_fedavg",
+    "data=synthetic",
+    "data.examples=60",
+    "data.test_examples=20",
+    "data.shape=[1,2,3]",
+    "data.classes=3",
+    "model=logistic",
+    "device=cpu",
+    "clients.total=6",
+    "clients.per_round=6",
+    "clients.timeout=1",
+    "secagg=none",
+    "privacy.against=model",
+]
+
+
+@pytest.fixture
+def make_strategy() -> "Iterator[Callable[..., FederatedStrategy]]":
+    """A strategy over small data, without secure aggregation unless asked for, as the round loop builds it.
+
+    Also marks this process as one that simulates devices, until the test ends.
+    """
+    from fedsketch import strategies
+    from fedsketch.conf import compose
+    from fedsketch.runtime.environment import simulated_devices
+    from fedsketch.strategies.shared.cohort import Cohorts
+    from fedsketch.tasks.job import Job
+
+    with ExitStack() as stack:
+
+        def build(*overrides: str, key: int = 1) -> "FederatedStrategy":
+            config = compose([*SMALL, *overrides])
+            stack.enter_context(simulated_devices(config))
+            job = Job(config)
+            cohorts = Cohorts(config.clients, key)
+            return strategies.make_strategy(config, job, job.model(), cohorts)
+
+        yield build

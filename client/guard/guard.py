@@ -151,7 +151,7 @@ class DeviceGuard:
             )
         if clip is None or clip > policy.largest_clip:
             raise Refusal(
-                f"The round's clip {clip} is above the {policy.largest_clip:g} of this device's owner."
+                f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of this device's owner."
             )
         if settings.bits not in policy.rings:
             raise Refusal(f"This device's owner does not allow a ring of {settings.bits} bits.")

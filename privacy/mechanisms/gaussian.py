@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Mechanism):
     """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip."""
 
@@ -82,7 +82,8 @@ class GaussianNoise(Mechanism):
 
     def check(self) -> None:
         if self.rows < 1 or self.clip == 0:
-            raise UnsoundMechanismError("A device has at least one row, and a clip is positive.")
+            name = "clip" if self.clip == 0 else "rows"
+            raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
 
     @property
     def _local_std(self) -> float:

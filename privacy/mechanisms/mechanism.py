@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -53,13 +53,13 @@ class Ring(NamedTuple):
     bits: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
     """Subclasses are frozen dataclasses of plain numbers, so that they can travel, be compared and be hashed."""
 
     kind: ClassVar[str]
-    unit: Unit  # what a row is
-    rows: int  # the largest number of them that one device adds up
+    unit: Unit = Unit.CLIENT  # what a row is
+    rows: int = 1  # the largest number of them that one device adds up
 
     # ------------------------------------------------------------------ on the device
     @property
@@ -112,31 +112,29 @@ class Mechanism(ABC):
 
     # ------------------------------------------------------------------ on the wire
     def to_record(self) -> dict[str, Scalar]:
-        """Flat, for a ConfigRecord; what is None is left out."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        known = {name: value for name, value in values.items() if value is not None}
-        return {KIND: self.kind, **known, "unit": self.unit.value}
+        """Flat, for a ConfigRecord; what is as by default is left out."""
+        record: dict[str, Scalar] = {KIND: self.kind}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default:
+                record[one.name] = value.value if isinstance(value, Unit) else value
+        return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """The inverse of `to_record`: every field of its type and in its range, and nothing else."""
-        wanted = {one.name: str(one.type) for one in fields(cls)}
-        for name in record:
-            if name not in wanted:
+        wanted = {one.name: one for one in fields(cls)}
+        needed = {name for name, one in wanted.items() if one.default is MISSING}
+        for name in {*record, *needed}:
+            if name not in wanted or name not in record:
+                problem = "lacks" if name in wanted else "holds an unknown"
                 raise UnsoundMechanismError(
-                    f"The mechanism holds an unknown {name!r}: use one version everywhere."
+                    f"The mechanism {problem} {name!r}: use one version everywhere."
                 )
-        values: dict[str, Any] = {}
-        for name, kind in wanted.items():
-            value = record.get(name)
-            if name not in record and "None" not in kind:
-                raise UnsoundMechanismError(
-                    f"The mechanism lacks {name!r}: use one version everywhere."
-                )
-            if not (_sound(value, kind) or (name not in record)):
+        for name, value in record.items():
+            if not _sound(value, str(wanted[name].type)):
                 raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
-            values[name] = Unit(str(value)) if kind == "Unit" else value
-        made = cls(**values)
+        made = cls(**{**record, "unit": Unit(str(record.get("unit", Unit.CLIENT.value)))})
         made.check()
         return made
 

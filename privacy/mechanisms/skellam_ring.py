@@ -51,7 +51,7 @@ _NUMBERS_AT_ONCE = 1 << 20  # of the rows, so that a client with many examples n
 _LARGEST_SCALED_CLIP = 2.0**64  # beyond any ring; keeps squares from overflowing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SkellamRing(Mechanism):
     """How every client of a round turns its rows into ring integers, and the server turns the sum back."""
 
@@ -153,10 +153,13 @@ class SkellamRing(Mechanism):
     # ------------------------------------------------------------------ on the wire
     def check(self) -> None:
         """Also that the sum fits: one that does not is useless, and a sign that the numbers were not made together."""
-        positive = (self.dim, self.bits, self.scale, self.clip, self.clients, self.rows)
+        positive = ("dim", "bits", "scale", "clip", "clients", "rows", "wraparound_probability")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
         scaled = self.scale * self.clip
-        if min(positive) <= 0 or not 0 < self.wraparound_probability < 1:
-            raise UnsoundMechanismError("A number of the mechanism is zero or out of its range.")
+        if self.wraparound_probability >= 1:
+            raise UnsoundMechanismError("The mechanism has no sound 'wraparound_probability'.")
         if (
             scaled > _LARGEST_SCALED_CLIP
             or self.bits > LARGEST_RING

@@ -139,7 +139,7 @@ def _mechanism(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
     share = _gaussian_multiplier(noise)
     if not noise.alone:
         share /= math.sqrt(noise.survivors(cohort))
-    return GaussianNoise(noise.unit, noise.rows, share, noise.clip)
+    return _gaussian_noise(noise, share)
 
 
 @lru_cache(maxsize=8)
@@ -151,10 +151,15 @@ def _gaussian_multiplier(noise: DeviceNoise) -> float:
     sampling, adversary = _bound(noise)
 
     def template(z: float) -> Release:
-        mechanism = GaussianNoise(noise.unit, noise.rows, z, noise.clip)
-        return mechanism.seen(1, noise.unit, sampling, adversary)
+        return _gaussian_noise(noise, z).seen(1, noise.unit, sampling, adversary)
 
     return calibrated(noise.config, template)
+
+
+def _gaussian_noise(noise: DeviceNoise, share: float) -> GaussianNoise:
+    return GaussianNoise(
+        unit=noise.unit, rows=noise.rows, local_multiplier=share, clip=noise.clip
+    )
 
 
 def _skellam_ring(noise: DeviceNoise, cohort: int, dim: int) -> SkellamRing:

@@ -12,8 +12,9 @@ from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
+from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.aggregating import aggregating
-from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.tasks.job import Job
@@ -54,16 +55,9 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
             config: Config = compose([*SMALL, *overrides])
             stack.enter_context(simulated_devices(config))
             job = Job(config)
-            model = job.model()
-            strategy = server_half(config.strategy.name)(
-                config,
-                model,
-                plan_noise(config, job, model),
-                Cohorts(config.clients, 1),
-                len(job.dataset.train),
-            )
+            strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
             local = LocalGrid(app, config.clients.total)
-            grid = aggregating(local, config, strategy.parcels)
+            grid = aggregating(WrappedGrid(local), config, strategy.parcels)
             return Exchange(strategy, grid)
 
         yield build

@@ -82,7 +82,7 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, secagg: list[str]
 ) -> None:
     """Devices with nothing to say: the decoded sum is noise. Skellam noise of this size is normal for a chi-square test."""
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(0.0))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(0.0))
     exchange = make_exchange(*secagg)
     seen: list[Aggregate] = []
     monkeypatch.setattr(exchange.strategy, "update", lambda _, aggregate: seen.append(aggregate))
@@ -94,14 +94,12 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
 
 
 def _says(value: float) -> Callable[..., torch.Tensor]:
-    """A local step of one row of this value."""
+    """The rows of a device half: one, of this value."""
 
-    def local_step(
-        broadcast: Any, shard: Any, model: Any, generator: Any, memory: Any
-    ) -> torch.Tensor:
+    def rows(self: Any, broadcast: Any, shard: Any, model: Any, *rest: Any) -> torch.Tensor:
         return torch.full((1, model.size), value)
 
-    return local_step
+    return rows
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -109,7 +107,7 @@ def _says(value: float) -> Callable[..., torch.Tensor]:
 def test_no_update_however_large_passes_the_clip(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, huge: float, unit: str
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(huge))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(huge))
     exchange = make_exchange(
         "privacy.noise_multiplier=0", "privacy.epsilon=null", f"privacy={unit}"
     )
@@ -123,7 +121,7 @@ def test_no_update_however_large_passes_the_clip(
 def test_what_has_no_norm_is_an_error_and_not_a_vector(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, bad: float, noise: str
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(bad))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(bad))
     replies = make_exchange(f"secagg.noise={noise}").replies()
     assert len(replies) == 6
     for reply in replies:
@@ -134,7 +132,7 @@ def test_what_has_no_norm_is_an_error_and_not_a_vector(
 def test_what_has_no_norm_aborts_a_masked_round(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(float("nan")))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(float("nan")))
     with pytest.raises(Aborted, match="nothing was released"):
         make_exchange("secagg=pairwise").replies()
 
@@ -143,7 +141,7 @@ def test_what_has_no_norm_aborts_a_masked_round(
 def test_without_a_clip_nan_is_an_error_too(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(bad))
+    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(bad))
     exchange = make_exchange(*OPEN)
     assert all(reply.has_error() for reply in exchange.replies())
 
@@ -158,7 +156,7 @@ def test_seeded_noise_is_a_function_of_seed_client_and_round(make_exchange: Make
     """Devices with nothing to say, so that only noise is compared."""
     noises = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsketch.strategies.dp_fedavg.LOCAL_STEP", _says(0.0))
+        patch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(0.0))
         for seed in (1, 2):
             exchange = make_exchange("privacy.randomness=seeded", f"seed={seed}")
             for round in (1, 2):

@@ -189,7 +189,7 @@ def test_show_says_what_was_spent_and_what_is_left(
     capsys.readouterr()
     assert main([str(folder), "--show"]) == 0
     out = capsys.readouterr().out
-    spent = Ledger(folder / "ledger.jsonl").book().spent(1e-5)
+    spent = Ledger(folder / "ledger.jsonl").state().spent(1e-5)
     assert 0 < spent < 8
     assert (
         f"Spent: epsilon {spent:.4g} of 8 at delta 1e-05, {8 - spent:.4g} left (per client" in out

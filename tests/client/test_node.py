@@ -5,14 +5,14 @@ import sys
 
 GIVES_UP = """
 import sys, threading
-import fedsketch.client.node
+import fedsketch.client.node as node
 
 class Program:
     def load(self):
         return lambda: threading.Thread(target=threading.Event().wait).start()
 
-client.node.entry_points = lambda **asked: (Program(),) if asked["name"] == "flower-supernode" else ()
-client.node.main()
+node.entry_points = lambda **asked: (Program(),) if asked["name"] == "flower-supernode" else ()
+node.main()
 """
 
 

@@ -14,9 +14,10 @@ LIGHT = [
     "accounting.release_json",
     "accounting.releases",
     "mechanisms.encoding",
-    "mechanisms.encoding_plan",
     "mechanisms.gaussian",
     "mechanisms.randomness",
+    "mechanisms.records",
+    "mechanisms.ring_choice",
     "mechanisms.skellam_sampler",
     "mechanisms.unsafe",
 ]

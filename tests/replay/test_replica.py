@@ -8,18 +8,20 @@ from typing import cast
 import pytest
 import torch
 from flwr.app import RecordDict
+from safetensors.torch import load_file, save_file
 
+from fedsketch.client.workspace import Workspace
 from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay import replica
 from fedsketch.replay.parcels import Parcels, Step
 from fedsketch.replay.records import PARCEL_ARRAYS
-from fedsketch.replay.replica import completed, receive
 from fedsketch.runtime.environment import simulated_devices
-from fedsketch.strategies import plan_noise, server_half
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.dome.state import DomeState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, decoded
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast
 from fedsketch.tasks.job import Job
 
 SMALL = [
@@ -42,15 +44,10 @@ SMALL = [
 Make = Callable[..., Dome]
 
 
-@pytest.fixture(autouse=True)
-def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test begins in a new process, as far as the replica can tell."""
-    _restart(monkeypatch)
-
-
-def _restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica, "_shared", None)
-    monkeypatch.setattr(replica, "_completed", None)
+@pytest.fixture
+def device() -> Workspace:
+    """The workspace of a process that has just started."""
+    return Workspace()
 
 
 @pytest.fixture
@@ -62,9 +59,7 @@ def server() -> Iterator[Make]:
             config = compose([*SMALL, f"seed={seed}"])
             stack.enter_context(simulated_devices(config))
             job = Job(config)
-            model = job.model()
-            noise = plan_noise(config, job, model)
-            strategy = server_half("dome")(config, model, noise, Cohorts(config.clients, 1), 60)
+            strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
             _rounds(cast(Dome, strategy), range(1, rounds + 1))
             return cast(Dome, strategy)
 
@@ -84,90 +79,89 @@ def _parcels(strategy: Dome) -> Parcels:
 
 def _message(strategy: Dome, parcel: RecordDict, round: int) -> RecordDict:
     """What a node is sent in a round."""
-    terms = strategy.noise.terms(6, 120)
     head = _parcels(strategy).head()
-    common = Broadcast(strategy.config, round, terms, {}, head).to_records()
+    mechanism = strategy.mechanism(round, 6)
+    common = Broadcast(strategy.config, round, mechanism, {}, head).to_records()
     return RecordDict({**common, **parcel})
 
 
-def _arrays(content: RecordDict) -> dict[str, torch.Tensor]:
-    return dict(completed(decoded(content)).arrays)
+def _arrays(device: Workspace, content: RecordDict) -> dict[str, torch.Tensor]:
+    return dict(device._completed(Broadcast.from_records(content)).arrays)
 
 
-def _check(strategy: Dome, content: RecordDict, round: int) -> None:
+def _check(strategy: Dome, device: Workspace, content: RecordDict, round: int) -> None:
     expected = strategy.state.broadcast_arrays(round)
-    got = _arrays(content)
+    got = _arrays(device, content)
     assert got.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(got[name], tensor), name
 
 
-def test_everybody_holds_version_0(server: Make) -> None:
+def test_everybody_holds_version_0(server: Make, device: Workspace) -> None:
     strategy = server(0)
     content = _message(strategy, _parcels(strategy).parcel(0), 1)
-    assert receive(content, None) is None
-    _check(strategy, content, 1)
+    assert device.receive(content, None) is None
+    _check(strategy, device, content, 1)
     assert len(content.array_records[PARCEL_ARRAYS]) == 0  # and so nothing has to be sent
 
 
 @pytest.mark.parametrize("missed", [1, 3])
 def test_a_device_that_missed_rounds_catches_up(
-    server: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: int
+    server: Make, device: Workspace, tmp_path: Path, missed: int
 ) -> None:
     """From its folder, in a new process; the learned directions among what it makes."""
     strategy = server(2)
-    assert receive(_message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
+    assert device.receive(_message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
     _rounds(strategy, range(3, 3 + missed))
-    _restart(monkeypatch)
+    device = Workspace()
     parcel = _parcels(strategy).parcel(2)
     assert len(parcel.array_records[PARCEL_ARRAYS]) == missed
     content = _message(strategy, parcel, 3 + missed)
-    assert receive(content, tmp_path) is None
-    _check(strategy, content, 3 + missed)
-    assert "basis-0" in _arrays(content)
+    assert device.receive(content, tmp_path) is None
+    _check(strategy, device, content, 3 + missed)
+    assert "basis-0" in _arrays(device, content)
 
 
 @pytest.mark.parametrize("loss", ["none kept", "another run's", "damaged"])
 def test_a_device_that_lost_its_copy_asks_for_the_whole(
-    server: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loss: str
+    server: Make, device: Workspace, tmp_path: Path, loss: str
 ) -> None:
     strategy = server(3)
     if loss == "another run's":
         other = server(2, seed=1)
-        assert receive(_message(other, _parcels(other).parcel(0), 3), tmp_path) is None
-        _restart(monkeypatch)
+        assert device.receive(_message(other, _parcels(other).parcel(0), 3), tmp_path) is None
+        device = Workspace()
     elif loss == "damaged":
         (tmp_path / replica.FILE).write_bytes(b"not a state")
     content = _message(strategy, _parcels(strategy).parcel(2), 4)
-    assert receive(content, tmp_path) is not None
+    assert device.receive(content, tmp_path) is not None
     content = _message(strategy, _parcels(strategy).whole(), 4)
-    assert receive(content, tmp_path) is None
-    _check(strategy, content, 4)
+    assert device.receive(content, tmp_path) is None
+    _check(strategy, device, content, 4)
 
 
 def test_a_copy_that_went_astray_is_found_out_and_replaced(
-    server: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Make, device: Workspace, tmp_path: Path
 ) -> None:
     """As when one machine's arithmetic differs from the server's in a bit that survives rounding."""
     strategy = server(2)
-    assert receive(_message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
-    assert replica._shared is not None
-    with torch.no_grad():
-        replica._shared[1].state_dict()["vector"][7] += 1e-6
-    replica._keep(*replica._shared, tmp_path)
-    _restart(monkeypatch)
+    assert device.receive(_message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
+    tensors = load_file(tmp_path / replica.FILE)
+    tensors["vector"][7] += 1e-6
+    save_file(tensors, tmp_path / replica.FILE)
+    device = Workspace()
     _rounds(strategy, range(3, 4))
-    assert receive(_message(strategy, _parcels(strategy).parcel(2), 4), tmp_path) is not None
+    assert device.receive(_message(strategy, _parcels(strategy).parcel(2), 4), tmp_path) is not None
     content = _message(strategy, _parcels(strategy).whole(), 4)
-    assert receive(content, tmp_path) is None
-    _check(strategy, content, 4)
+    assert device.receive(content, tmp_path) is None
+    _check(strategy, device, content, 4)
 
 
 def test_a_copy_that_a_broken_step_has_changed_is_not_used_again(
-    server: Make, monkeypatch: pytest.MonkeyPatch
+    server: Make, device: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = server(3)
-    assert receive(_message(strategy, _parcels(strategy).parcel(0), 4), None) is None
+    assert device.receive(_message(strategy, _parcels(strategy).parcel(0), 4), None) is None
     _rounds(strategy, range(4, 5))
     content = _message(strategy, _parcels(strategy).parcel(3), 5)
     _, (good,) = replica.open_steps(content)
@@ -175,46 +169,49 @@ def test_a_copy_that_a_broken_step_has_changed_is_not_used_again(
     with monkeypatch.context() as patch:
         patch.setattr(replica, "open_steps", lambda content: (3, [good, broken]))
         with pytest.raises(ValueError, match="a sketch of 120 numbers"):
-            receive(content, None)
-    assert receive(content, None) == "version 3 is not here"
+            device.receive(content, None)
+    assert device.receive(content, None) == "version 3 is not here"
     content = _message(strategy, _parcels(strategy).parcel(0), 5)
-    assert receive(content, None) is None
-    _check(strategy, content, 5)
+    assert device.receive(content, None) is None
+    _check(strategy, device, content, 5)
 
 
-def test_a_newer_copy_than_the_servers_is_not_used(server: Make, tmp_path: Path) -> None:
+def test_a_newer_copy_than_the_servers_is_not_used(
+    server: Make, device: Workspace, tmp_path: Path
+) -> None:
     """The server resumed from an older checkpoint: from version 0 on, if that is what it sends."""
     ahead = server(4)
-    assert receive(_message(ahead, _parcels(ahead).parcel(0), 5), tmp_path) is None
+    assert device.receive(_message(ahead, _parcels(ahead).parcel(0), 5), tmp_path) is None
     strategy = server(2)
     content = _message(strategy, _parcels(strategy).parcel(0), 3)
-    assert receive(content, tmp_path) is None
-    _check(strategy, content, 3)
+    assert device.receive(content, tmp_path) is None
+    _check(strategy, device, content, 3)
 
 
-def test_a_whole_that_is_not_what_all_were_told_is_refused(server: Make) -> None:
+def test_a_whole_that_is_not_what_all_were_told_is_refused(server: Make, device: Workspace) -> None:
     """A server cannot give one device another model than it tells the others (under signed settings)."""
     strategy, other = server(2), server(3)
     content = _message(strategy, _parcels(other).whole(), 3)
     with pytest.raises(UnsafeUpdateError, match="not the one that all devices were told"):
-        receive(content, None)
+        device.receive(content, None)
 
 
-def test_a_broadcast_without_its_parcel_is_refused(server: Make) -> None:
+def test_a_broadcast_without_its_parcel_is_refused(server: Make, device: Workspace) -> None:
     """As under Flower's own loop, which knows no parcels."""
     strategy = server(1)
     with pytest.raises(UnsafeUpdateError, match=r"set strategy\.broadcast=full"):
-        completed(decoded(_message(strategy, RecordDict(), 2)))
+        _arrays(device, _message(strategy, RecordDict(), 2))
 
 
 def test_clients_of_one_process_share_one_copy(
-    server: Make, monkeypatch: pytest.MonkeyPatch
+    server: Make, device: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = server(3)
     content = _message(strategy, _parcels(strategy).parcel(0), 4)
-    assert receive(content, None) is None
-    monkeypatch.setattr(replica, "_version_0", lambda config: pytest.fail("made a second copy"))
+    assert device.receive(content, None) is None
+    first = _arrays(device, content)
+    monkeypatch.setattr(DomeState, "__init__", lambda *_: pytest.fail("made a second copy"))
     for _ in range(3):
         again = RecordDict(dict(content))
-        assert receive(again, None) is None
-        assert completed(decoded(again)) is completed(decoded(content))
+        assert device.receive(again, None) is None
+        assert all(tensor is first[name] for name, tensor in _arrays(device, again).items())

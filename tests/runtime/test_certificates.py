@@ -159,7 +159,7 @@ def test_a_device_folder_is_ready_for_its_guard(tmp_path: Path) -> None:
     guard = DeviceGuard(node / "device")
     assert guard.policy.smallest_cohort == 3
     assert guard.identity.public.hex() == (node / "identity.pub").read_text().strip()
-    assert guard.ledger.book().rounds == 0
+    assert guard.ledger.state().rounds == 0
 
 
 def test_a_lone_device_gets_keys_and_no_authority(

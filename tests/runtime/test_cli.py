@@ -14,13 +14,13 @@ import safetensors.torch
 import torch
 import yaml
 
-from fedsketch.client.release import SEED_VARIABLE
 from fedsketch.conf import compose, from_json, to_json
+from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.tasks.job import Job
 
 Fedsketch = Callable[..., Any]
 METRICS = (
-    "round accuracy loss epsilon delta clients dropped uplink_bytes downlink_bytes seconds snr"
+    "round accuracy loss epsilon delta budget_against clients dropped uplink_bytes downlink_bytes seconds snr"
 )
 
 

@@ -4,9 +4,8 @@ import os
 
 import pytest
 
-from fedsketch.client.release import SEED_VARIABLE
 from fedsketch.conf import ConfigError, compose
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 
 

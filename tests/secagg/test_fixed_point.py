@@ -28,7 +28,7 @@ def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:
 
 def settings_for(codec: FixedPoint, like: RecordDict, n: int = 4) -> RoundSettings:
     plan = SecAggOptions(drops=0)
-    vector = codec.plan(like, plan.sizes(n))
+    vector = codec.describe(like, plan.sizes(n))
     return plan.settings(1, 1, range(n), vector, b"")
 
 
@@ -144,7 +144,7 @@ def test_other_rings_than_the_devices_are_refused() -> None:
 
 def test_a_ring_that_is_too_small_says_what_to_change() -> None:
     with pytest.raises(SettingsError, match="raise bits or lower weight_limit"):
-        FixedPoint(bits=16, weight_limit=10_000).plan(reply([0.0]), Sizes(10, 0, 0))
+        FixedPoint(bits=16, weight_limit=10_000).describe(reply([0.0]), Sizes(10, 0, 0))
 
 
 def test_no_examples_at_all_is_an_error() -> None:

@@ -1,22 +1,30 @@
 """The sentences name epsilon, unit and adversary; a sketched run shows both readings, each with whom it holds against."""
 
 import re
-from functools import cache
+from collections.abc import Callable
 
 import pytest
 
-from fedsketch.conf import compose
 from fedsketch.server.guarantee import guarantee
-from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.shared.base import FederatedStrategy
 
-NINE = ["clients.total=9", "clients.per_round=9", "rounds=20", "privacy.epsilon=4"]
+Sentence = Callable[..., str]
+NINE = [
+    "secagg=pairwise",
+    "privacy.against=server",
+    "data.shape=[1,4,4]",
+    "clients.total=9",
+    "clients.per_round=9",
+    "rounds=20",
+    "privacy.epsilon=4",
+]
 SGM = ["strategy=fed_sgm", "secagg=none"]
 SECRET = ["strategy.clip=before", "strategy.accounting=r_secret"]
 
 
-@cache
-def _sentence(*overrides: str) -> str:
-    return guarantee(NoisePlan(compose([*NINE, *overrides]), dim=50, units=1))
+@pytest.fixture
+def sentence_of(make_strategy: Callable[..., FederatedStrategy]) -> Sentence:
+    return lambda *overrides: guarantee(make_strategy(*NINE, *overrides))
 
 
 def _numbers(sentence: str) -> dict[str, float]:
@@ -34,36 +42,40 @@ def _numbers(sentence: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("strategy", ["dp_fedavg", "dome"])
-def test_strategies_without_a_random_sketch_have_one_reading(strategy: str) -> None:
-    sentence = _sentence(f"strategy={strategy}")
+def test_strategies_without_a_random_sketch_have_one_reading(
+    sentence_of: Sentence, strategy: str
+) -> None:
+    sentence = sentence_of(f"strategy={strategy}")
     assert "epsilon 4 at delta 1e-05, per client" in sentence
     assert "a server that may lie and works with 10% of a cohort" in sentence
     assert "r_" not in sentence
 
 
-def test_a_sketched_run_is_calibrated_for_those_who_know_the_sketch() -> None:
-    sentence = _sentence(*SGM, "privacy.against=model")
+def test_a_sketched_run_is_calibrated_for_those_who_know_the_sketch(sentence_of: Sentence) -> None:
+    sentence = sentence_of(*SGM, "privacy.against=model")
     assert _numbers(sentence)["model"] == pytest.approx(4, abs=0.01)
     assert "r_public, which holds whoever knows the sketch" in sentence
     assert "no theorem covers (it needs strategy.clip=before)" in sentence
 
 
-def test_under_masks_the_missing_theorem_is_told() -> None:
-    sentence = _sentence("strategy=fed_sgm", "strategy.seed_per=run")
+def test_under_masks_the_missing_theorem_is_told(sentence_of: Sentence) -> None:
+    sentence = sentence_of("strategy=fed_sgm", "strategy.seed_per=run")
     for need in ("strategy.clip=before", "secagg=none", "strategy.seed_per=round"):
         assert need in sentence
 
 
-def test_where_both_readings_hold_both_numbers_stand_side_by_side() -> None:
-    numbers = _numbers(_sentence(*SGM, "strategy.clip=before", "privacy.against=model"))
+def test_where_both_readings_hold_both_numbers_stand_side_by_side(sentence_of: Sentence) -> None:
+    numbers = _numbers(sentence_of(*SGM, "strategy.clip=before", "privacy.against=model"))
     assert set(numbers) == {"model", "server", "eavesdropper"}
     assert numbers["model"] == pytest.approx(4, abs=0.01)
     assert numbers["server"] > numbers["model"]
 
 
-def test_a_budget_for_the_eavesdropper_is_labelled_and_the_honest_numbers_stand_beside_it() -> None:
-    sentence = _sentence(*SGM, *SECRET)
-    assert "epsilon 4 (r_secret) at delta 1e-05" in sentence
+def test_a_budget_for_the_eavesdropper_is_labelled_and_the_honest_numbers_stand_beside_it(
+    sentence_of: Sentence,
+) -> None:
+    sentence = sentence_of(*SGM, *SECRET)
+    assert "epsilon 4 against the eavesdropper (r_secret) at delta 1e-05" in sentence
     assert (
         "against an eavesdropper who sees the noisy sums, and neither the sketch's seed" in sentence
     )
@@ -72,9 +84,9 @@ def test_a_budget_for_the_eavesdropper_is_labelled_and_the_honest_numbers_stand_
     assert numbers["server"] > numbers["model"]
 
 
-def test_only_a_gaussian_sketch_has_a_second_reading() -> None:
-    assert "r_secret" not in _sentence(*SGM, "strategy.sketch=hadamard", "privacy.against=model")
+def test_only_a_gaussian_sketch_has_a_second_reading(sentence_of: Sentence) -> None:
+    assert "r_secret" not in sentence_of(*SGM, "strategy.sketch=hadamard", "privacy.against=model")
 
 
-def test_a_reproducible_run_says_that_it_is_not_private() -> None:
-    assert "NOT PRIVATE" in _sentence(*SGM, "privacy.randomness=seeded", "privacy.against=model")
+def test_a_reproducible_run_says_that_it_is_not_private(sentence_of: Sentence) -> None:
+    assert "NOT PRIVATE" in sentence_of(*SGM, "privacy.randomness=seeded", "privacy.against=model")

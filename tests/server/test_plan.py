@@ -8,7 +8,7 @@ import pytest
 
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
-from fedsketch.privacy.mechanisms.encoding_plan import RingTooSmallError
+from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
 from fedsketch.server.plan import Plan, make_plan
 
 SMALL = [
@@ -41,7 +41,8 @@ def test_without_masks_the_server_learns_more_than_the_models_tell() -> None:
     assert plan.epsilon["model"] == pytest.approx(3, rel=1e-3)
     assert plan.epsilon["server"] is not None
     assert plan.epsilon["server"] > 10
-    assert (plan.ring_bits, plan.scale, plan.wraparound_probability) == (None, None, None)
+    assert plan.mechanism_facts == {}
+    assert plan.mechanism["mechanism"] == "gaussian"
 
 
 def test_without_noise_nothing_is_guaranteed() -> None:
@@ -71,7 +72,7 @@ def test_the_best_signal_to_noise_follows_from_cohort_noise_and_dimension() -> N
 
 def test_a_small_ring_sends_fewer_bytes() -> None:
     small, large = _plan("secagg.bits=16"), _plan("secagg.bits=32")
-    assert (small.ring_bits, large.ring_bits) == (16, 32)
+    assert (small.mechanism["bits"], large.mechanism["bits"]) == (16, 32)
     assert large.uplink_bytes - small.uplink_bytes == pytest.approx(2 * small.upload_size, abs=8)
 
 
@@ -95,7 +96,7 @@ def test_it_is_written_down(tmp_path: Path) -> None:
     plan = _plan()
     figure = plan.save(tmp_path / "new" / "folder")
     written = json.loads((tmp_path / "new" / "folder" / "plan.json").read_text())
-    keys = "noise_multiplier epsilon delta uplink_bytes downlink_bytes ring_bits scale wraparound_probability"
+    keys = "noise_multiplier epsilon delta uplink_bytes downlink_bytes mechanism mechanism_facts"
     assert written.keys() >= set(keys.split())
     assert written["epsilon"] == plan.epsilon
     assert figure.read_text().startswith("<svg")

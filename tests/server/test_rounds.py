@@ -16,9 +16,7 @@ from fedsketch.strategies.shared.cohort import TooFewClients
 from fedsketch.tasks.job import Job
 
 Play = Callable[..., Any]
-METRICS = (
-    "round accuracy loss epsilon delta clients dropped uplink_bytes downlink_bytes seconds snr"
-)
+METRICS = "round accuracy loss epsilon delta budget_against clients dropped uplink_bytes downlink_bytes seconds snr"
 # So little noise that nobody computes a tight epsilon, which takes a second under sampling.
 FAST = ("privacy.noise_multiplier=0.25", "privacy.epsilon=null")
 

@@ -12,15 +12,16 @@ import torch
 from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
-from fedsketch.client.release import release
 from fedsketch.conf import compose
+from fedsketch.conf.schema import FedSgmConfig
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies import fed_sgm
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.messages import Broadcast
-from fedsketch.strategies.shared.sketch_norm import stretch
 from fedsketch.strategies.shared.sketch_size import sketch_size
 from fedsketch.strategies.shared.uploads import uploaded
 from fedsketch.tasks.job import Job
@@ -82,17 +83,24 @@ def test_without_noise_the_server_steps_along_the_desketched_mean(
         *(f"strategy.sketch={sketch}", "strategy.sketch_dim=7", "strategy.server.lr=0.5"),
     )
     broadcast, start = _ask(strategy), strategy.model.vector.clone()
-    sketched = fed_sgm.sketch_of(strategy.config, strategy.model, _seed(broadcast))
+    sketched = _sketch_of(strategy, _seed(broadcast))
     matrix = sketched.forward(torch.eye(21)).T
     job, updates = Job(strategy.config), []
     for client in range(6):
         model = job.model()
-        row = fed_sgm.local_step(broadcast, job.shard(client), model, torch.Generator(), {})
+        row = fed_sgm.FedSgmDevice().rows(
+            broadcast, job.shard(client), model, torch.Generator(), {}
+        )
         updates.append(start - model.vector)
         torch.testing.assert_close(row[0], matrix @ updates[-1], rtol=1e-4, atol=1e-6)
     expected = start - 0.5 * matrix.T @ (matrix @ torch.stack(updates).mean(dim=0))
     torch.testing.assert_close(_play(strategy, 1), expected, rtol=1e-4, atol=1e-6)
     assert not torch.allclose(expected, start, atol=1e-3)
+
+
+def _sketch_of(strategy: FederatedStrategy, seed: bytes) -> Sketch:
+    assert isinstance(strategy, fed_sgm.FedSgm)
+    return fed_sgm.make_sketch(strategy.settings, strategy.model.size, seed)
 
 
 def _seed(broadcast: Broadcast) -> bytes:
@@ -107,6 +115,8 @@ MATRIX = """
 import hashlib, sys
 import torch
 from fedsketch.sketching.gaussian import GaussianSketch
+from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.sketch import Sketch
 
 sketch = GaussianSketch(40, 30_000, int(sys.argv[1]))
 print(torch.get_num_threads(), hashlib.sha256(sketch.block(slice(0, 40)).numpy().tobytes()).hexdigest())
@@ -131,11 +141,8 @@ def test_devices_and_server_make_the_same_sketch_in_every_process_and_on_any_thr
         ).stdout.split()
         assert told == [threads, expected]
     # The server desketches with what it sent.
-    fed_sgm._sketch.cache_clear()
-    model = strategy.model
-    device = fed_sgm.sketch_of(strategy.config, model, seed.to_bytes(16, "big"))
-    fed_sgm._sketch.cache_clear()
-    server = fed_sgm.sketch_of(strategy.config, model, strategy._seed)
+    device = _sketch_of(strategy, seed.to_bytes(16, "big"))
+    server = _sketch_of(strategy, strategy._seed)
     assert device is not server
     assert device.fingerprint() == server.fingerprint()
 
@@ -189,11 +196,11 @@ def _longest(clip: str, sketch: str, make_strategy: MakeStrategy) -> tuple[float
         *("strategy.sketch_dim=7", "privacy.clip=0.01"),
     )
     broadcast, job = _ask(strategy), Job(strategy.config)
-    rows = fed_sgm.local_step(
+    rows = fed_sgm.FedSgmDevice().rows(
         broadcast, job.shard(0), job.model(), torch.Generator().manual_seed(1), {}
     )
     with Stream() as stream:
-        sent = torch.from_numpy(release(rows, broadcast.terms, stream, 1))
+        sent = torch.from_numpy(broadcast.mechanism.release(rows, stream, 1).vector)
     bound = strategy.noise.clip
     assert bound is not None
     return bound / 0.01, float(sent.norm()) / 0.01
@@ -233,7 +240,7 @@ def test_clipped_before_sketching_the_update_is_what_is_bounded(
         broadcast, job = _ask(strategy), Job(strategy.config)
         model = job.model()
         generator = torch.Generator().manual_seed(1)
-        rows.append(fed_sgm.local_step(broadcast, job.shard(0), model, generator, {}))
+        rows.append(fed_sgm.FedSgmDevice().rows(broadcast, job.shard(0), model, generator, {}))
         length = float((strategy.model.vector - model.vector).norm())
     assert length > 0.1
     torch.testing.assert_close(rows[0], rows[1] * 0.01 / length, rtol=1e-4, atol=1e-7)
@@ -246,18 +253,19 @@ def test_an_update_made_for_the_sketch_is_cut_at_the_bound(make_strategy: MakeSt
         *("data.shape=[1,20,50]", "data.classes=10", "privacy.noise_multiplier=0"),
         "privacy.epsilon=null",
     )
-    terms, clip = strategy.noise.terms(6), strategy.config.privacy.clip
+    mechanism, clip = strategy.mechanism(1, 6), strategy.config.privacy.clip
     assert clip is not None
-    sketch = fed_sgm.sketch_of(strategy.config, strategy.model, bytes(16))
+    sketch = _sketch_of(strategy, bytes(16))
     x = torch.ones(strategy.model.size)
     for _ in range(30):  # power iteration: the top right singular vector of R
         x = sketch.adjoint(sketch.forward(x))
         x *= clip / x.norm()
     row = sketch.forward(x)
-    bound = clip * stretch(strategy.config, strategy.model.size)
+    bound = mechanism.bound
+    assert bound is not None
     assert float(row.norm()) > 2 * bound
     with Stream() as stream:
-        sent = torch.from_numpy(release(row.unsqueeze(0), terms, stream, 1))
+        sent = torch.from_numpy(mechanism.release(row.unsqueeze(0), stream, 1).vector)
     assert float(sent.norm()) <= bound * (1 + 1e-6)
 
 
@@ -269,21 +277,23 @@ def test_the_noise_is_in_proportion_to_what_an_upload_may_be(
     after, before = (
         make_strategy(*common, f"strategy.clip={clip}").noise for clip in ("after", "before")
     )
-    assert after.terms(6).sum_std(6) == pytest.approx(0.5 * 0.2, rel=1e-2)
-    assert before.terms(6).sum_std(6) == pytest.approx(0.5 * 0.2 * before.stretch, rel=1e-2)
+    assert after.mechanism(6).noise_std(6) == pytest.approx(0.5 * 0.2, rel=1e-2)
+    assert before.clip is not None
+    assert before.clip > 2 * 0.2
+    assert before.mechanism(6).noise_std(6) == pytest.approx(0.5 * before.clip, rel=1e-2)
 
 
-def _config(sketch: str, dim: int) -> tuple[str, ...]:
-    return (
-        *("strategy=fed_sgm", "strategy.clip=before"),
-        *(f"strategy.sketch={sketch}", f"strategy.sketch_dim={dim}"),
-    )
+def _settings(sketch: str, dim: int) -> FedSgmConfig:
+    common = ("strategy=fed_sgm", "strategy.clip=before", f"strategy.sketch={sketch}")
+    settings = compose([*common, f"strategy.sketch_dim={dim}"]).strategy
+    assert isinstance(settings, FedSgmConfig)
+    return settings
 
 
 @pytest.mark.parametrize("rows", [1, 50, 2545])
 def test_a_gaussian_sketch_is_longer_than_its_bound_once_in_1e20(rows: int) -> None:
     """|R x|^2 is chi^2_b / b for a unit x. By the tail of the incomplete gamma function, Q(b/2, b k^2 / 2)."""
-    k = stretch(compose(_config("gaussian", rows)), 25_450)
+    k = fed_sgm.stretch(_settings("gaussian", rows), 25_450)
     tail = torch.special.gammaincc(
         torch.tensor(rows / 2, dtype=torch.float64),
         torch.tensor(rows * k**2 / 2, dtype=torch.float64),
@@ -293,9 +303,9 @@ def test_a_gaussian_sketch_is_longer_than_its_bound_once_in_1e20(rows: int) -> N
 
 @pytest.mark.parametrize(("dim", "d"), [(3, 10), (10, 10), (20, 100), (64, 64)])
 def test_no_vector_becomes_longer_in_a_hadamard_sketch_than_its_bound(dim: int, d: int) -> None:
-    bound = stretch(compose(_config("hadamard", dim)), d)
+    bound = fed_sgm.stretch(_settings("hadamard", dim), d)
     for seed in range(5):
-        dense = fed_sgm._sketch("hadamard", dim, d, seed).forward(torch.eye(d).double())
+        dense = HadamardSketch(dim, d, seed).forward(torch.eye(d).double())
         largest = float(torch.linalg.matrix_norm(dense, 2))
         assert largest <= bound * (1 + 1e-9)
         if d == 64:  # nothing is padded: it is met

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fedsketch.client.guard.guard import DeviceGuard
-from fedsketch.client.guard.ledger_state import Book
+from fedsketch.client.guard.ledger_state import LedgerState
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.certificates import make_all, make_node
 from fedsketch.runtime.children import Children, descendants
@@ -107,7 +107,7 @@ class Play:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def book(self, client: int) -> Book:
+    def ledger(self, client: int) -> LedgerState:
         """What a device's ledger says, every line of it checked."""
         place = self.network.private / "nodes" / str(client) / "device"
         return DeviceGuard(place).ledger.verified()[0]
@@ -186,8 +186,8 @@ def test_dead_nodes_cost_no_whole_timeout(play: Play) -> None:
 
 def test_every_ledger_knows_what_left_and_nothing_else(play: Play) -> None:
     # Rounds whose vector left, and those of them that the device itself saw through.
-    books = {client: play.book(client) for client in range(NODES)}
-    counts = {client: (book.rounds, book.settled) for client, book in books.items()}
+    ledgers = {client: play.ledger(client) for client in range(NODES)}
+    counts = {client: (book.rounds, book.settled) for client, book in ledgers.items()}
     for client in (LATE, *OTHERS):
         assert counts[client] == (1, 1)
     assert counts[KILLED_BEFORE] == counts[KILLED_DURING] == (0, 0)
@@ -196,7 +196,7 @@ def test_every_ledger_knows_what_left_and_nothing_else(play: Play) -> None:
         (0, 0),
         (1, 0),
     ]  # it may go on when it is woken; what it sends then is charged
-    assert books[KILLED_AFTER].spent(1e-5) > books[LATE].spent(1e-5) > 0
+    assert ledgers[KILLED_AFTER].spent(1e-5) > ledgers[LATE].spent(1e-5) > 0
 
 
 def test_no_log_at_any_level_holds_a_secret(play: Play) -> None:

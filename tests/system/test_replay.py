@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedsketch.client.app import app
+from fedsketch.client.app import make_app
 from fedsketch.conf import compose
-from fedsketch.replay import replica
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.plan import make_plan
@@ -38,8 +37,9 @@ UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
 
 
 def _run(fedsketch: Command, folder: Path, *overrides: str) -> tuple[bytes, list[dict[str, Any]]]:
-    replica._shared = None  # a new process, as far as the devices can tell
-    fedsketch(*SMALL, *overrides, f"hydra.run.dir={folder}")
+    with pytest.MonkeyPatch.context() as patch:  # a new process, as far as the devices can tell
+        patch.setattr("fedsketch.client.app.app", make_app())
+        fedsketch(*SMALL, *overrides, f"hydra.run.dir={folder}")
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return (folder / "model.safetensors").read_bytes(), rows
 
@@ -99,12 +99,12 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, kept: bool)
     config = compose([*SMALL, *UNMASKED, "strategy.broadcast=replay"])
     with simulated_devices(config):
         for folder, stop in (("whole", 0), ("stopped", 3)):
-            replica._shared = None
+            app = make_app()
             if stop:
                 with pytest.raises(_Stop):
                     Rounds(config, tmp_path / folder, _Watcher(stop)).play(LocalGrid(app, 6))
                 if not kept:
-                    replica._shared = None
+                    app = make_app()
             Rounds(config, tmp_path / folder, _Watcher(0)).play(LocalGrid(app, 6))
     models = [(tmp_path / f / "model.safetensors").read_bytes() for f in ("whole", "stopped")]
     assert models[0] == models[1]

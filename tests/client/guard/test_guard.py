@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 import fedsketch.client
 from fedsketch.client.enroll import enrol
 from fedsketch.client.guard.guard import DEVICE_VARIABLE, DeviceGuard, SimulatedGuard, guard_of
-from fedsketch.client.guard.offer import commitment_of
+from fedsketch.client.guard.offer import offer_of
 from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate_skellam
@@ -28,9 +28,11 @@ from fedsketch.privacy.accounting.releases import (
     Skellam,
     Unit,
 )
-from fedsketch.privacy.mechanisms.encoding import encode
-from fedsketch.privacy.mechanisms.encoding_plan import plan_encoding
+from fedsketch.privacy.mechanisms.mechanism import Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.privacy.mechanisms.ring_choice import choose_ring
+from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import (
@@ -49,26 +51,24 @@ from fedsketch.secagg import (
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
 from fedsketch.strategies.shared.codec import RingCodec
-from fedsketch.strategies.shared.terms import RingTerms, terms_from_record
-from fedsketch.strategies.shared.uploads import upload
+from fedsketch.strategies.shared.uploads import MECHANISM, reply_with
 
 RUN, DIM, MODEL = 1, 6, b"\x11" * 32
 POLICY = Policy(smallest_cohort=4, largest_drops=0.4, assumed_colluders=0.0, epsilon=100.0)
 
 
-def terms(n: int, drops: int = 1, colluders: int = 0, noise: float = 4.0, **plan: Any) -> RingTerms:
-    """Terms whose worst case has this noise multiplier."""
-    return RingTerms(
-        plan_encoding(
-            dim=DIM,
-            clients=n,
-            clip=plan.pop("clip", 1.0),
-            noise=lambda l2, l1: (noise * l2) ** 2,
-            drops=drops,
-            colluders=colluders,
-            **plan,
-        ),
-        Unit.CLIENT,
+def ring(
+    n: int, drops: int = 1, colluders: int = 0, noise: float = 4.0, **plan: Any
+) -> SkellamRing:
+    """A mechanism whose worst case has this noise multiplier."""
+    return choose_ring(
+        dim=DIM,
+        clients=n,
+        clip=plan.pop("clip", 1.0),
+        noise=lambda l2, l1: (noise * l2) ** 2,
+        drops=drops,
+        colluders=colluders,
+        **plan,
     )
 
 
@@ -84,9 +84,7 @@ def settings_of(
     **options: Any,
 ) -> RoundSettings:
     """What an honest server proposes, with changes to what the application commits to."""
-    whole = (
-        terms(n, drops, colluders, **options).to_record() if application is None else application
-    )
+    whole = ring(n, drops, colluders, **options).to_record() if application is None else application
     whole = {**whole, **(record or {})}
     bits = options.get("bits", 32)
     plan = SecAggOptions(drops=drops, colluders=colluders, consistency=consistency)
@@ -270,7 +268,7 @@ def test_a_folder_that_cannot_be_read_is_a_refusal(guard: DeviceGuard) -> None:
         ({"most_rounds": 0}, {}, "This device has taken part in 0 rounds, and its owner allows 0."),
         ({"epsilon": 0.5}, {}, "at delta 1e-05; the owner allows 0.5, of which 0.5 is left."),
         ({}, {"noise": 0.0}, "The noise multiplier of the honest clients is 0 per client"),
-        ({}, {"units": 40}, "The noise multiplier of the honest clients is 0.1 per client"),
+        ({}, {"rows": 40}, "The noise multiplier of the honest clients is 0.1 per client"),
         ({"unit": "example"}, {"noise": 1.5}, "The noise multiplier of the honest clients is 0.75 per example"),
     ],
 )  # fmt: skip
@@ -295,49 +293,56 @@ def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> Non
 @pytest.mark.parametrize(
     ("record", "sentence"),
     [
-        ({"noise": "gaussian"}, "The round does not commit to Skellam noise"),
-        ({"noise": None}, "The round does not commit to Skellam noise"),
-        ({"clip": None}, "The round's encoding lacks 'clip'"),
-        ({"discount": 3}, "The round's encoding holds an unknown 'discount'"),
-        ({"unit": "user"}, "The round's unit is neither 'client' nor 'example'."),
-        ({"dim": DIM + 1}, "The round's encoding is for dim = 7, the round for 6."),
-        ({"bits": 31}, "The round's encoding is for bits = 31, the round for 32."),
-        ({"clients": 60}, "The round's encoding is for clients = 60, the round for 6."),
-        ({"drops": 0}, "The round's encoding is for drops = 0, the round for 1."),
-        ({"colluders": 1}, "The round's encoding is for colluders = 1, the round for 0."),
+        ({"mechanism": "gaussian"}, "The mechanism holds an unknown"),
+        ({"mechanism": "none"}, "The mechanism is none of skellam, gaussian."),
+        ({"mechanism": None}, "The mechanism is none of skellam, gaussian."),
+        ({"clip": None}, "The mechanism lacks 'clip'"),
+        ({"discount": 3}, "The mechanism holds an unknown 'discount'"),
+        ({"unit": "user"}, "The mechanism has no sound 'unit'."),
+        ({"dim": DIM + 1}, "The round's mechanism is for dim = 7, the round for 6."),
+        ({"bits": 31}, "The round's mechanism is for bits = 31, the round for 32."),
+        ({"clients": 60}, "The round's mechanism is for clients = 60, the round for 6."),
+        ({"drops": 0}, "The round's mechanism is for drops = 0, the round for 1."),
+        ({"colluders": 1}, "The round's mechanism is for colluders = 1, the round for 0."),
         ({"scale": 2.0**40}, "The round's sum does not fit its ring of 32 bits."),
         ({"scale": 1e300}, "The round's sum does not fit its ring of 32 bits."),
         ({"local_variance": 2**62}, "The round's sum does not fit its ring of 32 bits."),
-        ({"wraparound_probability": 2.0}, "The round's sum does not fit its ring of 32 bits."),
-        ({"units": 2**40}, "The round's sum does not fit its ring of 32 bits."),
+        ({"wraparound_probability": 2.0}, "The mechanism has no sound 'wraparound_probability'."),
+        ({"rows": 2**40}, "The round's sum does not fit its ring of 32 bits."),
         *[
-            ({name: value}, f"The round's encoding has no sound '{name}'.")
+            ({name: value}, f"The mechanism has no sound '{name}'.")
             for name, value in [
                 ("clip", math.nan), ("clip", math.inf), ("clip", 0.0), ("clip", -1.0), ("clip", "1"), ("clip", True),
                 ("scale", math.nan), ("scale", -1.0), ("scale", b"1"),
                 ("local_variance", -1), ("local_variance", 1e9), ("local_variance", True),
-                ("units", 0), ("units", -1), ("units", 1.0), ("rotate", 0), ("drops", -1),
+                ("rows", 0), ("rows", -1), ("rows", 1.0), ("rotate", 0), ("drops", -1),
                 ("wraparound_probability", 0.0), ("wraparound_probability", math.nan),
             ]
         ],
     ],
 )  # fmt: skip
-def test_an_inconsistent_commitment_is_refused(record: dict[str, Any], sentence: str) -> None:
+def test_an_inconsistent_offer_is_refused(record: dict[str, Any], sentence: str) -> None:
     with pytest.raises(Refusal) as caught:
-        commitment_of(settings_of(record=record))
+        offer_of(settings_of(record=record))
     assert str(caught.value).startswith(sentence)
 
 
-def test_an_empty_commitment_is_refused() -> None:
-    with pytest.raises(Refusal, match="does not commit to Skellam noise"):
-        commitment_of(settings_of(application={}))
+def test_real_numbers_are_refused_under_masks() -> None:
+    gaussian = {"mechanism": "gaussian", "local_multiplier": 9.0, "clip": 1.0}
+    with pytest.raises(Refusal, match="Only ring integers can be summed under masks"):
+        offer_of(settings_of(application=gaussian))
+
+
+def test_an_empty_offer_is_refused() -> None:
+    with pytest.raises(Refusal, match="The mechanism is none of"):
+        offer_of(settings_of(application={}))
 
 
 def test_the_noise_that_counts_is_that_of_the_honest_survivors() -> None:
     settings = settings_of(9, drops=2, colluders=1)
-    offer = commitment_of(settings)
-    plan = terms(9, 2, 1).plan
-    assert offer.plan == plan
+    offer = offer_of(settings)
+    plan = ring(9, 2, 1)
+    assert offer.mechanism == plan
     worst = offer.release(offer.least, Unit.CLIENT)
     assert worst.mechanism.variance == (9 - 2 - 1) * plan.local_variance  # type: ignore[union-attr]
     assert offer.noise_multiplier(Unit.CLIENT) == pytest.approx(4.0, rel=1e-6)
@@ -346,13 +351,13 @@ def test_the_noise_that_counts_is_that_of_the_honest_survivors() -> None:
 
 
 def test_what_a_unit_can_change_depends_on_what_a_row_is() -> None:
-    examples = commitment_of(settings_of(units=3, record={"unit": "example"}))
-    clients = commitment_of(settings_of())
-    assert examples.weight(Unit.EXAMPLE) == 1
-    assert examples.weight(Unit.CLIENT) == 3
-    assert clients.weight(Unit.CLIENT) == 1
+    examples = offer_of(settings_of(rows=3, record={"unit": "example"}))
+    clients = offer_of(settings_of())
+    assert examples.mechanism.weight(Unit.EXAMPLE) == 1
+    assert examples.mechanism.weight(Unit.CLIENT) == 3
+    assert clients.mechanism.weight(Unit.CLIENT) == 1
     # One example can turn its client's row into any other one.
-    assert clients.weight(Unit.EXAMPLE) == 2
+    assert clients.mechanism.weight(Unit.EXAMPLE) == 2
     row, all_rows = (examples.release(5, unit).mechanism for unit in (Unit.EXAMPLE, Unit.CLIENT))
     assert isinstance(row, Skellam)
     assert all_rows == Skellam(row.variance, 3 * row.l2_sensitivity, 3 * row.l1_sensitivity)
@@ -361,7 +366,7 @@ def test_what_a_unit_can_change_depends_on_what_a_row_is() -> None:
 def test_seeded_noise_on_a_device_is_refused(
     guard: DeviceGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsketch.client.release import SEED_VARIABLE
+    from fedsketch.privacy.simulation import SEED_VARIABLE
 
     monkeypatch.setenv(SEED_VARIABLE, "3")
     with pytest.raises(Refusal, match="FEDSKETCH_SEEDED_NOISE is set on this device"):
@@ -376,7 +381,7 @@ def test_plain_replies_are_refused_unless_the_owner_gave_up_the_budget(guard: De
     )
     guard.policy = replace(guard.policy, allow_unmasked=True, epsilon=math.inf)
     guard.admit_unmasked("train")
-    assert guard.ledger.book().unmasked == 1
+    assert guard.ledger.state().unmasked == 1
 
 
 @pytest.mark.parametrize(
@@ -407,7 +412,7 @@ def test_a_round_is_charged_and_settled_at_the_real_survivors(
     settings = settings_of(6, drops=2)
     coordinator = fleet.run(settings, silent=[7])
     assert coordinator.sums[0].total.tolist() == [2 + 3 + 4 + 5 + 6] * DIM
-    offer = commitment_of(settings)
+    offer = offer_of(settings)
     for survivors, nodes in ((5, [2, 3, 4, 5, 6]), (0, [7])):
         for node in nodes:
             expected = 0.0
@@ -424,7 +429,7 @@ def test_an_aborted_round_stays_charged_at_its_worst_case(make_fleet: Callable[.
     with pytest.raises(Aborted):
         fleet.run(settings, silent=[6, 7])
     accountant = Accountant(1e-5)
-    accountant.record(commitment_of(settings).release(5, Unit.CLIENT))
+    accountant.record(offer_of(settings).release(5, Unit.CLIENT))
     assert fleet.spent(2) == pytest.approx(accountant.epsilon(tight=False).epsilon)
     assert fleet.spent(7) == 0.0
 
@@ -549,7 +554,7 @@ def test_a_run_calibrated_for_the_policys_budget_fits_exactly(guard: DeviceGuard
             l2_sensitivity=l2, l1_sensitivity=l1, rounds=rounds, epsilon=budget, delta=1e-5,
         )  # fmt: skip
 
-    plan = plan_encoding(dim=DIM, clients=30, clip=0.5, noise=noise, drops=3, colluders=3)
+    plan = choose_ring(dim=DIM, clients=30, clip=0.5, noise=noise, drops=3, colluders=3)
     guard.policy = Policy(epsilon=budget)
     for number in range(1, rounds + 1):
         settings = settings_of(
@@ -557,14 +562,12 @@ def test_a_run_calibrated_for_the_policys_budget_fits_exactly(guard: DeviceGuard
             round=number,
             drops=3,
             colluders=3,
-            application=RingTerms(plan, Unit.CLIENT).to_record(),
+            application=plan.to_record(),
         )
         guard.admit(settings)
         guard.charge(settings)
-    assert 0.99 * budget < guard.ledger.book().spent(1e-5) <= budget
-    extra = settings_of(
-        30, round=21, drops=3, colluders=3, application=RingTerms(plan, Unit.CLIENT).to_record()
-    )
+    assert 0.99 * budget < guard.ledger.state().spent(1e-5) <= budget
+    extra = settings_of(30, round=21, drops=3, colluders=3, application=plan.to_record())
     with pytest.raises(Refusal, match=r"of which .* is left"):
         guard.admit(extra)
 
@@ -578,13 +581,11 @@ def fleet_grid(fleet: Fleet, n: int) -> LocalGrid:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        record: Any = dict(message.content.config_records["terms"])
-        offered = terms_from_record(record)
-        assert isinstance(offered, RingTerms)
+        admitted = mechanism_from_record(message.content.config_records[MECHANISM])
+        assert isinstance(admitted, SkellamRing)
         with Stream() as stream:
-            content = upload(encode(np.full((1, DIM), 0.25), offered.plan, stream))
-        content["terms"] = ConfigRecord(record)
-        return Message(content, reply_to=message)
+            vector = admitted.encode(np.full((1, DIM), 0.25), stream, 1)
+        return Message(reply_with(Upload(vector)), reply_to=message)
 
     grid = LocalGrid(app, n)
     for node, folder in fleet.folders.items():
@@ -592,8 +593,8 @@ def fleet_grid(fleet: Fleet, n: int) -> LocalGrid:
     return grid
 
 
-def train_messages(offered: RingTerms, n: int) -> list[Message]:
-    content = RecordDict({"terms": ConfigRecord(offered.to_record())})  # type: ignore[arg-type]
+def train_messages(offered: SkellamRing, n: int) -> list[Message]:
+    content = RecordDict({MECHANISM: ConfigRecord(offered.to_record())})  # type: ignore[arg-type]
     return [Message(content, node, "train") for node in range(2, n + 2)]
 
 
@@ -603,9 +604,9 @@ def test_a_budget_that_ends_in_the_middle_of_a_run_is_a_logged_dropout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
-    fleet, offered = make_fleet(6), terms(6)
+    fleet, offered = make_fleet(6), ring(6)
     two_rounds = Accountant(1e-5)
-    two_rounds.record(commitment_of(settings_of(6)).release(5, Unit.CLIENT), 2)
+    two_rounds.record(offer_of(settings_of(6)).release(5, Unit.CLIENT), 2)
     fleet.set_policy(4, epsilon=two_rounds.epsilon(tight=False).epsilon)
     grid = SecAggGrid(fleet_grid(fleet, 6), SecAggOptions(drops=1), RingCodec())
     survivors = []
@@ -629,11 +630,11 @@ def test_merged_rounds_are_charged_and_settled_too(
     fleet = make_fleet(6)
     grid = SecAggGrid(fleet_grid(fleet, 6), SecAggOptions(drops=1, merged=True), RingCodec())
     for _ in range(3):
-        (reply,) = grid.send_and_receive(train_messages(terms(6), 6))
+        (reply,) = grid.send_and_receive(train_messages(ring(6), 6))
         assert len(reply.content.config_records["secagg"]["survivors"]) == 6  # type: ignore[arg-type]
     for node in fleet.folders:
-        book = fleet.guard(node).ledger.verified()[0]
-        assert (book.rounds, book.settled) == (3, 3)
+        state = fleet.guard(node).ledger.verified()[0]
+        assert (state.rounds, state.settled) == (3, 3)
 
 
 def test_a_server_that_asks_without_masks_gets_a_sentence(
@@ -641,7 +642,7 @@ def test_a_server_that_asks_without_masks_gets_a_sentence(
 ) -> None:
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
     grid = fleet_grid(make_fleet(2), 2)
-    for reply in grid.send_and_receive(train_messages(terms(6), 2)):
+    for reply in grid.send_and_receive(train_messages(ring(6), 2)):
         assert not reply.content.array_records
         refusal = str(reply.content.config_records["secagg"]["refusal"])
         assert refusal.startswith("This device answers only under secure aggregation")

@@ -65,10 +65,10 @@ def charged(ledger: Ledger, round: int, budget: Budget = ENDLESS, run: int = 7) 
 
 def test_a_round_is_charged_at_its_worst_case_and_settled_at_what_it_was(ledger: Ledger) -> None:
     charged(ledger, 1)
-    assert ledger.book().spent(DELTA) == pytest.approx(epsilon(release(10)))
+    assert ledger.state().spent(DELTA) == pytest.approx(epsilon(release(10)))
     ledger.endorse(this(1), "list")
     ledger.settle(this(1), "list", release(14), signed=True)
-    assert ledger.book().spent(DELTA) == pytest.approx(epsilon(release(14)))
+    assert ledger.state().spent(DELTA) == pytest.approx(epsilon(release(14)))
     assert epsilon(release(14)) < epsilon(release(10))
 
 
@@ -77,12 +77,12 @@ def test_a_charge_that_is_never_settled_stays_at_its_worst_case(ledger: Ledger) 
         charged(ledger, number)
     ledger.settle(this(5), "list", release(14), signed=False)
     expected = epsilon(*[release(10)] * 4, release(14))
-    assert Ledger(ledger.path).book().spent(DELTA) == pytest.approx(expected)
+    assert Ledger(ledger.path).state().spent(DELTA) == pytest.approx(expected)
 
 
 def test_admitting_costs_nothing(ledger: Ledger) -> None:
     ledger.admit(this(1), release(), ENDLESS)
-    assert ledger.book().spent(DELTA) == 0.0
+    assert ledger.state().spent(DELTA) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_only_the_last_round_whose_vector_left_can_still_be_settled(ledger: Ledg
     with pytest.raises(Refusal, match="Round 1 of run 7 is not open"):
         ledger.settle(this(1), "list", release(99), signed=False)
     ledger.settle(this(2), "list", release(12), signed=False)
-    assert ledger.book().rounds == 3
+    assert ledger.state().rounds == 3
 
 
 def test_runs_count_their_rounds_apart_and_spend_together(ledger: Ledger) -> None:
     charged(ledger, 5, run=1)
     charged(ledger, 2, run=2)
-    assert ledger.book().spent(DELTA) == pytest.approx(epsilon(release(), release()))
+    assert ledger.state().spent(DELTA) == pytest.approx(epsilon(release(), release()))
 
 
 # ---------------------------------------------------------------------------- the budget
@@ -168,7 +168,7 @@ def test_a_charge_beyond_the_budget_is_refused_with_what_is_left(ledger: Ledger)
         assert ledger.path.read_bytes() == before
         assert "does not cover this round: it would bring epsilon to" in str(caught.value)
         assert str(caught.value).endswith("of which 0 is left.")
-    assert ledger.book().rounds == 3
+    assert ledger.state().rounds == 3
 
 
 def test_settling_gives_back_what_was_charged_too_much(ledger: Ledger) -> None:
@@ -190,7 +190,7 @@ def test_the_number_of_rounds_is_bounded(ledger: Ledger) -> None:
 
 def test_after_an_unmasked_reply_no_finite_budget_is_left(ledger: Ledger) -> None:
     ledger.note_unmasked("train")
-    assert Ledger(ledger.path).book().spent(DELTA) == math.inf
+    assert Ledger(ledger.path).state().spent(DELTA) == math.inf
     with pytest.raises(Refusal, match=r"bring epsilon to inf .* of which 0 is left"):
         ledger.admit(this(1), release(), Budget(1e6, DELTA, 10))
     ledger.admit(this(1), release(), ENDLESS)
@@ -223,9 +223,9 @@ def test_of_processes_that_race_for_the_last_budget_exactly_as_many_win_as_it_co
     for racer in racers:
         racer.join(timeout=20)
     assert sorted(results) == [False] * 5 + [True] * 3
-    book, _ = ledger.verified()
-    assert book.rounds == 3
-    assert book.spent(DELTA) == pytest.approx(budget.epsilon)
+    state, _ = ledger.verified()
+    assert state.rounds == 3
+    assert state.spent(DELTA) == pytest.approx(budget.epsilon)
 
 
 # ---------------------------------------------------------------------------- the file
@@ -273,7 +273,7 @@ def test_a_half_written_last_line_is_dropped_wherever_it_was_cut(ledger: Ledger)
     longer = ledger.path.read_bytes()
     for cut in range(len(whole) + 1, len(longer)):
         ledger.path.write_bytes(longer[:cut])
-        assert ledger.book().spent(DELTA) == 0.0
+        assert ledger.state().spent(DELTA) == 0.0
         assert ledger.path.read_bytes() == whole
     # Blocks that the file system had promised but never written read as zeros.
     ledger.path.write_bytes(whole + bytes(4096))
@@ -289,7 +289,7 @@ def test_an_acknowledged_line_is_never_dropped(ledger: Ledger) -> None:
     with pytest.raises(
         Refusal, match=r"Line 3 of the ledger is not what fedsketch-ledger/1 allows"
     ):
-        ledger.book()
+        ledger.state()
 
 
 def tampered(lines: list[bytes], how: str) -> list[bytes]:
@@ -319,7 +319,7 @@ def test_a_tampered_ledger_is_refused(
     ledger.path.write_bytes(b"\n".join(tampered(lines, how)) + b"\n")
     before = ledger.path.read_bytes()
     for step in (
-        ledger.book,
+        ledger.state,
         ledger.verified,
         lambda: ledger.admit(this(99), release(), ENDLESS),
     ):
@@ -345,7 +345,7 @@ def test_lines_that_break_the_rules_are_refused_though_their_hashes_fit(ledger: 
     charged(ledger, 1)
     entries = [json.loads(line) for line in ledger.path.read_text().splitlines()]
     ledger.path.write_bytes(relinked(entries))
-    ledger.book()  # the forger's tool works
+    ledger.state()  # the forger's tool works
     for forged in (
         [*entries, entries[-1]],
         [*entries, {"entry": "unheard"}],
@@ -356,7 +356,7 @@ def test_lines_that_break_the_rules_are_refused_though_their_hashes_fit(ledger: 
     ):
         ledger.path.write_bytes(relinked(forged))
         with pytest.raises(Refusal, match="is not what fedsketch-ledger/1 allows there"):
-            ledger.book()
+            ledger.state()
 
 
 def test_verifying_finds_totals_that_are_not_the_sum(
@@ -384,7 +384,7 @@ def test_a_missing_or_empty_ledger_is_refused_and_not_begun_anew(tmp_path: Path)
     path.unlink()
     path.mkdir()
     with pytest.raises(Refusal, match="The ledger cannot be opened for writing"):
-        Ledger(path).book()
+        Ledger(path).state()
 
 
 @pytest.mark.parametrize("failing", ["write", "fsync"])
@@ -494,7 +494,7 @@ def test_any_sequence_of_steps_and_restarts_agrees_with_a_model_in_memory(
                 _take(path, model, one, run, model.last[run] + (one == "admit"), survivors)
         else:
             _take(path, model, what, run, round, survivors)
-    book, _ = Ledger(path).verified()
-    assert Ledger(path).book() == book
-    assert book.rounds == len(model.cost)
-    assert book.spent(DELTA) == pytest.approx(epsilon(*model.cost.values()), rel=1e-12)
+    state, _ = Ledger(path).verified()
+    assert Ledger(path).state() == state
+    assert state.rounds == len(model.cost)
+    assert state.spent(DELTA) == pytest.approx(epsilon(*model.cost.values()), rel=1e-12)

@@ -143,9 +143,11 @@ def test_report_shows_every_section(tmp_path: Path) -> None:
     assert "width: 32" in page[page.index("<details>") :]
 
 
-def test_a_budget_for_the_eavesdropper_is_labelled(tmp_path: Path) -> None:
-    settings = {"strategy": {"name": "fed_sgm", "accounting": "r_secret"}}
-    page = page_of(make_run(tmp_path / "run", settings=settings, brief=True))
+def test_a_budget_that_binds_another_than_the_configuration_names_is_labelled(
+    tmp_path: Path,
+) -> None:
+    told = {"budget_against": "eavesdropper (r_secret)"}
+    page = page_of(make_run(tmp_path / "run", extra=told))
     assert "budget: 8 against eavesdropper (r_secret)" in page
     assert "budget: 8 against model" not in page
 

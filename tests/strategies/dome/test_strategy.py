@@ -70,7 +70,7 @@ def test_with_all_numbers_and_no_noise_it_is_adam_on_the_mean_gradient(
         f"strategy.sketch={sketch}",
         f"strategy.sketch_dim={dim}",
     )
-    assert strategy.upload_size(strategy.config, strategy.model, 1) == strategy.model.size == 21
+    assert strategy.upload_size(1) == strategy.model.size == 21
     _play(strategy, range(1, 21))
     job = Job(strategy.config)
     assert {len(job.shard(client)) for client in range(6)} == {10}  # equal shards
@@ -169,7 +169,7 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         truth = gradient.clone()
         broadcast = _ask(strategy, grid, round)
-        (sent,) = dome.local_step(broadcast, shard, strategy.model, generator, {})
+        (sent,) = dome.DomeDevice().rows(broadcast, shard, strategy.model, generator, {})
         noisy = sent + sigma * torch.randn(k, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6 * sigma))
         released = start - strategy.model.vector
@@ -209,7 +209,9 @@ def test_what_a_sketch_did_not_see_comes_again(make_strategy: MakeStrategy) -> N
         broadcast = _ask(strategy, LocalGrid(app, 6), round)
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         gradients += gradient
-        (sent,) = dome.local_step(broadcast, shard, strategy.model, torch.Generator(), memory)
+        (sent,) = dome.DomeDevice().rows(
+            broadcast, shard, strategy.model, torch.Generator(), memory
+        )
         seen += strategy.state.sketch(round).adjoint(sent)  # type: ignore[attr-defined]
         strategy.update(round, Aggregate(6 * sent, 6, 0.0))
     torch.testing.assert_close(seen + memory["residual"][0], gradients, rtol=1e-4, atol=1e-5)
@@ -225,7 +227,7 @@ def test_a_removed_mean_comes_back(make_strategy: MakeStrategy) -> None:
     torch.testing.assert_close(plain.model.vector, centred.model.vector, rtol=1e-4, atol=1e-5)
     broadcast = _ask(centred, LocalGrid(app, 6), 11)
     shard, model = Job(centred.config).shard(0), centred.model
-    (sent,) = dome.local_step(broadcast, shard, model, torch.Generator(), {})
+    (sent,) = dome.DomeDevice().rows(broadcast, shard, model, torch.Generator(), {})
     _, gradient = model.loss_and_gradient(shard.inputs, shard.targets)
     reference = broadcast.arrays["reference"]
     assert float(reference.norm()) > 0.1
@@ -246,12 +248,12 @@ def test_uploads_have_the_planned_size(
         f"strategy.sketch_dim={dim}",
         "strategy.warm_up=2",
     )
-    sizes = [strategy.upload_size(strategy.config, strategy.model, r) for r in (1, 2, 3, 30)]
+    sizes = [strategy.upload_size(r) for r in (1, 2, 3, 30)]
     assert sizes == [610, 610, numbers, numbers]
     assert strategy.noise.dim == 610
     grid, shard = LocalGrid(app, 6), Job(strategy.config).shard(0)
     for round in (2, 3):
-        rows = dome.local_step(
+        rows = dome.DomeDevice().rows(
             _ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {}
         )
         assert rows.shape == (1, sizes[round - 1])
@@ -273,7 +275,7 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
         broadcast = _ask(strategy, grid, round)
         directions = broadcast.arrays["basis-0"].shape[1]
         assert 0 < directions < (120 if sketch == "flat" else 11)  # and so there are probes
-        device = dome._broadcast_sketch(broadcast, strategy.model)
+        device = dome.DomeDevice()._sketch(broadcast, strategy.model)
         assert device.fingerprint() == strategy.state.sketch(round).fingerprint()
         seen.add(device.fingerprint())
     assert len(seen) == 2

@@ -12,7 +12,7 @@ from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted, signal_to_noise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast
-from fedsketch.strategies.shared.uploads import upload
+from fedsketch.strategies.shared.uploads import summed
 
 MakeStrategy = Callable[..., FederatedStrategy]
 
@@ -24,7 +24,7 @@ def _ask(strategy: FederatedStrategy, grid: LocalGrid, round: int = 1) -> list[M
 def _answer(messages: Iterable[Message], value: float, size: int) -> list[Message]:
     """Everybody sends the same vector."""
     vector = np.full(size, value, dtype=np.float32)
-    return [_from(message, upload(vector)) for message in messages]
+    return [_from(message, summed(vector)) for message in messages]
 
 
 def _from(message: Message, content: object) -> Message:
@@ -39,7 +39,7 @@ def _numbered(messages: list[Message]) -> list[Message]:
     return messages
 
 
-def test_a_cohort_gets_one_broadcast_with_model_round_and_terms(
+def test_a_cohort_gets_one_broadcast_with_model_round_and_mechanism(
     make_strategy: MakeStrategy,
 ) -> None:
     strategy = make_strategy("clients.per_round=3")
@@ -49,7 +49,7 @@ def test_a_cohort_gets_one_broadcast_with_model_round_and_terms(
     for message in messages:
         broadcast = Broadcast.from_records(message.content)
         assert (broadcast.round, broadcast.config) == (4, strategy.config)
-        assert broadcast.terms == strategy.noise.terms(3)
+        assert broadcast.mechanism == strategy.mechanism(4, 3)
         assert torch.equal(broadcast.model, strategy.model.vector)
 
 
@@ -106,7 +106,7 @@ def test_the_sum_does_not_depend_on_the_order_of_arrival(make_strategy: MakeStra
         messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
         rng = np.random.default_rng(0)
         replies = [
-            _from(m, upload((10.0**k * rng.standard_normal(strategy.model.size)).astype("f4")))
+            _from(m, summed((10.0**k * rng.standard_normal(strategy.model.size)).astype("f4")))
             for k, m in enumerate(messages)
         ]
         strategy.aggregate_train(1, replies[::step])
@@ -192,7 +192,7 @@ def test_a_vector_of_a_wrong_shape_is_a_dropout(
     assert strategy.model.size == 21
     messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
     replies = _answer(messages[:5], 1.0, 21)
-    replies.append(_from(messages[5], upload(np.ones(shape, dtype=np.float32))))
+    replies.append(_from(messages[5], summed(np.ones(shape, dtype=np.float32))))
     strategy.aggregate_train(1, replies)
     assert strategy.arrived == 5
     assert strategy.dropped.keys() == {5}

@@ -1,6 +1,5 @@
-"""The noise plan: shares that add up, releases that say what is seen, and a budget that is met and never broken."""
+"""The noise that devices bring: shares that add up, releases that say what is seen, and a budget that is met and never broken."""
 
-import dataclasses
 from functools import cache
 
 import pytest
@@ -10,18 +9,18 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting import releases as release
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Adversary, Release
-from fedsketch.strategies.shared.device_noise import NoisePlan
-from fedsketch.strategies.shared.terms import GaussianTerms
+from fedsketch.strategies.shared.device_noise import DeviceNoise, given_multiplier
 
 PLAIN = ["secagg=none", "privacy.against=model"]
 
 
 @cache
-def _plan(*overrides: str) -> NoisePlan:
-    return NoisePlan(compose([*PLAIN, *overrides]), dim=10, units=1)
+def _plan(*overrides: str) -> DeviceNoise:
+    config = compose([*PLAIN, *overrides])
+    return DeviceNoise(config, 10, 1, config.privacy.clip, given_multiplier(config))
 
 
-def _epsilon(plan: NoisePlan, against: Against, rounds: int) -> float:
+def _epsilon(plan: DeviceNoise, against: Against, rounds: int) -> float:
     cohort = plan.config.clients.per_round
     accountant = Accountant(plan.config.privacy.delta)
     accountant.record(plan.releases(cohort, plan.survivors(cohort))[against], rounds)
@@ -37,23 +36,22 @@ def test_shares_of_any_allowed_survivors_add_up(cohort: int, tolerated: float) -
         "privacy.clip=0.3",
         f"clients.tolerated_dropouts={tolerated}",
     )
-    terms = plan.terms(cohort)
-    assert isinstance(terms, GaussianTerms)
+    mechanism = plan.mechanism(cohort)
+    own = mechanism.noise_std(1)
     fewest = plan.survivors(cohort)
     assert 1 <= fewest <= cohort
     assert cohort - fewest <= cohort * tolerated
     for survivors in range(fewest, cohort + 1):
-        assert survivors * terms.noise_std**2 >= (1.7 * 0.3) ** 2 * (1 - 1e-12)
-        assert terms.sum_std(survivors) == pytest.approx(survivors**0.5 * terms.noise_std)
+        assert survivors * own**2 >= (1.7 * 0.3) ** 2 * (1 - 1e-12)
+        assert mechanism.noise_std(survivors) == pytest.approx(survivors**0.5 * own)
     # And not more than needed: with the fewest it is exactly that.
-    assert fewest * terms.noise_std**2 == pytest.approx((1.7 * 0.3) ** 2)
+    assert fewest * own**2 == pytest.approx((1.7 * 0.3) ** 2)
 
 
 def test_without_a_clip_there_is_neither_bound_nor_noise() -> None:
-    terms = _plan("privacy=none").terms(10)
-    assert isinstance(terms, GaussianTerms)
-    assert terms.clip is None
-    assert terms.noise_std == 0
+    mechanism = _plan("privacy=none").mechanism(10)
+    assert mechanism.bound is None
+    assert mechanism.noise_std(10) == 0
 
 
 @pytest.mark.parametrize(
@@ -165,13 +163,6 @@ def test_a_given_noise_multiplier_is_taken_as_it_is() -> None:
     plan = _plan("privacy.noise_multiplier=0.77", "privacy.epsilon=3")
     assert plan.noise_multiplier == 0.77
     assert _multiplier(plan.releases(100, 100)[Against.model]) == pytest.approx(0.77)
-
-
-def test_the_worst_release_is_that_of_the_fewest_survivors_against_whom_the_budget_binds() -> None:
-    plan = _plan("privacy.noise_multiplier=2", "clients.tolerated_dropouts=0.3")
-    assert plan.worst_release() == plan.releases(100, 70)[Against.model]
-    server = dataclasses.replace(plan, config=compose([*PLAIN[:1], "privacy.against=server"]))
-    assert server.worst_release() == server.releases(100, 100)[Against.server]
 
 
 def test_a_smaller_budget_brings_more_noise() -> None:

@@ -1,4 +1,4 @@
-"""Broadcasts survive the trip through Flower's records and bytes unchanged."""
+"""Broadcasts survive the way through Flower's records and bytes unchanged."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def _broadcast(make_strategy: MakeStrategy, *overrides: str) -> Broadcast:
     return Broadcast(
         config=strategy.config,
         round=12,
-        terms=strategy.noise.terms(strategy.config.clients.per_round),
+        mechanism=strategy.mechanism(12, strategy.config.clients.per_round),
         arrays={"model": strategy.model.vector, "extra": torch.arange(6).view(2, 3)},
         numbers={"rank": 3, "decay": 0.1, "name": "q", "flag": True, "seed": b"\x00\xff"},
     )
@@ -34,7 +34,7 @@ def test_to_records_and_back_is_the_identity(
     received = Broadcast.from_records(sent.to_records())
     assert received.config == sent.config
     assert received.round == sent.round
-    assert received.terms == sent.terms
+    assert received.mechanism == sent.mechanism
     assert dict(received.numbers) == dict(sent.numbers)
     assert received.arrays.keys() == sent.arrays.keys()
     for name, array in sent.arrays.items():
@@ -50,7 +50,7 @@ def test_the_identity_holds_over_the_wire(make_strategy: MakeStrategy) -> None:
         record.deflate(), children={c: children[c] for c in record.children}
     )
     received = Broadcast.from_records(travelled)
-    assert (received.config, received.terms) == (sent.config, sent.terms)
+    assert (received.config, received.mechanism) == (sent.config, sent.mechanism)
     assert torch.equal(received.model, sent.model)
 
 

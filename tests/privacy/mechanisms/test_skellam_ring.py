@@ -10,20 +10,19 @@ from scipy import stats
 
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
-    decode,
-    encode,
     round_conditionally,
     squared_norms,
 )
-from fedsketch.privacy.mechanisms.encoding_plan import EncodingPlan, plan_encoding
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.privacy.mechanisms.ring_choice import choose_ring
+from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 
 def _plan(
     dim: int, *, bits: int = 32, clip: float = 1.0, clients: int = 10, z: float = 3.0
-) -> EncodingPlan:
-    return plan_encoding(
+) -> SkellamRing:
+    return choose_ring(
         dim=dim, clients=clients, clip=clip, bits=bits, noise=lambda l2, l1: (z * l2) ** 2
     )
 
@@ -40,7 +39,7 @@ def _plan(
 def test_integer_norm_never_exceeds_the_bound(values: list[float], clip: float, bits: int) -> None:
     """Without noise what leaves is q itself: whatever the vector, |q|^2 <= D2^2 in exact integers."""
     plan = _plan(len(values), clip=clip, bits=bits, z=0.0)
-    ring = encode(np.array(values), plan, Stream(derived_key(1)), rotation_seed=5)
+    ring = plan.encode(np.array(values), Stream(derived_key(1)), 5)
     signed = (ring.astype(np.int64) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
     assert squared_norms(signed[None])[0] <= plan.l2_bound_squared <= plan.l2_sensitivity**2
     assert np.sum(np.abs(signed)) <= plan.l1_sensitivity * (1 + 1e-12)
@@ -49,27 +48,27 @@ def test_integer_norm_never_exceeds_the_bound(values: list[float], clip: float, 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_inf_are_refused_with_a_sentence(bad: float) -> None:
     with pytest.raises(UnsafeUpdateError, match="nothing was released"):
-        encode(np.array([1.0, bad, 0.0]), _plan(3), Stream())
+        _plan(3).encode(np.array([1.0, bad, 0.0]), Stream(), 1)
 
 
 def test_wrong_length_is_refused() -> None:
     with pytest.raises(UnsafeUpdateError, match="rows of 4 numbers"):
-        encode(np.ones(5), _plan(4), Stream())
+        _plan(4).encode(np.ones(5), Stream(), 1)
 
 
 def test_more_rows_than_planned_are_refused() -> None:
     with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
-        encode(np.ones((2, 4)), _plan(4), Stream())
+        _plan(4).encode(np.ones((2, 4)), Stream(), 1)
 
 
 def test_every_unit_of_a_client_is_bounded_by_itself() -> None:
     """Three examples, one of them 1e30: without noise the sum is that of the three clipped rows, to rounding."""
-    plan = plan_encoding(dim=50, clients=4, clip=0.5, units=3, noise=lambda l2, l1: 0.0)
+    plan = choose_ring(dim=50, clients=4, clip=0.5, rows=3, noise=lambda l2, l1: 0.0)
     rows = np.random.default_rng(2).normal(size=(3, 50)) * np.array([[0.01], [1.0], [1e30]])
     expected = clip_rows(rows, 0.5).sum(axis=0)
-    sent = decode(encode(rows, plan, Stream(derived_key(9))), plan)
+    sent = plan.total([plan.encode(rows, Stream(derived_key(9)), 1)], 1)
     assert np.abs(sent - expected).max() <= 3 / plan.scale
-    one = plan_encoding(dim=50, clients=4, clip=0.5, units=1, noise=lambda l2, l1: 0.0)
+    one = choose_ring(dim=50, clients=4, clip=0.5, rows=1, noise=lambda l2, l1: 0.0)
     assert plan.l2_sensitivity == one.l2_sensitivity
 
 
@@ -101,10 +100,10 @@ def test_sum_in_the_ring_decodes_to_the_sum(bits: int, dim: int) -> None:
     vectors = clip_rows(rng.normal(size=(clients, dim)), 0.9)
     total = np.zeros(dim, dtype=np.uint64)
     for client, vector in enumerate(vectors):
-        part = encode(vector, plan, Stream(derived_key(2, client)), rotation_seed=9)
+        part = plan.encode(vector, Stream(derived_key(2, client)), 9)
         assert int(part.max()) < 2**bits
         total = (total + part) & np.uint64(2**bits - 1)
-    error = decode(total, plan, rotation_seed=9) - np.sum(vectors, axis=0)
+    error = plan.total([total], 9) - np.sum(vectors, axis=0)
     assert np.linalg.norm(error) <= clients * math.sqrt(dim) / plan.scale
 
 
@@ -117,23 +116,23 @@ def test_decoded_sum_has_the_booked_noise(bits: int) -> None:
     vector = np.random.default_rng(0).normal(size=dim)
     total = np.zeros(dim, dtype=np.uint64)
     for client in range(clients):
-        total += encode(vector, plan, Stream(derived_key(3, client)), rotation_seed=4)
-    noise = decode(total, plan, rotation_seed=4) - clients * clip_rows(vector[None], 1.0)[0]
+        total += plan.encode(vector, Stream(derived_key(3, client)), 4)
+    noise = plan.total([total], 4) - clients * clip_rows(vector[None], 1.0)[0]
     measured = np.mean(noise**2) * plan.scale**2
-    booked = plan.noise_variance(clients)
+    booked = clients * plan.local_variance
     margin = 4.9 * math.sqrt(2.0 / dim)
     assert booked * (1 - margin) < measured < (booked + clients / 4) * (1 + margin)
     assert plan.noise_std(clients) == pytest.approx(math.sqrt(booked) / plan.scale)
 
 
 def test_chunks_of_rows_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_encoding(dim=50, clients=4, clip=0.5, units=7, noise=lambda l2, l1: 0.0)
+    plan = choose_ring(dim=50, clients=4, clip=0.5, rows=7, noise=lambda l2, l1: 0.0)
     rows = np.random.default_rng(3).normal(size=(7, 50))
     expected = clip_rows(rows, 0.5).sum(axis=0)
     monkeypatch.setattr(
-        "fedsketch.privacy.mechanisms.encoding._NUMBERS_AT_ONCE", 100
+        "fedsketch.privacy.mechanisms.skellam_ring._NUMBERS_AT_ONCE", 100
     )  # two rows at a time
-    sent = decode(encode(rows, plan, Stream(derived_key(9))), plan)
+    sent = plan.total([plan.encode(rows, Stream(derived_key(9)), 1)], 1)
     assert np.abs(sent - expected).max() <= 7 / plan.scale
 
 
@@ -169,7 +168,7 @@ def test_squared_norm_is_exact_beyond_64_bits() -> None:
 def test_devices_without_a_key_never_repeat() -> None:
     plan = _plan(50)
     assert not np.array_equal(
-        encode(np.ones(50), plan, Stream()), encode(np.ones(50), plan, Stream())
+        plan.encode(np.ones(50), Stream(), 1), plan.encode(np.ones(50), Stream(), 1)
     )
 
 
@@ -181,8 +180,6 @@ def test_wraparound_is_as_rare_as_planned() -> None:
     for trial in range(100):
         total = np.zeros(200, dtype=np.uint64)
         for client in range(10):
-            total += encode(
-                vector, plan, Stream(derived_key(8, trial, client)), rotation_seed=trial
-            )
-        error = decode(total, plan, rotation_seed=trial) - 10 * vector
+            total += plan.encode(vector, Stream(derived_key(8, trial, client)), trial)
+        error = plan.total([total], trial) - 10 * vector
         assert np.abs(error).max() < 8 * plan.noise_std(10)

@@ -8,11 +8,8 @@ import pytest
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate_skellam
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, Unit
-from fedsketch.privacy.mechanisms.encoding_plan import (
-    EncodingPlan,
-    RingTooSmallError,
-    plan_encoding,
-)
+from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError, choose_ring
+from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
 MakeRelease = Callable[..., Release]
 NoiseRule = Callable[[float, float], float]
@@ -30,9 +27,9 @@ def design_noise(make_release: MakeRelease) -> NoiseRule:
     return noise
 
 
-def _extra_error(plan: EncodingPlan) -> float:
+def _extra_error(plan: SkellamRing) -> float:
     """Against the continuous Gaussian with the same Renyi accounting."""
-    return plan.noise_variance(plan.clients) / plan.scale**2 / 11.577693**2 - 1
+    return (plan.noise_std(plan.clients) / 11.577693) ** 2 - 1
 
 
 @pytest.mark.parametrize(
@@ -47,7 +44,7 @@ def _extra_error(plan: EncodingPlan) -> float:
 def test_design_table_with_32_bits(
     design_noise: NoiseRule, dim: int, scale: float, variance: int, deviation: float, extra: float
 ) -> None:
-    plan = plan_encoding(dim=dim, clients=100, clip=1.0, noise=design_noise)
+    plan = choose_ring(dim=dim, clients=100, clip=1.0, noise=design_noise)
     assert (plan.bits, plan.rotate, plan.scale) == (32, False, scale)
     assert plan.local_variance == variance
     assert math.sqrt(plan.local_variance) == pytest.approx(deviation, abs=5e-4)
@@ -67,7 +64,7 @@ def test_design_table_with_32_bits(
 def test_design_table_with_rotation(
     design_noise: NoiseRule, dim: int, bits: int, scale: float, deviation: float, extra: float
 ) -> None:
-    plan = plan_encoding(dim=dim, clients=100, clip=1.0, noise=design_noise, bits=bits)
+    plan = choose_ring(dim=dim, clients=100, clip=1.0, noise=design_noise, bits=bits)
     assert plan.rotate
     assert plan.scale == pytest.approx(scale, rel=1.3e-5, abs=0.05 if scale > 1000 else 5e-3)
     assert math.sqrt(plan.local_variance) == pytest.approx(deviation, rel=6e-6)
@@ -76,29 +73,29 @@ def test_design_table_with_rotation(
 
 def test_infeasible_ring_names_the_smallest_that_holds(design_noise: NoiseRule) -> None:
     with pytest.raises(RingTooSmallError, match="smallest that holds it has 18 bits"):
-        plan_encoding(dim=1_000_000, clients=100, clip=1.0, noise=design_noise, bits=16)
-    plan_encoding(dim=1_000_000, clients=100, clip=1.0, noise=design_noise, bits=18)
+        choose_ring(dim=1_000_000, clients=100, clip=1.0, noise=design_noise, bits=16)
+    choose_ring(dim=1_000_000, clients=100, clip=1.0, noise=design_noise, bits=18)
     with pytest.raises(RingTooSmallError):
-        plan_encoding(dim=1_000_000, clients=100, clip=1.0, noise=design_noise, bits=17)
+        choose_ring(dim=1_000_000, clients=100, clip=1.0, noise=design_noise, bits=17)
 
 
 def test_many_units_per_client_need_a_larger_ring_not_more_noise(design_noise: NoiseRule) -> None:
-    one = plan_encoding(dim=100, clients=100, clip=1.0, noise=design_noise)
-    many = plan_encoding(
-        dim=100, clients=100, clip=1.0, noise=design_noise, units=1000, scale=one.scale
+    one = choose_ring(dim=100, clients=100, clip=1.0, noise=design_noise)
+    many = choose_ring(
+        dim=100, clients=100, clip=1.0, noise=design_noise, rows=1000, scale=one.scale
     )
     assert many.local_variance == one.local_variance
     with pytest.raises(RingTooSmallError, match="30 bits"):
-        plan_encoding(
-            dim=100, clients=100, clip=1.0, noise=design_noise, units=1000, scale=one.scale, bits=24
+        choose_ring(
+            dim=100, clients=100, clip=1.0, noise=design_noise, rows=1000, scale=one.scale, bits=24
         )
 
 
 def test_given_scale_is_checked_not_changed(design_noise: NoiseRule) -> None:
-    plan = plan_encoding(dim=100, clients=100, clip=1.0, noise=design_noise, scale=2.0**10)
+    plan = choose_ring(dim=100, clients=100, clip=1.0, noise=design_noise, scale=2.0**10)
     assert plan.scale == 2.0**10
     with pytest.raises(RingTooSmallError, match="smallest that holds it has 35 bits"):
-        plan_encoding(dim=100, clients=100, clip=1.0, noise=design_noise, scale=2.0**26)
+        choose_ring(dim=100, clients=100, clip=1.0, noise=design_noise, scale=2.0**26)
 
 
 @pytest.mark.parametrize(
@@ -108,32 +105,20 @@ def test_noise_of_the_fewest_honest_survivors_is_enough(
     make_release: MakeRelease, design_noise: NoiseRule, drops: int, colluders: int, factor: float
 ) -> None:
     """secagg.md 4: the price in variance when nobody drops, and the budget kept when all that may drop do."""
-    plan = plan_encoding(
+    plan = choose_ring(
         dim=100, clients=100, clip=1.0, noise=design_noise, drops=drops, colluders=colluders
     )
     assert plan.local_variance / 22_494_209 == pytest.approx(factor, abs=5e-4)
     accountant = Accountant(1e-5)
-    worst = plan.release(
-        survivors=100 - drops,
-        sampling=NoSampling(),
-        unit=Unit.CLIENT,
-        adversary=Adversary.server(colluders),
-    )
+    honest = 100 - drops - colluders
+    worst = plan.seen(honest, Unit.CLIENT, NoSampling(), Adversary.server(colluders))
     accountant.record(worst, 100)
     assert 3.9999 < accountant.epsilon().epsilon <= 4.0
 
 
-def test_fewer_survivors_than_planned_are_refused(design_noise: NoiseRule) -> None:
-    plan = plan_encoding(dim=100, clients=100, clip=1.0, noise=design_noise, drops=5)
-    with pytest.raises(ValueError, match="abort"):
-        plan.release(
-            survivors=94, sampling=NoSampling(), unit=Unit.CLIENT, adversary=Adversary.SERVER
-        )
-
-
 def test_clip_only_rescales(design_noise: NoiseRule) -> None:
-    one = plan_encoding(dim=100, clients=100, clip=1.0, noise=design_noise)
-    small = plan_encoding(dim=100, clients=100, clip=0.25, noise=design_noise)
+    one = choose_ring(dim=100, clients=100, clip=1.0, noise=design_noise)
+    small = choose_ring(dim=100, clients=100, clip=0.25, noise=design_noise)
     assert small.local_variance == one.local_variance
     assert small.noise_std(100) == pytest.approx(0.25 * one.noise_std(100))
     assert one.noise_std(100) == pytest.approx(11.577693, rel=2e-4)
@@ -152,4 +137,4 @@ def test_clip_only_rescales(design_noise: NoiseRule) -> None:
 def test_nonsense_is_refused(terms: dict[str, float]) -> None:
     values: dict[str, float] = {"dim": 10, "clients": 10, "clip": 1.0} | terms
     with pytest.raises(ValueError, match=r"\."):
-        plan_encoding(noise=lambda l2, l1: l2**2, **values)  # type: ignore[arg-type]
+        choose_ring(noise=lambda l2, l1: l2**2, **values)  # type: ignore[arg-type]
