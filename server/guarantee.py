@@ -2,8 +2,8 @@
 
 import math
 
-from fedsketch.conf.r_secret import r_secret_needs
-from fedsketch.conf.schema import Against, FedSgmConfig, Randomness
+from fedsketch.conf.schema import Against, Randomness
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig, r_secret_needs
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.strategies.shared.device_noise import NoisePlan
 

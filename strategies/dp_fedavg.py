@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import OptimizerConfig
+from fedsketch.conf.settings import OptimizerConfig
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import NoisePlan

@@ -16,7 +16,8 @@ from functools import lru_cache
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import FedSgmConfig, Randomness
+from fedsketch.conf.schema import Randomness
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.count_sketch import CountSketch

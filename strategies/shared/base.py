@@ -16,7 +16,8 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Sampling, Unit
+from fedsketch.conf.schema import Sampling
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.encoding import decode
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.cohort import Cohorts, meet
@@ -185,7 +186,7 @@ class FederatedStrategy(Strategy):
         clients: float = aggregate.clients
         if self.config.clients.sampling is Sampling.poisson:
             clients = self.config.clients.per_round
-        if self.config.privacy.unit is Unit.example:
+        if self.config.privacy.unit is Unit.EXAMPLE:
             clients *= self.examples / self.config.clients.total
         return clients
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from fedsketch.conf import Config
-from fedsketch.conf.r_secret import r_secret_needs
-from fedsketch.conf.schema import Accounting, Against, FedSgmConfig, Noise, Sampling
+from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig, r_secret_needs
 from fedsketch.privacy.accounting import releases as release
 from fedsketch.privacy.accounting.calibration import calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.dome_theorem import paper_noise_multiplier

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsketch.conf import Config, from_json, to_json
+from fedsketch.conf import Config, device_json, from_json
 from fedsketch.strategies.shared.terms import Terms, terms_from_record
 
 Number = int | float | str | bytes | bool
@@ -36,7 +36,7 @@ class Broadcast:
                 "arrays": ArrayRecord({k: Array(v.cpu().numpy()) for k, v in self.arrays.items()}),
                 "numbers": ConfigRecord(dict(self.numbers)),
                 "terms": ConfigRecord(self.terms.to_record()),  # type: ignore[arg-type]
-                "head": ConfigRecord({"config": to_json(self.config), "round": self.round}),
+                "head": ConfigRecord({"config": device_json(self.config), "round": self.round}),
             }
         )
 

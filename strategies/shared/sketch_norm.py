@@ -13,7 +13,7 @@ clipped to C before sketching (`strategy.clip=before`), the last clip must leave
 import math
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import FedSgmConfig
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig
 from fedsketch.strategies.shared.sketch_size import sketch_size
 
 _CUT = 1e-20  # probability that a row of a Gaussian sketch is longer than the last clip
