@@ -1,0 +1,14 @@
+"""DP-FedAvg whose server takes only a part of the mean."""
+
+from fedsketch.strategies.dp_fedavg import LOCAL_STEP as LOCAL_STEP
+from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.messages import Aggregate
+
+
+class Toy(DPFedAvg):
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        factor = self.config.strategy.factor
+        self.optimizer.step(factor * aggregate.sum / self.units(aggregate))
+
+
+SERVER = Toy
