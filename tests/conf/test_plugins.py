@@ -1,6 +1,7 @@
 """Names select among what is installed; our own names stay ours; and what is wrong with a package is one sentence."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -195,3 +196,13 @@ def test_devices_are_not_sent_the_tracker(install: Install) -> None:
     config = compose(["tracking=own"])
     assert json.loads(to_json(config))["tracking"] == {"name": "own"}
     assert device_json(config) == to_json(compose())
+
+
+def test_settings_of_ours_import_no_torch() -> None:
+    """A device starts a process per message, and torch costs two seconds of it."""
+    code = (
+        "import sys; from fedsketch.conf.plugins import built_in, settings_class;"
+        f"[settings_class(group, name) for group in {list(GROUPS)} for name in built_in(group)];"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
