@@ -4,8 +4,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedsketch.conf.plugins import built_in, implementation
-
 if TYPE_CHECKING:
     from fedsketch.conf import Config
     from fedsketch.replay.parcels import Replayed
@@ -16,6 +14,9 @@ if TYPE_CHECKING:
 
 
 def _module(name: str) -> Any:
+    # Not above: most messages to a device need neither a strategy nor a configuration.
+    from fedsketch.conf.plugins import built_in, implementation
+
     if name in built_in("strategy"):
         return import_module(f"fedsketch.strategies.{name}")
     return implementation("strategy", name)
