@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
-from fedsketch.conf.settings import TrackingSettings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -67,7 +65,7 @@ def to_json(config: Config) -> str:
 
 def device_json(config: Config) -> str:
     """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device."""
-    return to_json(replace(config, tracking=TrackingSettings(name="none")))
+    return _ADAPTER.dump_json(config, exclude={"tracking"}).decode()
 
 
 @lru_cache(maxsize=8)

@@ -199,7 +199,10 @@ class Config:
         Field(discriminator="name"),
     ]
     strategy: Annotated[SerializeAsAny[StrategySettings], _chosen_in("strategy")]
-    tracking: Annotated[SerializeAsAny[TrackingSettings], _chosen_in("tracking")]
+    # A device is not told who watches the run.
+    tracking: Annotated[SerializeAsAny[TrackingSettings], _chosen_in("tracking")] = (
+        TrackingSettings(name="none")
+    )
 
     def __post_init__(self) -> None:
         if (
