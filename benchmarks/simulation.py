@@ -64,21 +64,23 @@ def ours(rounds: int, runtime: str) -> float:
 
 
 def network() -> torch.nn.Module:
+    from fedsketch.conf.model.mlp import MlpConfig
     from fedsketch.tasks import models
 
-    return models.build("mlp", input_shape=(1, 8, 8), classes=10, width=32, seed=0)
+    return models.build(MlpConfig(name="mlp", width=32), (1, 8, 8), 10, seed=0)
 
 
 def plain(rounds: int) -> float:
     """Flower as its quickstart uses it."""
     client_app, server_app = ClientApp(), ServerApp()
     times: list[float] = []
+    digits = config(rounds, "simulation").data
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
         from fedsketch.tasks import datasets
 
-        train = datasets.load("digits").train  # cached in the process
+        train = datasets.load(digits, 0).train  # cached in the process
         mine = slice(int(context.node_config["partition-id"]), None, CLIENTS)
         inputs, targets = train.inputs[mine], train.targets[mine]
         model = network()

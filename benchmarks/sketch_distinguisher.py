@@ -28,7 +28,8 @@ from scipy import stats
 
 from fedsketch.client.release import release
 from fedsketch.conf import Config, compose
-from fedsketch.conf.schema import Against, FedSgmConfig
+from fedsketch.conf.schema import Against
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.clipping import clip_rows

@@ -45,7 +45,7 @@ class Workspace:
         """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
         broadcast = self._completed(Broadcast.from_records(content))
         config, mechanism = broadcast.config, broadcast.mechanism
-        if mechanism.unit.value != config.privacy.unit.value:
+        if mechanism.unit is not config.privacy.unit:
             raise UnsafeUpdateError(
                 "the mechanism protects another unit than the configuration names."
             )

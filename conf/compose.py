@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedsketch.conf.errors import ConfigError
+from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-FOLDER = Path(__file__).parent
 _ADAPTER = TypeAdapter(Config)
-
-
-class ConfigError(ValueError):
-    """The configuration cannot be run; the message is one sentence for the user."""
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -34,6 +31,9 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
     from omegaconf import open_dict
     from omegaconf.errors import OmegaConfBaseException
 
+    from fedsketch.conf.search_path import search_installed_packages
+
+    search_installed_packages()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
             composed = hydra_compose("config", list(overrides), return_hydra_config=True)
@@ -59,8 +59,13 @@ def load(composed: "DictConfig") -> Config:
 
 
 def to_json(config: Config) -> str:
-    """The canonical text of a configuration: what a device is sent, and what a checkpoint is bound to."""
+    """The canonical text of a configuration: what a checkpoint is bound to."""
     return _ADAPTER.dump_json(config).decode()
+
+
+def device_json(config: Config) -> str:
+    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device."""
+    return _ADAPTER.dump_json(config, exclude={"tracking"}).decode()
 
 
 @lru_cache(maxsize=8)
@@ -75,10 +80,12 @@ def from_json(text: str) -> Config:
 def _validation_sentence(error: ValidationError) -> str:
     """The first complaint in one sentence."""
     first = error.errors()[0]
-    if first["type"] == "value_error":  # raised by a __post_init__: it names its keys itself
+    if first["type"] == "value_error":  # raised by our own code: it names its keys itself
+        if isinstance(first["ctx"]["error"], ConfigError):
+            return str(first["ctx"]["error"])
         return f"The configuration does not fit together: {first['ctx']['error']}."
     path = [str(part) for part in first["loc"]] or ["the configuration"]
-    if path[0] in ("data", "runtime", "secagg", "strategy") and len(path) > 2:
+    if path[0] in ("runtime", "secagg") and len(path) > 2:
         del path[1]  # the alternative that pydantic chose by its name
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 

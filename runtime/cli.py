@@ -96,6 +96,10 @@ def _hydra_main() -> None:
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
+    from fedsketch.conf.search_path import search_installed_packages
+
+    search_installed_packages()
+
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")
     def job(composed: DictConfig) -> None:
         hydra_config = HydraConfig.get()

@@ -23,6 +23,7 @@ from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
 from fedsketch.server.guarantee import budget, guarantee
 from fedsketch.server.run_folder import RunFolder, versions
+from fedsketch.server.tracking import tracked
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
@@ -48,7 +49,7 @@ class Rounds:
         # Everything is built and planned here, so that what does not fit fails before anything starts.
         self.config = config
         self.folder = RunFolder(path)
-        self.observer = observer
+        self.observer = tracked(config, path, observer)
         self.job = Job(config)
         self.model = self.job.model()
         self.test = self.job.dataset.test

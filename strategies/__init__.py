@@ -1,8 +1,8 @@
-"""Strategies by name. Each module holds the server's half (SERVER) and the device's half (DEVICE) of one algorithm."""
+"""Strategies by name, ours or those of installed packages. Each module holds the server's half (SERVER) and the device's half (DEVICE)
+of one algorithm."""
 
 from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedsketch.conf import Config
@@ -29,5 +29,10 @@ def make_replica(config: "Config", model: "FlatModel") -> "Replayed":
     return _module(config.strategy.name).REPLICA(config, model)
 
 
-def _module(name: str) -> ModuleType:
-    return import_module(f"fedsketch.strategies.{name}")
+def _module(name: str) -> Any:
+    # Not above: most messages to a device need neither a strategy nor a configuration.
+    from fedsketch.conf.plugins import built_in, implementation
+
+    if name in built_in("strategy"):
+        return import_module(f"fedsketch.strategies.{name}")
+    return implementation("strategy", name)

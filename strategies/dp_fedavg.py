@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import OptimizerConfig
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.local_update import unit_rows
@@ -26,7 +25,6 @@ class DPFedAvg(FederatedStrategy):
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         super().__init__(config, job, model, cohorts)
-        assert isinstance(config.strategy.server, OptimizerConfig)
         self.optimizer = ServerOptimizer(model.vector, config.strategy.server)
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:

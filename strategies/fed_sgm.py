@@ -19,8 +19,8 @@ from dataclasses import replace
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.r_secret import r_secret_needs
-from fedsketch.conf.schema import Against, FedSgmConfig, Randomness
+from fedsketch.conf.schema import Against, Randomness
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig, r_secret_needs
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -29,7 +29,6 @@ from fedsketch.privacy.accounting.releases import (
     Release,
     SketchedGaussian,
     SketchKnowledge,
-    Unit,
 )
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import derived_key
@@ -149,7 +148,7 @@ class FedSgm(DPFedAvg):
             SketchedGaussian(rounded, dim, rows, SketchKnowledge.SECRET),
             NoSampling(),
             Adjacency.ZERO_OUT,
-            Unit(self.config.privacy.unit.value),
+            self.config.privacy.unit,
             Adversary.EAVESDROPPER,
         )
 

@@ -1,55 +1,37 @@
-"""Data sets by name, loaded once per process.
-
-A loader takes `root` (a folder for data that lie on disk, or None) and its own options. The result
-is cached by all arguments, because a process that simulates many clients must hold one copy.
-"""
+"""Data sets by name, loaded once per process, because a process that simulates many clients must hold one copy."""
 
 import functools
-import inspect
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
+from fedsketch.conf.plugins import implementation
+from fedsketch.conf.settings import DataSettings
 from fedsketch.tasks import digits, folder, synthetic, vision
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset
 
-_LOADERS: dict[str, Callable[..., Dataset]] = {
+Load = Callable[[Any, int], Dataset]  # its settings, the seed of the run
+
+BUILT_IN: dict[str, Load] = {
     "digits": digits.load,
     "synthetic": synthetic.load,
     "folder": folder.load,
-    "fashion_mnist": functools.partial(vision.load, "fashion_mnist"),
-    "mnist": functools.partial(vision.load, "mnist"),
-    "cifar10": functools.partial(vision.load, "cifar10"),
+    "fashion_mnist": vision.load,
+    "mnist": vision.load,
+    "cifar10": vision.load,
 }
-NAMES = tuple(_LOADERS)
 
 # lru_cache lets two threads that ask at once both load: then there would be two copies.
 _lock = threading.Lock()
 
 
-def load(name: str, root: str | None = None, **options: Any) -> Dataset:
-    """The data set of this name; the same arguments give the same object, which is read-only."""
-    if name not in _LOADERS:
-        raise DataError(f"There is no data set {name!r}: choose one of {', '.join(NAMES)}.")
-    known = [key for key in inspect.signature(_LOADERS[name]).parameters if key != "root"]
-    for key in options:
-        if key not in known:
-            raise DataError(
-                f"Data set {name} has no option {key!r}: "
-                f"{'it knows ' + ', '.join(known) if known else 'it has none'}."
-            )
+def load(settings: DataSettings, seed: int) -> Dataset:
+    """The data set of these settings, ours or that of an installed package; the same arguments give the same object, which is read-only."""
     with _lock:
-        return _load(name, root, tuple(sorted((k, _frozen(v)) for k, v in options.items())))
+        return _load(settings, seed)
 
 
-@functools.lru_cache(maxsize=4)
-def _load(name: str, root: str | None, options: tuple[tuple[str, Hashable], ...]) -> Dataset:
-    return _LOADERS[name](root=root, **dict(options))
-
-
-def _frozen(value: Any) -> Hashable:
-    """Lists from a configuration file as tuples, which a cache can hold as keys."""
-    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
-        return value
-    return tuple(_frozen(item) for item in value)
+@functools.lru_cache(maxsize=2)
+def _load(settings: DataSettings, seed: int) -> Dataset:
+    make = BUILT_IN.get(settings.name) or implementation("data", settings.name)
+    return make(settings, seed)

@@ -2,15 +2,15 @@
 
 import torch
 
+from fedsketch.conf.settings import DataSettings
 from fedsketch.tasks.examples import Dataset, Examples
 
 SPLIT_SEED = 0
 TEST_SHARE = 0.2
 
 
-def load(root: str | None = None) -> Dataset:
-    """1,437 examples to train on and 360 to test on; every class in the same share in both."""
-    del root  # embedded: nothing to look for
+def load(settings: DataSettings, seed: int) -> Dataset:
+    """1,437 examples to train on and 360 to test on, the same for every seed; every class in the same share in both."""
     # scikit-learn takes a second to import, and only this data set needs it.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
 
@@ -25,17 +26,15 @@ MODES = {1: "L", 3: "RGB"}
 log = logging.getLogger(__name__)
 
 
-def load(
-    root: str | None = None, shape: Sequence[int] = (1, 28, 28), classes: Sequence[str] = ()
-) -> Dataset:
+def load(settings: FolderConfig, seed: int) -> Dataset:
     """The server's view: a test set below `root`, and nothing to train on."""
-    if root is None:
+    if settings.root is None:
         raise DataError(
             "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz file."
         )
-    none = Examples(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64))
-    test = read(Path(root).expanduser(), shape, classes)
-    return Dataset("folder", none, test, len(classes))
+    none = Examples(torch.empty(0, *settings.shape), torch.empty(0, dtype=torch.int64))
+    test = read(Path(settings.root).expanduser(), settings.shape, settings.class_names)
+    return Dataset("folder", none, test, len(settings.class_names))
 
 
 def own(shape: Sequence[int], classes: Sequence[str], most: int | None = None) -> Examples:

@@ -5,9 +5,11 @@ from functools import cached_property
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import FolderConfig, SyntheticConfig, Unit
+from fedsketch.conf.data.folder import FolderConfig
+from fedsketch.conf.settings import PartitionedSettings
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
-from fedsketch.tasks.errors import DeviceError
+from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
@@ -25,26 +27,13 @@ class Job:
 
     @cached_property
     def dataset(self) -> Dataset:
-        data = self._config.data
-        if isinstance(data, SyntheticConfig):
-            return datasets.load(
-                "synthetic",
-                examples=data.examples,
-                test_examples=data.test_examples,
-                shape=data.shape,
-                classes=data.classes,
-                separation=data.separation,
-                seed=self._config.seed,
-            )
-        if isinstance(data, FolderConfig):
-            return datasets.load("folder", data.root, shape=data.shape, classes=data.class_names)
-        return datasets.load(data.name, data.root)
+        return datasets.load(self._config.data, self._config.seed)
 
     def shard(self, client: int) -> Examples:
         """The examples of one client."""
         data = self._config.data
         if isinstance(data, FolderConfig):
-            bounded = self._config.privacy.unit is Unit.example
+            bounded = self._config.privacy.unit is Unit.EXAMPLE
             return folder.own(data.shape, data.class_names, data.largest_shard if bounded else None)
         return self.dataset.train.take(self._parts[client])
 
@@ -75,20 +64,17 @@ class Job:
             shape, classes = data.shape, len(data.class_names)
         else:
             shape, classes = self.dataset.train.shape, self.dataset.classes
-        module = models.build(
-            self._config.model.name,
-            input_shape=shape,
-            classes=classes,
-            width=self._config.model.width,
-            depth=self._config.model.depth,
-            seed=self._config.seed,
-        )
+        module = models.build(self._config.model, shape, classes, self._config.seed)
         return FlatModel(module, _device(self._config.device))
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:
         data = self._config.data
-        assert not isinstance(data, FolderConfig)  # devices hold their parts
+        if not isinstance(data, PartitionedSettings):
+            raise DataError(
+                f"Nothing says how data set {data.name} is spread over the clients: "
+                "derive its settings from fedsketch.conf.settings.PartitionedSettings."
+            )
         settings = data.partition
         options = {
             "alpha": settings.alpha,

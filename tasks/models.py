@@ -1,106 +1,56 @@
 """Models by name, sized by the data, with weights that are a function of the seed alone.
 
-A model is first made on torch's meta device, which costs no memory and draws no random numbers, and
-then filled from its own generator: building one neither reads nor moves torch's global generators.
+A model is first made on torch's meta device, which costs no memory and draws no random numbers, and then filled: building one neither
+reads nor moves torch's global generators. Models of installed packages (`conf.plugins`) are made and filled in the same way.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from fedsketch.conf.model.cnn import CnnConfig
+from fedsketch.conf.model.mlp import MlpConfig
+from fedsketch.conf.model.resnet import ResnetConfig
+from fedsketch.conf.plugins import implementation
+from fedsketch.conf.settings import ModelSettings
 from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.initial import initialise
 from fedsketch.tasks.resnet import resnet
 
 Shape = tuple[int, int, int]  # channels, height, width
+Build = Callable[
+    [Any, Shape, int], nn.Module
+]  # its settings, the shape of an image, the number of classes
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How a model is made, the smallest image it takes, and defaults (None: no such option)."""
-
-    make: Callable[[Shape, int, int, int], nn.Module]
-    smallest_side: int
-    width: int | None = None
-    depth: int | None = None
-
-
-def build(
-    name: str,
-    *,
-    input_shape: Shape,
-    classes: int,
-    seed: int,
-    width: int | None = None,
-    depth: int | None = None,
-) -> nn.Module:
-    """A model from images of `input_shape` to `classes` logits; None takes the model's default.
-
-    `width` is the number of hidden units of mlp and of channels of the first layer of cnn and
-    resnet; `depth` the number of layers of resnet (8, 14, 20, ...).
-    """
-    if name not in _KINDS:
-        raise ModelError(f"There is no model {name!r}: choose one of {', '.join(NAMES)}.")
-    kind = _KINDS[name]
-    _check_fit(name, input_shape, classes)
-    width = _option(name, "width", width, kind.width)
-    depth = _option(name, "depth", depth, kind.depth)
-    if name == "resnet" and (depth < 8 or depth % 6 != 2):
-        raise ModelError(f"Model resnet has no depth {depth}: choose 8, 14, 20, 26, 32, ...")
+def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """A model from images of this shape to `classes` logits."""
+    if classes < 2:
+        raise ModelError(f"Model {settings.name} needs data of at least 2 classes, got {classes}.")
+    if len(shape) != 3 or min(shape) < 1:
+        raise ModelError(
+            f"Model {settings.name} needs data of the shape channels x height x width, got {tuple(shape)}."
+        )
+    _check_size(settings.name, shape)
+    make = BUILT_IN.get(settings.name) or implementation("model", settings.name)
     with torch.device("meta"):
-        module = kind.make(input_shape, classes, width, depth)
+        module: nn.Module = make(settings, shape, classes)
     module.to_empty(device="cpu")
-    _initialise(module, torch.Generator().manual_seed(seed))
+    initialise(module, seed)
     return module
 
 
-def _check_fit(name: str, shape: Shape, classes: int) -> None:
-    if classes < 2:
-        raise ModelError(f"Model {name} needs data of at least 2 classes, got {classes}.")
-    if len(shape) != 3 or min(shape) < 1:
-        raise ModelError(
-            f"Model {name} needs data of the shape channels x height x width, got {tuple(shape)}."
-        )
-    side, smallest = min(shape[1:]), _KINDS[name].smallest_side
+def _check_size(name: str, shape: Shape) -> None:
+    side, smallest = min(shape[1:]), _SMALLEST_SIDE.get(name, 1)
     if side < smallest:
-        fitting = ", ".join(other for other in NAMES if _KINDS[other].smallest_side <= side)
+        fitting = ", ".join(other for other in BUILT_IN if _SMALLEST_SIDE.get(other, 1) <= side)
         raise ModelError(
             f"Model {name} needs images of at least {smallest} x {smallest}, but the data has "
             f"{' x '.join(map(str, shape))} (channels x height x width): choose one of {fitting}."
         )
-
-
-def _option(name: str, option: str, value: int | None, default: int | None) -> int:
-    if default is None:
-        if value is not None:
-            raise ModelError(f"Model {name} has no {option}: leave model.{option} unset.")
-        return 0
-    if value is not None and value < 1:
-        raise ModelError(f"Model {name} needs a {option} of at least 1, got {value}.")
-    return default if value is None else value
-
-
-def _initialise(module: nn.Module, generator: torch.Generator) -> None:
-    """torch's own default for these layers, from a generator of ours."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            bound = 1 / math.sqrt(layer.weight[0].numel())
-            _fill(layer.weight, bound, generator)
-            if layer.bias is not None:
-                _fill(layer.bias, bound, generator)
-        elif isinstance(layer, nn.GroupNorm):
-            layer.reset_parameters()
-
-
-def _fill(parameter: torch.Tensor, bound: float, generator: torch.Generator) -> None:
-    """Uniform in [-bound, bound), with the same bits on every processor: torch's own scaling multiplies and adds, which some fuse
-    and some round twice. Here all is exact but one multiplication."""
-    with torch.no_grad():
-        between = 2 * torch.rand(parameter.shape, generator=generator) - 1
-        parameter.copy_(between.double() * bound)
 
 
 def _features(layers: nn.Module, shape: Shape) -> int:
@@ -108,7 +58,7 @@ def _features(layers: nn.Module, shape: Shape) -> int:
     return int(layers(torch.empty(1, *shape)).numel())
 
 
-def _logistic(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
+def _logistic(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
     channels, height, columns = shape
     return nn.Sequential(
         OrderedDict(
@@ -118,21 +68,22 @@ def _logistic(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
     )
 
 
-def _mlp(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
+def _mlp(settings: MlpConfig, shape: Shape, classes: int) -> nn.Module:
     channels, height, columns = shape
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
-            hidden=nn.Linear(channels * height * columns, width),
+            hidden=nn.Linear(channels * height * columns, settings.width),
             relu=nn.ReLU(),
-            output=nn.Linear(width, classes),
+            output=nn.Linear(settings.width, classes),
         )
     )
 
 
-def _cnn(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
+def _cnn(settings: CnnConfig, shape: Shape, classes: int) -> nn.Module:
     """The usual small network of private learning (Papernot et al. 2021): 26,010 parameters for
     1 x 28 x 28. Below 14 pixels the first convolution keeps the resolution."""
+    width = settings.width
     stride = 2 if min(shape[1:]) >= 14 else 1
     features = nn.Sequential(
         OrderedDict(
@@ -155,7 +106,7 @@ def _cnn(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
     )
 
 
-def _lenet5(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
+def _lenet5(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
     """LeCun et al. 1998, made for 32 x 32: smaller images are padded by 2, as MNIST was."""
     features = nn.Sequential(
         OrderedDict(
@@ -180,15 +131,15 @@ def _lenet5(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
     )
 
 
-def _resnet(shape: Shape, classes: int, width: int, depth: int) -> nn.Module:
-    return resnet(shape[0], classes, width, depth)
+def _resnet(settings: ResnetConfig, shape: Shape, classes: int) -> nn.Module:
+    return resnet(shape[0], classes, settings.width, settings.depth)
 
 
-_KINDS = {
-    "logistic": _Kind(_logistic, smallest_side=1),
-    "mlp": _Kind(_mlp, smallest_side=1, width=32),
-    "cnn": _Kind(_cnn, smallest_side=8, width=16),
-    "lenet5": _Kind(_lenet5, smallest_side=12),
-    "resnet": _Kind(_resnet, smallest_side=8, width=16, depth=8),
+BUILT_IN: dict[str, Build] = {
+    "logistic": _logistic,
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "lenet5": _lenet5,
+    "resnet": _resnet,
 }
-NAMES = tuple(_KINDS)
+_SMALLEST_SIDE = {"cnn": 8, "lenet5": 12, "resnet": 8}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from fedsketch.conf.settings import DataSettings
 from fedsketch.tasks import idx, torchvision_import
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
@@ -57,10 +58,13 @@ _SOURCES = {
 _Pixels = tuple[torch.Tensor, torch.Tensor]  # (N, C, H, W) in uint8, (N)
 
 
-def load(
-    name: str, root: str | None = None, system_folders: Sequence[str] = SYSTEM_FOLDERS
-) -> Dataset:
-    """One of the three, every channel with about zero mean and unit variance."""
+def load(settings: DataSettings, seed: int) -> Dataset:
+    """One of the three, the same for every seed; every channel with about zero mean and unit variance."""
+    return find(settings.name, settings.root, SYSTEM_FOLDERS)
+
+
+def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
+    """The data set of this name, below `root` or in one of the folders of the system, or downloaded to `root`."""
     source = _SOURCES[name]
     base = Path(root).expanduser() if root is not None else None
     folders = [Path(folder) / source.system_folder for folder in system_folders]

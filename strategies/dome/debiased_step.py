@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import torch
 
-from fedsketch.conf.schema import DebiasedConfig, Optimizer
+from fedsketch.conf.settings import Optimizer
+from fedsketch.conf.strategy.dome import DebiasedConfig
 
 EPSILON = 1e-8
 

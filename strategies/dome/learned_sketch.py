@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from fedsketch.conf import ConfigError
-from fedsketch.conf.schema import DomeConfig
+from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
 from fedsketch.sketching.layerwise import probe_length
 from fedsketch.sketching.noise_floor import NoiseFloor
@@ -51,7 +51,7 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
 def isotropic(settings: DomeConfig) -> bool:
     """Whether probes are made longer so that the desketched mean is unbiased. Error feedback needs the projection (what is sent twice
     as long leaves a residual that grows), and the printed algorithm has it."""
-    return not settings.error_feedback and settings.variant == "mended"
+    return not settings.error_feedback and settings.variant == "corrected"
 
 
 class LearnedSketch:

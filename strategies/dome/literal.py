@@ -5,14 +5,14 @@ fading. Line 19 subtracts a^2 diag(S^T S), that is a^2 everywhere. Line 21 raise
 for the first update: QR starts from zeros. Its Lambda are column norms of R, unsorted, and are squared twice by the energy
 rule. `a` is read as the deviation of the mean's noise, the kindest reading.
 
-The privacy is that of the mended algorithm: clip and noise are the same.
+The privacy is that of the corrected algorithm: clip and noise are the same.
 """
 
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from fedsketch.conf.schema import DebiasedConfig, DomeConfig
+from fedsketch.conf.strategy.dome import DebiasedConfig, DomeConfig
 from fedsketch.sketching.folding import Fold
 from fedsketch.strategies.dome.debiased_step import EPSILON
 

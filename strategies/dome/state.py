@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import DomeConfig
+from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.replay.parcels import Step
 from fedsketch.sketching.fingerprint import digest
@@ -68,7 +68,7 @@ class DomeState:
     def apply(self, step: Step) -> None:
         sketch = self.sketch(step.round)
         released = sketch.adjoint(step.mean.to(self.vector.device, torch.float64))  # S y
-        # Lemma 3.2, mended: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
+        # Lemma 3.2, corrected: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
         variance = step.deviation**2 * sketch.row_norms_squared().to(released)
         reference, noise = self.reference(), variance
         gradient = released if reference is None else released + reference.double()

@@ -17,8 +17,8 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Sampling, Unit
-from fedsketch.privacy.accounting.releases import Release
+from fedsketch.conf.schema import Sampling
+from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adversaries import in_words
@@ -103,7 +103,7 @@ class FederatedStrategy(Strategy):
     def plan_noise(self) -> DeviceNoise:
         """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than the others."""
         dim = max(self.upload_size(server_round) for server_round in (1, self.config.rounds))
-        example = self.config.privacy.unit is Unit.example
+        example = self.config.privacy.unit is Unit.EXAMPLE
         rows = self.job.largest_shard if example else 1
         clip = self.config.privacy.clip
         return DeviceNoise(self.config, dim, rows, clip, given_multiplier(self.config))
@@ -212,7 +212,7 @@ class FederatedStrategy(Strategy):
         clients: float = aggregate.clients
         if self.config.clients.sampling is Sampling.poisson:
             clients = self.config.clients.per_round
-        if self.config.privacy.unit is Unit.example:
+        if self.config.privacy.unit is Unit.EXAMPLE:
             clients *= self.job.examples / self.config.clients.total
         return clients
 

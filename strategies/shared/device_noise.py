@@ -78,7 +78,7 @@ class DeviceNoise:
 
     @property
     def unit(self) -> Unit:
-        return Unit(self.config.privacy.unit.value)
+        return self.config.privacy.unit
 
     @property
     def smallest_cohort(self) -> int:
@@ -157,9 +157,7 @@ def _gaussian_multiplier(noise: DeviceNoise) -> float:
 
 
 def _gaussian_noise(noise: DeviceNoise, share: float) -> GaussianNoise:
-    return GaussianNoise(
-        unit=noise.unit, rows=noise.rows, local_multiplier=share, clip=noise.clip
-    )
+    return GaussianNoise(unit=noise.unit, rows=noise.rows, local_multiplier=share, clip=noise.clip)
 
 
 def _skellam_ring(noise: DeviceNoise, cohort: int, dim: int) -> SkellamRing:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import LocalConfig, Unit
+from fedsketch.conf.settings import LocalConfig
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 
@@ -31,7 +32,7 @@ def unit_rows(
     config: Config, model: FlatModel, shard: Examples, generator: torch.Generator
 ) -> torch.Tensor:
     """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example."""
-    if config.privacy.unit is Unit.example:
+    if config.privacy.unit is Unit.EXAMPLE:
         return model.per_example_gradients(shard.inputs, shard.targets)
     return client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsketch.conf import Config, from_json, to_json
+from fedsketch.conf import Config, device_json, from_json
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.strategies.shared.uploads import MECHANISM
@@ -37,7 +37,7 @@ class Broadcast:
         return self.arrays["model"]
 
     def to_records(self) -> RecordDict:
-        head = ConfigRecord({"config": to_json(self.config), "round": self.round})
+        head = ConfigRecord({"config": device_json(self.config), "round": self.round})
         records = RecordDict({"head": head, MECHANISM: ConfigRecord(self.mechanism.to_record())})  # type: ignore[arg-type]
         if self.arrays:
             arrays = {key: Array(tensor.cpu().numpy()) for key, tensor in self.arrays.items()}

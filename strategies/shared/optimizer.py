@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from fedsketch.conf.schema import Optimizer, OptimizerConfig
+from fedsketch.conf.settings import Optimizer, OptimizerConfig
 
 
 class ServerOptimizer:

@@ -78,7 +78,7 @@ def test_every_file_of_every_group_composes(choice: str) -> None:
 
 def test_the_walk_finds_all_groups() -> None:
     groups = {choice.split("=")[0] for choice in _choices()}
-    wanted = "strategy data data/partition model privacy secagg runtime experiment"
+    wanted = "strategy data data/partition model tracking privacy secagg runtime experiment"
     assert groups >= set(wanted.split())
 
 

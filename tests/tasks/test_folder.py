@@ -1,16 +1,19 @@
 """A device's own data: read whole and right, or refused in one sentence that tells the server nothing."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fedsketch.tasks import datasets, folder
+from fedsketch.tasks import folder
 from fedsketch.tasks.errors import DataError
 
+Choose = Callable[..., Any]
 SHAPE, CLASSES = (1, 4, 3), ("cat", "dog", "emu")
 
 
@@ -203,13 +206,13 @@ def test_what_is_wrong_is_told_to_the_owner_and_not_to_the_server(
     assert caught.value.__suppress_context__
 
 
-def test_the_server_has_a_test_set_and_nothing_to_train_on(tmp_path: Path) -> None:
+def test_the_server_has_a_test_set_and_nothing_to_train_on(tmp_path: Path, choose: Choose) -> None:
     file = write_arrays(tmp_path / "test.npz")
-    data = datasets.load("folder", str(file), shape=SHAPE, classes=CLASSES)
+    data = folder.load(choose("data", "folder", root=str(file), shape=SHAPE, classes=CLASSES), 0)
     assert (len(data.train), len(data.test), data.classes) == (0, 5, 3)
     assert data.train.shape == data.test.shape == SHAPE
 
 
-def test_a_server_without_a_test_set_is_told_what_to_set() -> None:
+def test_a_server_without_a_test_set_is_told_what_to_set(choose: Choose) -> None:
     with pytest.raises(DataError, match=r"set data\.root"):
-        datasets.load("folder", shape=SHAPE, classes=CLASSES)
+        folder.load(choose("data", "folder", shape=SHAPE, classes=CLASSES), 0)

@@ -1,14 +1,31 @@
 """Models: sizes, fit to the data, and weights that depend on the seed alone."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from fedsketch.conf import ConfigError, compose
+from fedsketch.conf.plugins import built_in
 from fedsketch.tasks import models
 from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.initial import initialise
 
 DIGITS, MNIST, CIFAR = (1, 8, 8), (1, 28, 28), (3, 32, 32)
 Shape = tuple[int, int, int]
+Build = Callable[..., nn.Module]
+
+
+@pytest.fixture
+def build(choose: Callable[..., Any]) -> Build:
+    def call(
+        name: str, shape: Shape, classes: int = 10, seed: int = 0, **options: int
+    ) -> nn.Module:
+        return models.build(choose("model", name, **options), shape, classes, seed)
+
+    return call
 
 
 def size(module: nn.Module) -> int:
@@ -32,20 +49,20 @@ def size(module: nn.Module) -> int:
     ],
 )
 def test_number_of_parameters(
-    name: str, shape: Shape, options: dict[str, int], parameters: int
+    name: str, shape: Shape, options: dict[str, int], parameters: int, build: Build
 ) -> None:
-    module = models.build(name, input_shape=shape, classes=10, seed=0, **options)
+    module = build(name, shape, **options)
     assert size(module) == parameters
 
 
-@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("name", built_in("model"))
 @pytest.mark.parametrize("shape", [DIGITS, (1, 13, 20), MNIST, CIFAR, (2, 50, 33)])
-def test_every_fitting_model_learns_on_every_shape(name: str, shape: Shape) -> None:
+def test_every_fitting_model_learns_on_every_shape(name: str, shape: Shape, build: Build) -> None:
     if (name, shape) == ("lenet5", DIGITS):
         with pytest.raises(ModelError):
-            models.build(name, input_shape=shape, classes=7, seed=0)
+            build(name, shape, classes=7)
         return
-    module = models.build(name, input_shape=shape, classes=7, seed=0)
+    module = build(name, shape, classes=7)
     generator = torch.Generator().manual_seed(1)
     inputs, targets = torch.randn(3, *shape, generator=generator), torch.tensor([0, 3, 6])
     logits = module(inputs)
@@ -57,13 +74,11 @@ def test_every_fitting_model_learns_on_every_shape(name: str, shape: Shape) -> N
         assert float(parameter.grad.abs().sum()) > 0, name_
 
 
-@pytest.mark.parametrize("name", models.NAMES)
-def test_the_seed_alone_decides_the_weights(name: str) -> None:
+@pytest.mark.parametrize("name", built_in("model"))
+def test_the_seed_alone_decides_the_weights(name: str, build: Build) -> None:
     state = torch.get_rng_state()
     one, same, other = (
-        nn.utils.parameters_to_vector(
-            models.build(name, input_shape=MNIST, classes=10, seed=seed).parameters()
-        )
+        nn.utils.parameters_to_vector(build(name, MNIST, seed=seed).parameters())
         for seed in (3, 3, 4)
     )
     assert torch.equal(one, same)
@@ -71,11 +86,11 @@ def test_the_seed_alone_decides_the_weights(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("name", models.NAMES)
-def test_weights_start_at_the_scale_of_torchs_own_default(name: str) -> None:
+@pytest.mark.parametrize("name", built_in("model"))
+def test_weights_start_at_the_scale_of_torchs_own_default(name: str, build: Build) -> None:
     """Uniform within 1 / sqrt(fan-in), so a tensor of n weights comes within 10 % of the bound
     unless n draws all miss its outer tenth: 0.9^n, below 1e-4 for the 90 weights or more checked."""
-    module = models.build(name, input_shape=MNIST, classes=10, seed=0)
+    module = build(name, MNIST)
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.numel() >= 90:
             bound = layer.weight[0].numel() ** -0.5
@@ -85,15 +100,15 @@ def test_weights_start_at_the_scale_of_torchs_own_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 6, 16])
-def test_width_is_free_where_a_model_has_one(width: int) -> None:
+def test_width_is_free_where_a_model_has_one(width: int, build: Build) -> None:
     for name in ("mlp", "cnn", "resnet"):
-        module = models.build(name, input_shape=DIGITS, classes=10, seed=0, width=width)
+        module = build(name, DIGITS, width=width)
         assert module(torch.zeros(2, *DIGITS)).shape == (2, 10)
 
 
-def test_model_too_large_for_the_images_names_shape_and_choices() -> None:
+def test_model_too_large_for_the_images_names_shape_and_choices(build: Build) -> None:
     with pytest.raises(ModelError) as caught:
-        models.build("lenet5", input_shape=DIGITS, classes=10, seed=0)
+        build("lenet5", DIGITS)
     assert str(caught.value) == (
         "Model lenet5 needs images of at least 12 x 12, but the data has 1 x 8 x 8 "
         "(channels x height x width): choose one of logistic, mlp, cnn, resnet."
@@ -101,25 +116,105 @@ def test_model_too_large_for_the_images_names_shape_and_choices() -> None:
 
 
 @pytest.mark.parametrize(("name", "side"), [("cnn", 8), ("lenet5", 12), ("resnet", 8)])
-def test_the_smallest_image_named_is_the_smallest_that_works(name: str, side: int) -> None:
-    module = models.build(name, input_shape=(1, side, side), classes=10, seed=0)
+def test_the_smallest_image_named_is_the_smallest_that_works(
+    name: str, side: int, build: Build
+) -> None:
+    module = build(name, (1, side, side))
     assert module(torch.zeros(1, 1, side, side)).shape == (1, 10)
     with pytest.raises(ModelError, match=f"at least {side} x {side}"):
-        models.build(name, input_shape=(1, side + 5, side - 1), classes=10, seed=0)
+        build(name, (1, side + 5, side - 1))
 
 
-def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"no model 'mpl': choose one of logistic, mlp"):
-        models.build("mpl", input_shape=DIGITS, classes=10, seed=0)
-    with pytest.raises(ModelError, match="logistic has no width"):
-        models.build("logistic", input_shape=DIGITS, classes=10, seed=0, width=3)
-    with pytest.raises(ModelError, match="mlp has no depth"):
-        models.build("mlp", input_shape=DIGITS, classes=10, seed=0, depth=8)
-    with pytest.raises(ModelError, match="width of at least 1, got 0"):
-        models.build("mlp", input_shape=DIGITS, classes=10, seed=0, width=0)
-    with pytest.raises(ModelError, match="no depth 18: choose 8, 14, 20"):
-        models.build("resnet", input_shape=CIFAR, classes=10, seed=0, depth=18)
+def test_impossible_data_are_refused(build: Build) -> None:
     with pytest.raises(ModelError, match="at least 2 classes"):
-        models.build("mlp", input_shape=DIGITS, classes=1, seed=0)
+        build("mlp", DIGITS, classes=1)
     with pytest.raises(ModelError, match="channels x height x width"):
-        models.build("mlp", input_shape=(1, 0, 8), classes=2, seed=0)
+        build("mlp", (1, 0, 8), classes=2)
+
+
+def test_a_model_has_its_own_options_and_no_others() -> None:
+    for overrides in (["model=logistic", "+model.width=3"], ["model=mlp", "+model.depth=8"]):
+        with pytest.raises(ConfigError, match=r"model\.(width|depth): unexpected"):
+            compose(overrides)
+    with pytest.raises(ConfigError, match=r"no depth 18: set model\.depth to 8, 14, 20"):
+        compose(["model=resnet", "model.depth=18"])
+
+
+def test_every_model_that_can_be_chosen_can_be_built() -> None:
+    assert set(models.BUILT_IN) == set(built_in("model"))
+
+
+def test_first_weights_are_those_of_recorded_runs(build: Build) -> None:
+    """Written down: a resumed run, and a device that replays, start from the same bits."""
+    first = next(build("resnet", CIFAR, seed=5).parameters()).flatten()[:3]
+    assert [value.hex() for value in first.tolist()] == [
+        "0x1.0454580000000p-3",
+        "-0x1.26ba460000000p-3",
+        "0x1.4132ca0000000p-3",
+    ]
+
+
+class _Own(nn.Module):
+    """A layer that torch does not know."""
+
+    def __init__(self, reset: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(4))
+        if reset:
+            self.reset_parameters = lambda: nn.init.normal_(self.scale)
+
+
+def _filled(*layers: nn.Module, seed: int = 0) -> torch.Tensor:
+    module = nn.Sequential(*layers)
+    initialise(module, seed)
+    return nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+def test_other_layers_start_by_their_own_rule_from_the_seed_alone() -> None:
+    def layers() -> list[nn.Module]:
+        attention = nn.MultiheadAttention(4, 2)
+        return [nn.Embedding(5, 4), nn.LayerNorm(4), nn.GRU(4, 3), attention, _Own(reset=True)]
+
+    made = layers()
+    state = torch.get_rng_state()
+    first = _filled(*made, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(99)
+    assert torch.equal(_filled(*layers(), seed=3), first)
+    assert not torch.equal(_filled(*layers(), seed=4), first)
+    assert bool(first.isfinite().all())
+
+
+def test_layers_beside_a_known_one_leave_its_weights_alone_and_do_not_repeat_them() -> None:
+    alone = _filled(nn.Linear(3, 2, bias=False))
+    both = _filled(nn.Linear(3, 2, bias=False), _Drawn())
+    assert torch.equal(both[:6], alone)
+    assert not torch.equal(both[6:], alone * 3**0.5)
+
+
+class _Drawn(nn.Module):
+    """Uniform in [-1, 1), as a linear layer's weights are before they are scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(2, 3))
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.weight, -1, 1)
+
+
+def test_a_parameter_that_nothing_fills_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"'1\.scale'.*_Own a method reset_parameters"):
+        _filled(nn.Linear(3, 2), _Own(reset=False))
+    with pytest.raises(ModelError, match=r"'0\.extra'.*_Wider"):
+        _filled(_Wider(3, 2))
+    with pytest.raises(ModelError, match=r"'0\.weight'.*LazyLinear"):
+        _filled(nn.LazyLinear(2))
+
+
+class _Wider(nn.Linear):
+    """A known layer with a parameter that its reset_parameters forgets."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.extra = nn.Parameter(torch.zeros(outputs))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from fedsketch.tasks import datasets, torchvision_import
+from fedsketch.tasks import torchvision_import, vision
 from fedsketch.tasks.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
@@ -67,7 +67,7 @@ def test_torchvision_layout_below_root(
     zipped: bool,
 ) -> None:
     write_idx(tmp_path / folder, arrays, zipped)
-    data = datasets.load(name, str(tmp_path), system_folders=())
+    data = vision.find(name, str(tmp_path), ())
     assert (data.name, data.classes, data.train.shape) == (name, 10, (1, 28, 28))
     assert (len(data.train), len(data.test)) == (20, 6)
     expected = (torch.from_numpy(arrays[2]).float().unsqueeze(1) / 255 - mean) / deviation
@@ -79,22 +79,20 @@ def test_torchvision_layout_below_root(
 
 def test_debian_layout_is_found_without_a_root(tmp_path: Path, arrays: list[Bytes]) -> None:
     write_idx(tmp_path / "fashion-mnist", arrays, zipped=True)
-    data = datasets.load("fashion_mnist", None, system_folders=[str(tmp_path)])
+    data = vision.find("fashion_mnist", None, [str(tmp_path)])
     assert data.test.targets.tolist() == arrays[3].tolist()
 
 
 def test_root_comes_before_the_system(tmp_path: Path, arrays: list[Bytes]) -> None:
     write_idx(tmp_path / "system" / "mnist", arrays, zipped=True)
     write_idx(tmp_path / "root" / "MNIST" / "raw", [arrays[2], arrays[3]] * 2, zipped=False)
-    data = datasets.load(
-        "mnist", str(tmp_path / "root"), system_folders=(str(tmp_path / "system"),)
-    )
+    data = vision.find("mnist", str(tmp_path / "root"), (str(tmp_path / "system"),))
     assert len(data.train) == 6
 
 
 def test_without_root_and_system_data_one_sentence_says_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        datasets.load("fashion_mnist", None, system_folders=(str(tmp_path),))
+        vision.find("fashion_mnist", None, (str(tmp_path),))
     assert str(caught.value) == (
         f"Fashion-MNIST is not in {tmp_path}/fashion-mnist: set data.root to a folder that "
         "contains FashionMNIST/raw, or into which it may be downloaded."
@@ -106,7 +104,7 @@ def test_root_in_a_folder_that_does_not_exist_is_refused_without_a_download(
 ) -> None:
     root = tmp_path / "missing" / "data"
     with pytest.raises(DataError, match=r"missing does not exist: set data\.root to a folder"):
-        datasets.load("mnist", str(root), system_folders=())
+        vision.find("mnist", str(root), ())
     assert not root.parent.exists()
 
 
@@ -114,7 +112,7 @@ def test_files_of_something_else_are_refused(tmp_path: Path, arrays: list[Bytes]
     swapped = [arrays[0], arrays[3], arrays[2], arrays[1]]
     write_idx(tmp_path / "MNIST" / "raw", swapped, zipped=False)
     with pytest.raises(DataError, match=r"The train files in .*MNIST/raw are not MNIST"):
-        datasets.load("mnist", str(tmp_path), system_folders=())
+        vision.find("mnist", str(tmp_path), ())
 
 
 @pytest.fixture
@@ -151,7 +149,7 @@ def test_missing_data_is_downloaded_into_root(
 ) -> None:
     serve_mnist_from(monkeypatch, *mirror)
     root = tmp_path / "data"
-    data = datasets.load("mnist", str(root), system_folders=())
+    data = vision.find("mnist", str(root), ())
     assert data.train.targets.tolist() == arrays[1].tolist()
     assert sorted(p.name for p in root.rglob("*")) == sorted(["MNIST", "raw", *STEMS])
 
@@ -164,7 +162,7 @@ def test_broken_download_is_one_sentence_and_leaves_nothing(
     serve_mnist_from(monkeypatch, address, served)
     root = tmp_path / "data"
     with pytest.raises(DataError) as caught:
-        datasets.load("mnist", str(root), system_folders=())
+        vision.find("mnist", str(root), ())
     message = str(caught.value)
     assert message.startswith(f"MNIST is not in {root}/MNIST/raw, and downloading it to {root}")
     assert message.endswith("set data.root to a folder that contains MNIST/raw.")
@@ -201,7 +199,7 @@ def test_cifar10_is_read_and_normalised_by_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = write_cifar(tmp_path, monkeypatch)
-    data = datasets.load("cifar10", str(tmp_path), system_folders=())
+    data = vision.find("cifar10", str(tmp_path), ())
     assert (len(data.train), len(data.test), data.train.shape) == (10, 2, (3, 32, 32))
     assert data.test.targets.tolist() == [3, 9]
     assert data.test.inputs.is_contiguous()
@@ -215,7 +213,7 @@ def test_changed_cifar10_files_are_not_opened(
     write_cifar(tmp_path, monkeypatch)
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(b"not a pickle")
     with pytest.raises(DataError, match="not complete or was changed: delete this folder"):
-        datasets.load("cifar10", str(tmp_path), system_folders=())
+        vision.find("cifar10", str(tmp_path), ())
 
 
 def test_a_folder_that_may_not_be_read_is_one_sentence(
@@ -226,14 +224,14 @@ def test_a_folder_that_may_not_be_read_is_one_sentence(
 
     monkeypatch.setattr(Path, "is_file", refuse)
     with pytest.raises(DataError, match=r"MNIST cannot be read .*MNIST/raw.*: allow reading it"):
-        datasets.load("mnist", str(tmp_path), system_folders=())
+        vision.find("mnist", str(tmp_path), ())
 
 
 def test_torchvision_is_not_imported_for_data_on_disk(tmp_path: Path, arrays: list[Bytes]) -> None:
     write_idx(tmp_path / "MNIST" / "raw", arrays, zipped=False)
     script = (
-        "import sys; from tasks import datasets, flat, models, partitions;"
-        f"datasets.load('mnist', {str(tmp_path)!r});"
+        "import sys; from fedsketch.tasks import flat, job, vision;"
+        f"vision.find('mnist', {str(tmp_path)!r}, ());"
         "sys.exit('torchvision' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

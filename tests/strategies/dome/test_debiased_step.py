@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.conf.schema import DebiasedConfig, DomeConfig, Optimizer
+from fedsketch.conf.settings import Optimizer
+from fedsketch.conf.strategy.dome import DebiasedConfig, DomeConfig
 from fedsketch.sketching.probes import probes
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 

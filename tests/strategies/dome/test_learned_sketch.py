@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsketch.conf import ConfigError, compose
-from fedsketch.conf.schema import DomeConfig
+from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, isotropic

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.conf.schema import DomeConfig
+from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold
 from fedsketch.strategies.dome.literal import LiteralSketch, LiteralStep
 from fedsketch.strategies.dome.strategy import Dome
@@ -23,7 +23,7 @@ def _settings() -> DomeConfig:
 
 
 def test_the_first_moment_that_is_fed_back_never_decays() -> None:
-    """One gradient, then none: the mended moment fades by 0.9 a step, the printed one by 0.9 / (1 - 0.9^t)."""
+    """One gradient, then none: the corrected moment fades by 0.9 a step, the printed one by 0.9 / (1 - 0.9^t)."""
     step = LiteralStep(torch.zeros(1), _settings().server)
     step.step(torch.ones(1, dtype=torch.float64), torch.zeros(1))
     moments = []

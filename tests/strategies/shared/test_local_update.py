@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from fedsketch.conf import compose
-from fedsketch.conf.schema import LocalConfig
+from fedsketch.conf.settings import LocalConfig
 from fedsketch.strategies.shared.local_update import client_update, unit_rows
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel

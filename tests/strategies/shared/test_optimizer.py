@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedsketch.conf.schema import Optimizer, OptimizerConfig
+from fedsketch.conf.settings import Optimizer, OptimizerConfig
 from fedsketch.strategies.shared.optimizer import ServerOptimizer
 
 CASES: list[tuple[OptimizerConfig, Callable[[list[torch.Tensor]], torch.optim.Optimizer]]] = [

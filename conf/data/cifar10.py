@@ -1,0 +1,5 @@
+"""CIFAR-10."""
+
+from fedsketch.conf.settings import PartitionedSettings
+
+SETTINGS = PartitionedSettings

@@ -1,0 +1,5 @@
+"""scikit-learn's digits, which it carries itself."""
+
+from fedsketch.conf.settings import PartitionedSettings
+
+SETTINGS = PartitionedSettings

@@ -1,0 +1,5 @@
+"""Fashion-MNIST."""
+
+from fedsketch.conf.settings import PartitionedSettings
+
+SETTINGS = PartitionedSettings

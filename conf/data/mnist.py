@@ -1,0 +1,5 @@
+"""MNIST."""
+
+from fedsketch.conf.settings import PartitionedSettings
+
+SETTINGS = PartitionedSettings

@@ -1,0 +1,21 @@
+"""A classification problem of any size."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedsketch.conf.settings import PartitionedSettings
+from fedsketch.conf.types import Count, Positive, frozen
+
+
+@frozen
+class SyntheticConfig(PartitionedSettings):
+    root: None
+    examples: Count
+    test_examples: Count
+    shape: tuple[Count, Count, Count]
+    classes: Annotated[int, Field(ge=2)]
+    separation: Positive
+
+
+SETTINGS = SyntheticConfig

@@ -1,0 +1,12 @@
+"""A small convolutional network."""
+
+from fedsketch.conf.settings import ModelSettings
+from fedsketch.conf.types import Count, frozen
+
+
+@frozen
+class CnnConfig(ModelSettings):
+    width: Count  # channels of the first convolution
+
+
+SETTINGS = CnnConfig

@@ -1,0 +1,5 @@
+"""Multinomial logistic regression."""
+
+from fedsketch.conf.settings import ModelSettings
+
+SETTINGS = ModelSettings

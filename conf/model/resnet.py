@@ -1,0 +1,19 @@
+"""A residual network."""
+
+from fedsketch.conf.settings import ModelSettings
+from fedsketch.conf.types import Count, frozen
+
+
+@frozen
+class ResnetConfig(ModelSettings):
+    width: Count  # channels of the first convolution
+    depth: Count  # layers
+
+    def __post_init__(self) -> None:
+        if self.depth < 8 or self.depth % 6 != 2:
+            raise ValueError(
+                f"model=resnet has no depth {self.depth}: set model.depth to 8, 14, 20 or another 6 n + 2"
+            )
+
+
+SETTINGS = ResnetConfig

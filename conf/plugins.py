@@ -1,0 +1,152 @@
+"""Which strategies, models, data sets and trackers can be chosen: our own, and those of installed packages (docs/extending.md).
+
+An installed package names its own by Python entry points. Those of the group `fedsketch.conf` name a package that holds
+`<group>/<name>.yaml` with the settings class in `<group>/<name>.py` beside it. The entry point of the same name in
+`fedsketch.strategies`, `fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names what implements it.
+
+Configurations arrive in messages. A name in one only selects among what the owner of this machine has installed: it is looked up in
+lists, and no module that is not in them is imported. Our own names come first and cannot be taken over.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsketch.conf.errors import ConfigError
+from fedsketch.conf.settings import (
+    DataSettings,
+    ModelSettings,
+    Settings,
+    StrategySettings,
+    TrackingSettings,
+)
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
+
+FOLDER = Path(__file__).parent
+_CONF = "fedsketch.conf"
+
+
+@dataclass(frozen=True)
+class _Group:
+    """An open group: what one of its choices is called, where packages name theirs, and what their settings derive from."""
+
+    noun: str
+    entry_points: str
+    base: type[Settings]
+
+
+_GROUPS = {
+    "strategy": _Group("strategy", "fedsketch.strategies", StrategySettings),
+    "model": _Group("model", "fedsketch.models", ModelSettings),
+    "data": _Group("data set", "fedsketch.data", DataSettings),
+    "tracking": _Group("tracker", "fedsketch.trackers", TrackingSettings),
+}
+
+
+def built_in(group: str) -> tuple[str, ...]:
+    """Our own choices of a group."""
+    return tuple(sorted(path.stem for path in (FOLDER / group).glob("*.yaml")))
+
+
+@lru_cache(maxsize=64)
+def settings_class(group: str, name: str) -> type[Settings]:
+    """The settings class that stands beside the YAML file of this choice."""
+    ours = name in built_in(group)
+    package = _CONF if ours else _conf_of(_installed(group, name)).module
+    module = f"{package}.{group}.{name}"
+    found = getattr(_imported(module), "SETTINGS", None)
+    base = _GROUPS[group].base
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(
+            f"{module} has no settings: end it with SETTINGS = a class derived from fedsketch.conf.settings.{base.__name__}."
+        )
+    return found
+
+
+@lru_cache(maxsize=64)
+def implementation(group: str, name: str) -> Any:
+    """The module or object that an installed package names for this choice."""
+    entry = _installed(group, name)
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{_GROUPS[group].noun.capitalize()} '{name}' cannot be loaded from {entry.value} ({error}): "
+            f"repair or uninstall the package {_package(entry)}."
+        ) from error
+
+
+def configuration_folders() -> Iterator[tuple[str, Path]]:
+    """The installed packages that bring configuration files, and the folders of these. A name of ours is refused."""
+    for key, group in _GROUPS.items():
+        taken = set(built_in(key))
+        for entry in _entry_points(group.entry_points):
+            if entry.name in taken:
+                raise _taken(entry, f"a {group.noun} named '{entry.name}'")
+    for entry in _entry_points(_CONF):
+        for folder in map(Path, _imported(entry.module).__path__):
+            for file in sorted(folder.rglob("*.yaml")):
+                name = file.relative_to(folder)
+                if (FOLDER / name).exists():
+                    raise _taken(entry, f"a file {name.as_posix()}")
+            yield _package(entry), folder
+
+
+def _taken(entry: "EntryPoint", what: str) -> ConfigError:
+    return ConfigError(
+        f"The installed package {_package(entry)} has {what}, and that name is fedsketch's own: rename it there, or uninstall it."
+    )
+
+
+def _installed(group: str, name: str) -> "EntryPoint":
+    entries = _entry_points(_GROUPS[group].entry_points)
+    found = [entry for entry in entries if entry.name == name]
+    noun = _GROUPS[group].noun
+    if not found:
+        names = sorted({*built_in(group), *(entry.name for entry in entries)})
+        raise ConfigError(
+            f"There is no {noun} '{name}' on this machine: choose one of {', '.join(names)}, or install a package that has it."
+        )
+    if len(found) > 1:
+        packages = " and ".join(sorted(map(_package, found)))
+        raise ConfigError(
+            f"There is more than one {noun} '{name}', of the packages {packages}: uninstall one of them."
+        )
+    return found[0]
+
+
+def _conf_of(entry: "EntryPoint") -> "EntryPoint":
+    """The entry point for the configuration files of the same package."""
+    found = [conf for conf in _entry_points(_CONF) if _package(conf) == _package(entry)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"The package {_package(entry)} has {len(found)} entry points of the group {_CONF}: give it one, "
+            "for the package that holds its configuration files."
+        )
+    return found[0]
+
+
+def _entry_points(group: str) -> "EntryPoints":
+    from importlib.metadata import (
+        entry_points,  # a tenth of a second, and most messages name nothing of a package
+    )
+
+    return entry_points(group=group)
+
+
+def _package(entry: "EntryPoint") -> str:
+    return entry.dist.name if entry.dist is not None else entry.module.split(".")[0]
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{module}, which an installed package names as part of its configuration, cannot be imported ({error})."
+        ) from error

@@ -1,0 +1,20 @@
+"""Hydra's search path with the configuration folders of installed packages, after our own."""
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from fedsketch.conf.plugins import configuration_folders
+
+
+class InstalledPackages(SearchPathPlugin):
+    """What Hydra asks whenever it makes a search path."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for package, folder in configuration_folders():
+            search_path.append(package, f"file://{folder}")
+
+
+def search_installed_packages() -> None:
+    """From here on Hydra finds the files of installed packages, in this process; calling it again changes nothing."""
+    Plugins.instance().register(InstalledPackages)

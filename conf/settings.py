@@ -1,0 +1,95 @@
+"""What the settings of strategies, data sets, models and trackers share, whether they are ours or of an installed package.
+
+A settings class stands beside its YAML file, which holds the defaults: `<group>/<name>.yaml` and `<group>/<name>.py`. The module ends
+with `SETTINGS = TheClass`. `conf.plugins` finds it by the group and the name.
+"""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedsketch.conf.types import Count, Positive, Share, frozen
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class Settings:
+    """One choice of an open group. Fields must be hashable: take tuples instead of lists."""
+
+    name: str
+
+    def check(self, config: "Config") -> None:
+        """Raise ValueError, with a sentence that names the keys to change, if the rest of the configuration does not fit."""
+
+
+class Optimizer(StrEnum):
+    """The server's optimiser."""
+
+    sgd = "sgd"
+    adam = "adam"
+    amsgrad = "amsgrad"
+
+
+@frozen
+class LocalConfig:
+    """The work of a device in one round."""
+
+    steps: Count
+    epochs: Count | None
+    batch: Annotated[int, Field(ge=0)]
+    lr: Positive
+    momentum: Share
+
+
+@frozen
+class OptimizerConfig:
+    """The server's step on the mean update."""
+
+    optimizer: Optimizer
+    lr: Positive
+    momentum: Share
+
+
+@frozen
+class StrategySettings(Settings):
+    """What every strategy has."""
+
+    local: LocalConfig
+    server: OptimizerConfig
+
+
+@frozen
+class ModelSettings(Settings):
+    """A model adds its own options."""
+
+
+@frozen
+class PartitionConfig:
+    """How the examples of a data set are spread over the clients."""
+
+    scheme: Literal["iid", "dirichlet", "shards", "by_size", "one_example"]
+    alpha: Positive | None = None
+    shards_per_client: Count | None = None
+    exponent: Positive | None = None
+
+
+@frozen
+class DataSettings(Settings):
+    """A data set: `root` is the place of its files, if it has any."""
+
+    root: str | None
+
+
+@frozen
+class PartitionedSettings(DataSettings):
+    """A data set that every machine of a run can load whole; each client takes its part of it."""
+
+    partition: PartitionConfig
+
+
+@frozen
+class TrackingSettings(Settings):
+    """A tracker adds its own options. They stay on the server: devices are never sent them."""

@@ -1,0 +1,61 @@
+"""DOME: a sketch that learns where the gradients are."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedsketch.conf.settings import OptimizerConfig, StrategySettings
+from fedsketch.conf.types import Positive, Share, frozen
+from fedsketch.privacy.accounting.releases import Unit
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class DebiasedConfig(OptimizerConfig):
+    """The server's step on a desketched mean whose noise is known."""
+
+    second_momentum: Share
+    debias: bool
+    floor: Positive
+
+
+@frozen
+class DomeConfig(StrategySettings):
+    server: DebiasedConfig
+    sketch: Literal["layerwise", "flat"]
+    sketch_dim: Positive
+    warm_up: Annotated[int, Field(ge=0)]
+    learned_share: Annotated[float, Field(ge=0, le=1)]
+    decay: Annotated[float, Field(gt=0, le=1)]
+    feed: Literal["gradient", "momentum"]
+    keep: Literal["noise_floor", "energy", "all"]
+    energy: Annotated[float, Field(gt=0, le=1)]
+    mean_removal: Share
+    error_feedback: Share
+    broadcast: Literal["full", "replay"]
+    variant: Literal["corrected", "paper"]
+
+    def __post_init__(self) -> None:
+        if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
+            raise ValueError(
+                "strategy.variant=paper sketches everything at once, as printed: set strategy.sketch=flat and strategy.warm_up=0"
+            )
+        if self.mean_removal and self.feed == "momentum":
+            raise ValueError(
+                "strategy.mean_removal leaves noise of many rounds in the momentum, unknown to the noise floor: set strategy.feed=gradient"
+            )
+
+    def check(self, config: "Config") -> None:
+        if self.warm_up and config.secagg.bits <= 20:
+            raise ValueError(
+                "strategy.warm_up sends vectors of two lengths, which a rotated ring cannot: set secagg.bits above 20"
+            )
+        if self.error_feedback and config.privacy.unit is Unit.EXAMPLE:
+            raise ValueError(
+                "strategy.error_feedback remembers one residual per client: set it to 0, or privacy.unit=client"
+            )
+
+
+SETTINGS = DomeConfig

@@ -1,0 +1,5 @@
+"""DP-FedAvg."""
+
+from fedsketch.conf.settings import StrategySettings
+
+SETTINGS = StrategySettings

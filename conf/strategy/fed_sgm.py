@@ -1,0 +1,60 @@
+"""Fed-SGM: a random sketch from a seed; and when its theorem about a secret sketch (`r_secret`) covers a run."""
+
+from typing import TYPE_CHECKING, Literal
+
+from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.types import Positive, frozen
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class FedSgmConfig(StrategySettings):
+    sketch: Literal["gaussian", "hadamard", "count_sketch", "identity"]
+    sketch_dim: Positive
+    seed_per: Literal["round", "run"]
+    clip: Literal["before", "after", "both"]
+    accounting: Literal["r_public", "r_secret"]
+
+    def __post_init__(self) -> None:
+        if self.sketch == "count_sketch" and self.clip == "before":
+            raise ValueError(
+                "a count sketch may add a whole update up in one bucket, so that strategy.clip=before bounds nothing: "
+                "set strategy.clip=after or both"
+            )
+
+    def check(self, config: "Config") -> None:
+        """A budget for the eavesdropper is refused where it cannot be turned into noise."""
+        if self.accounting != "r_secret":
+            return
+        needs = r_secret_needs(config)
+        if needs:
+            raise ValueError(
+                f"no theorem covers strategy.accounting=r_secret here: set {', '.join(needs)}, or r_public"
+            )
+        if config.clients.sampling == "poisson":
+            raise ValueError(
+                "strategy.accounting=r_secret is about a known number of clients, and a Poisson cohort has any number: "
+                "set clients.sampling=fixed"
+            )
+        if config.privacy.accounting == "paper":
+            raise ValueError(
+                "strategy.accounting=r_secret and privacy.accounting=paper both say how much noise to add: set one back"
+            )
+
+
+def r_secret_needs(config: "Config") -> tuple[str, ...]:
+    """What would have to be set for the theorem to cover a run of Fed-SGM; empty where it does."""
+    strategy = config.strategy
+    assert isinstance(strategy, FedSgmConfig)
+    needs = {
+        "strategy.sketch=gaussian": strategy.sketch == "gaussian",
+        "strategy.seed_per=round": strategy.seed_per == "round",
+        "strategy.clip=before": strategy.clip == "before",
+        "secagg=none with secagg.noise=gaussian": config.secagg.noise == "gaussian",
+    }
+    return tuple(need for need, met in needs.items() if not met)
+
+
+SETTINGS = FedSgmConfig

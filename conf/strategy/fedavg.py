@@ -1,0 +1,23 @@
+"""FedAvg, the baseline without privacy."""
+
+from typing import TYPE_CHECKING
+
+from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.types import frozen
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class FedAvgConfig(StrategySettings):
+    """Federated averaging, weighted by the number of examples."""
+
+    def check(self, config: "Config") -> None:
+        if config.privacy.private:
+            raise ValueError(
+                "strategy=fedavg gives no privacy: take its privacy settings away, or choose strategy=dp_fedavg"
+            )
+
+
+SETTINGS = FedAvgConfig

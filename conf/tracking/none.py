@@ -1,0 +1,5 @@
+"""No tracker."""
+
+from fedsketch.conf.settings import TrackingSettings
+
+SETTINGS = TrackingSettings

@@ -1,0 +1,22 @@
+"""What all settings classes are made of: the decorator that freezes and checks them, and the ranges of their numbers."""
+
+from typing import Annotated, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(Field,))
+def frozen(settings: type[_T]) -> type[_T]:
+    """A class whose objects are checked when they are made, and cannot be changed afterwards."""
+    return dataclass(settings, frozen=True, config=_STRICT)  # type: ignore[return-value]
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Bits = Annotated[int, Field(ge=16, le=64)]
+Share = Annotated[float, Field(ge=0, lt=1)]

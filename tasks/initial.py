@@ -1,0 +1,66 @@
+"""The first weights of a model: a function of the seed alone."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fedsketch.tasks.errors import ModelError
+
+
+def initialise(module: nn.Module, seed: int) -> None:
+    """Fill every parameter. Linear layers, convolutions and group norms start as torch's own, but from a generator of ours; every other
+    layer by its own `reset_parameters`, with torch's generator seeded for it and put back afterwards. A parameter that nothing fills
+    is refused: it would hold whatever the memory held before."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if not is_lazy(parameter):
+                parameter.fill_(math.nan)
+    others = [layer for layer in module.modules() if not _known(layer, generator)]
+    with torch.random.fork_rng(devices=[]):
+        # The next number of our generator, so that these layers do not repeat the draws of those above.
+        torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        for layer in reversed(
+            others
+        ):  # parts first, then the layers made of them, which may have the last word
+            _reset(layer)
+    for name, parameter in module.named_parameters():
+        if is_lazy(parameter) or bool(parameter.isnan().any()):
+            layer = module.get_submodule(name.rpartition(".")[0])
+            raise ModelError(
+                f"Nothing gives the parameter '{name}' of the model its first value: "
+                f"give the layer {type(layer).__name__} a method reset_parameters that does."
+            )
+
+
+def _known(layer: nn.Module, generator: torch.Generator) -> bool:
+    """Fill a layer whose default we know; or say that it is another one."""
+    if type(layer) is nn.GroupNorm:
+        layer.reset_parameters()
+    elif type(layer) is nn.Linear or type(layer) is nn.Conv2d:
+        bound = 1 / math.sqrt(layer.weight[0].numel())
+        _fill(layer.weight, bound, generator)
+        if layer.bias is not None:
+            _fill(layer.bias, bound, generator)
+    else:
+        return False
+    return True
+
+
+def _reset(layer: nn.Module) -> None:
+    if any(True for _ in layer.parameters(recurse=False)):
+        # torch.nn.MultiheadAttention has it under the second name only.
+        for name in ("reset_parameters", "_reset_parameters"):
+            if hasattr(layer, name):
+                getattr(layer, name)()
+                return
+
+
+def _fill(parameter: torch.Tensor, bound: float, generator: torch.Generator) -> None:
+    """Uniform in [-bound, bound), with the same bits on every processor: torch's own scaling multiplies and adds, which some fuse
+    and some round twice. Here all is exact but one multiplication."""
+    with torch.no_grad():
+        between = 2 * torch.rand(parameter.shape, generator=generator) - 1
+        parameter.copy_(between.double() * bound)
