@@ -6,13 +6,12 @@ first cures that: data sets need none of these operators.
 """
 
 import importlib
+from functools import cache
 from typing import Any
 
 import torch
 
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-# torch forgets the declarations when the last reference to their library goes.
-_declared: list[torch.library.Library] = []
 
 
 def datasets() -> Any:
@@ -22,8 +21,14 @@ def datasets() -> Any:
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
+    _missing_operators()
+    return importlib.import_module("torchvision.datasets")
+
+
+@cache
+def _missing_operators() -> torch.library.Library:
+    """Declared once. torch forgets the declarations when the last reference to their library goes, so the cache keeps one."""
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-    _declared.append(library)
     for operator in ("nms", "qnms"):
         library.define(operator + _SIGNATURE)  # type: ignore[no-untyped-call]
-    return importlib.import_module("torchvision.datasets")
+    return library

@@ -117,3 +117,98 @@ def test_files_stay_small() -> None:
     assert lengths
     long = {str(p.relative_to(ROOT)): n for p, n in lengths.items() if n > LONGEST}
     assert not long
+
+
+# What a module may hold besides functions and classes: names that are bound once and never written again.
+_CONTAINERS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+_WRITING = {
+    "append",
+    "extend",
+    "add",
+    "update",
+    "pop",
+    "popitem",
+    "clear",
+    "insert",
+    "remove",
+    "discard",
+    "setdefault",
+}
+
+
+def _written(tree: ast.Module, names: set[str]) -> Iterator[tuple[str, int]]:
+    """Where a module-level name of these is rebound by `global`, or its container is changed in place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from ((name, node.lineno) for name in node.names)
+        target: ast.expr | None = None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            target = node.func.value if node.func.attr in _WRITING else None
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+            targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
+            target = next((one.value for one in targets if isinstance(one, ast.Subscript)), None)
+        if isinstance(target, ast.Name) and target.id in names:
+            yield target.id, node.lineno
+
+
+def test_no_module_keeps_state() -> None:
+    """Nothing is parked in a module between two calls. Pure functions may remember their results (`lru_cache`): that is their value, by
+    content, and carries nothing from one caller to another."""
+    for path in _sources():
+        tree = ast.parse(path.read_text())
+        names = {
+            target.id
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, _CONTAINERS)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        # A set-up at import time is no state: only what functions do counts.
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        found = [w for function in functions for w in _written(ast.Module([function], []), names)]
+        assert not found, f"{path.relative_to(ROOT)} changes module-level {found}"
+
+
+def test_only_mechanisms_make_uploads() -> None:
+    """The type of what may leave a device is made by the mechanism that has bounded and blurred it, and nowhere else."""
+    for path in _sources():
+        calls = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        ]
+        makes = [
+            call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Upload"
+        ]
+        inside = path.is_relative_to(ROOT / "privacy" / "mechanisms")
+        assert inside or not makes, path.relative_to(ROOT)
+
+
+def test_no_code_asks_which_mechanism_it_has() -> None:
+    """What is to come must fit without another `if`: everything is asked of the mechanism itself."""
+    kinds = {"SkellamRing", "GaussianNoise"}
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "isinstance"
+            ):
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                assert not asked & kinds, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_fed_sgm_is_known_to_its_own_files_only() -> None:
+    own = {ROOT / "strategies" / "fed_sgm.py", ROOT / "conf" / "strategy" / "fed_sgm.py"}
+    theorems = ROOT / "privacy" / "accounting"  # which say whom each bound holds against
+    for path in set(_sources()) - own - set(theorems.glob("*.py")):
+        assert "r_secret" not in _code(path), path.relative_to(ROOT)
+
+
+def _code(path: Path) -> str:
+    """A file without its docstrings and comments."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
