@@ -26,17 +26,14 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from fedsketch.client.release import release
-from fedsketch.conf import Config, compose
+from fedsketch.conf import compose
 from fedsketch.conf.schema import Against
-from fedsketch.conf.strategy.fed_sgm import FedSgmConfig
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import Stream
-from fedsketch.strategies import plan_noise
-from fedsketch.strategies.fed_sgm import sketch_of
-from fedsketch.strategies.shared.device_noise import NoisePlan
+from fedsketch.strategies.fed_sgm import EAVESDROPPER, FedSgm, make_sketch
+from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.tasks.job import Job
 
 CLIENT = [
@@ -63,23 +60,22 @@ SUM, SKETCH, MODEL = (
 )
 
 
-def play(config: Config, plan: NoisePlan, norm: float, trials: int) -> dict[str, Floats]:
+def play(strategy: FedSgm, norm: float, trials: int) -> dict[str, Floats]:
     """What each distinguisher makes of a client whose update has this norm, along a direction that all know."""
-    assert isinstance(config.strategy, FedSgmConfig)
-    assert config.privacy.clip is not None
-    model = Job(config).model()
-    direction = torch.zeros(1, model.size)
+    settings, d, clip = strategy.settings, strategy.model.size, strategy.config.privacy.clip
+    assert clip is not None
+    direction = torch.zeros(1, d)
     direction[0, 0] = 1.0
     update = norm * direction
-    if config.strategy.clip == "before":
-        update = clip_rows(update, config.privacy.clip)
-    terms = plan.terms(1)
+    if settings.clip == "before":
+        update = clip_rows(update, clip)
+    mechanism = strategy.mechanism(1, 1)
     seen = {name: np.empty(trials) for name in (SUM, SKETCH, MODEL)}
     for i in range(trials):
-        sketch = sketch_of(config, model, secrets.token_bytes(16))
+        sketch = make_sketch(settings, d, secrets.token_bytes(16))
         sent, expected = sketch.forward(torch.cat([update, direction]))
         with Stream() as stream:
-            y = torch.from_numpy(release(sent.unsqueeze(0), terms, stream, round=1))
+            y = torch.from_numpy(mechanism.release(sent.unsqueeze(0), stream, 1).vector)
         # Averaged over R, the sum says something by its length only.
         seen[SUM][i] = y.norm()
         # With R it is one of two Gaussians with known means: their likelihood ratio lies along the sketched update.
@@ -134,12 +130,12 @@ def main() -> int:
     for name, overrides in RUNS.items():
         config = compose([*CLIENT, *overrides])
         job = Job(config)
-        plan = plan_noise(config, job, job.model())
+        strategy = FedSgm(config, job, job.model(), Cohorts(config.clients, 0))
         delta = config.privacy.delta
-        public = spent(plan.releases(1, 1)[Against.server], delta)
-        overheard = plan.overheard(1, 1)
-        secret = None if overheard is None else spent(overheard, delta)
-        missing, there = (play(config, plan, norm, trials) for norm in (0.0, 100.0))
+        shown = strategy.releases(1, 1, 1)
+        public = spent(shown[Against.server], delta)
+        secret = spent(shown[EAVESDROPPER], delta) if EAVESDROPPER in shown else None
+        missing, there = (play(strategy, norm, trials) for norm in (0.0, 100.0))
         for who in (SUM, SKETCH, MODEL):
             measured = lower_bound(there[who], missing[who], delta)
             breaks = secret is not None and measured > secret
