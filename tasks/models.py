@@ -52,7 +52,12 @@ def build(
         raise ModelError(f"Model resnet has no depth {depth}: choose 8, 14, 20, 26, 32, ...")
     with torch.device("meta"):
         module = kind.make(input_shape, classes, width, depth)
-    module.to_empty(device="cpu")
+    # What Module.to_empty does, without the second that it takes to import sympy.
+    memory = {
+        key: torch.empty(value.shape, dtype=value.dtype)
+        for key, value in module.state_dict().items()
+    }
+    module.load_state_dict(memory, assign=True)
     _initialise(module, torch.Generator().manual_seed(seed))
     return module
 
