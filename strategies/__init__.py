@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def server_half(name: str) -> "type[FederatedStrategy]":
-    return import_module(f"strategies.{name}").SERVER
+    return import_module(f"fedsketch.strategies.{name}").SERVER
 
 
 def local_step(name: str) -> "LocalStep":
-    return import_module(f"strategies.{name}").LOCAL_STEP
+    return import_module(f"fedsketch.strategies.{name}").LOCAL_STEP
 
 
 def replica(config: "Config", model: "FlatModel") -> "Replayed":
     """Version 0 of the state that devices follow by replay."""
-    return import_module(f"strategies.{config.strategy.name}").REPLICA(config, model)
+    return import_module(f"fedsketch.strategies.{config.strategy.name}").REPLICA(config, model)
 
 
 def plan_noise(config: "Config", job: "Job", model: "FlatModel") -> "NoisePlan":
