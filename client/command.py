@@ -9,7 +9,7 @@ from fedsketch.secagg import SecAggError
 
 
 class Parser(argparse.ArgumentParser):
-    """Whose complaints are exceptions."""
+    """Raises `ValueError` instead of printing its usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; see {self.prog} --help.")

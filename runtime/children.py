@@ -66,8 +66,8 @@ class Children:
     def ended(self, name: str) -> bool:
         return self._processes[name].poll() is not None
 
-    def last_words(self, name: str) -> str:
-        """The end of a program's log, in one line."""
+    def end_of_log(self, name: str) -> str:
+        """The last 300 characters of a program's log, in one line."""
         text = (self._logs / f"{name}.log").read_text(errors="replace")
         return " ".join(text.split())[-300:]
 

@@ -3,10 +3,10 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 # Before flwr is imported, here and in every process that it starts.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -15,7 +15,9 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 from fedsketch.conf import Config, ConfigError, load
 from fedsketch.conf.compose import FOLDER, compose_with_folder, composition_sentence
 from fedsketch.conf.schema import SimulationRuntimeConfig
+from fedsketch.runtime.help import FEDSKETCH, answer
 from fedsketch.runtime.resume import resumed_run
+from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedsketch.server.rounds import Observer
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
 def main() -> None:
     """Entry point of the console script."""
     arguments = sys.argv[1:]
+    if text := answer(FEDSKETCH, arguments):
+        print(text)
+        return
     if any(argument.startswith("-") for argument in arguments):
-        _hydra_main()  # sweeps (-m), --help, --cfg job, ...
+        _hydra_main()  # sweeps (-m), --cfg job, --hydra-help, ...
         return
     with one_sentence():
         resume = [a.removeprefix("resume=") for a in arguments if a.startswith("resume=")]
@@ -39,7 +44,7 @@ def main() -> None:
             run(*resumed_run(Path(resume[-1]), overrides))
         else:
             config, folder = compose_with_folder(overrides)
-            claim(folder, overrides)
+            RunFolder(folder).claim(overrides)
             run(config, folder)
 
 
@@ -62,20 +67,23 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     from fedsketch.runtime.environment import simulated_devices
     from fedsketch.runtime.local import run_local
     from fedsketch.runtime.simulation import run_simulation
+    from fedsketch.runtime.threads import fitting_threads
     from fedsketch.server.app import serve
     from fedsketch.server.rounds import Rounds
-    from fedsketch.server.run_folder import RunFolder
+    from fedsketch.tasks.job import Job
 
     RunFolder(folder).log_here()
     flower = logging.getLogger("flwr")
     flower.handlers.clear()  # not over the progress bar
     flower.propagate = True
+    nodes = config.clients.total
     with simulated_devices(config) as environment:
-        server_app = serve(Rounds(config, folder, progress))
         if isinstance(config.runtime, SimulationRuntimeConfig):
-            run_simulation(server_app, config.clients.total, config.runtime, environment)
+            server_app = serve(Rounds(config, folder, progress))
+            run_simulation(server_app, nodes, config.runtime, environment)
         else:
-            run_local(server_app, client_app, config.clients.total)
+            with fitting_threads(Job(config).model().size):
+                run_local(serve(Rounds(config, folder, progress)), client_app, nodes)
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
@@ -83,9 +91,8 @@ def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
     from fedsketch.runtime.deployment import run_deployment
     from fedsketch.runtime.processes import run_processes
 
-    overrides = (folder / "overrides.txt").read_text().splitlines()
     play = run_processes if config.runtime.name == "processes" else run_deployment
-    play(config, overrides, folder, progress)
+    play(config, RunFolder(folder).read_overrides(), folder, progress)
 
 
 def _hydra_main() -> None:
@@ -105,7 +112,7 @@ def _hydra_main() -> None:
         hydra_config = HydraConfig.get()
         with one_sentence():
             config, folder = load(composed), Path(hydra_config.runtime.output_dir)
-            claim(folder, hydra_config.overrides.task)
+            RunFolder(folder).claim(hydra_config.overrides.task)
             run(config, folder)
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors itself, on many lines
@@ -118,7 +125,28 @@ def _hydra_main() -> None:
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Errors that a user can mend, as a sentence; all others keep their traceback."""
+    """Errors that a user can correct become one sentence and exit code 1; all others keep their traceback."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        how = str(interrupt) or "resume it with `fedsketch resume=<its folder>`."
+        print(f"fedsketch: interrupted; {how}", file=sys.stderr)
+        sys.exit(130)
+    except ConfigError as error:
+        _refuse(error)
+    except Exception as error:
+        if not isinstance(error, _errors_of_a_run()):
+            raise
+        _refuse(error)
+
+
+def _refuse(error: Exception) -> NoReturn:
+    print(f"fedsketch: {error}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _errors_of_a_run() -> tuple[type[Exception], ...]:
+    """Those whose message is a sentence for the user. Asked for only after an error, because their modules are slow to import."""
     from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
     from fedsketch.privacy.accounting.costs import UnsupportedReleaseError
     from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
@@ -130,10 +158,7 @@ def one_sentence() -> Iterator[None]:
     from fedsketch.strategies.shared.cohort import TooFewClients
     from fedsketch.tasks.errors import TaskError
 
-    try:
-        yield
-    except (
-        ConfigError,
+    return (
         TaskError,
         ImpossibleBudgetError,
         RingTooSmallError,
@@ -144,25 +169,4 @@ def one_sentence() -> Iterator[None]:
         RunFailed,
         SettingsError,
         TooFewClients,
-    ) as error:
-        print(f"fedsketch: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt as interrupt:
-        how = str(interrupt) or "go on with `fedsketch resume=<its folder>`."
-        print(f"fedsketch: interrupted; {how}", file=sys.stderr)
-        sys.exit(130)
-
-
-def claim(folder: Path, overrides: Sequence[str]) -> None:
-    """Make the folder of a new run, and note what it was started with."""
-    if (folder / "config.yaml").exists():
-        raise ConfigError(
-            f"{folder} holds a run already: go on with resume={folder}, or set another hydra.run.dir."
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
-    except OSError as error:
-        raise ConfigError(
-            f"The output folder {folder} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
-        ) from error
+    )

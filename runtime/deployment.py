@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsketch.conf import Config, ConfigError
 from fedsketch.conf.schema import DeploymentRuntimeConfig
 from fedsketch.runtime.flower import Connection, connected
 from fedsketch.runtime.submission import Submission, follow, submit
-from fedsketch.server.rounds import Observer
+
+if TYPE_CHECKING:
+    from fedsketch.server.rounds import Observer
 
 
 class Interrupted(KeyboardInterrupt):
@@ -16,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_deployment(
-    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
+    config: Config, overrides: Sequence[str], folder: Path, observer: "Observer"
 ) -> None:
     """Submit the run, or find again the one that `folder` remembers; returns when it completed and its files are here."""
     with _connection(config) as connection:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsketch.client.guard.guard import DEVICE_VARIABLE
 from fedsketch.client.guard.policy import Policy
@@ -40,17 +41,18 @@ from fedsketch.runtime.flower import (
 )
 from fedsketch.runtime.registration import register_all
 from fedsketch.runtime.submission import follow, submit
-from fedsketch.server.app import RUNS_VARIABLE
-from fedsketch.server.rounds import Observer
+from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
-PRIVATE = "processes"  # below the run's folder: keys, state, logs; mode 700
+if TYPE_CHECKING:
+    from fedsketch.server.rounds import Observer
+
 _SUPERLINK = "superlink"
 _STATE = "state.db"
 _START_TIMEOUT = 120.0
 
 
 def run_processes(
-    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
+    config: Config, overrides: Sequence[str], folder: Path, observer: "Observer"
 ) -> None:
     """Play the run in `folder` with all its processes, and end them."""
     with Network(config, folder).running() as network:
@@ -64,7 +66,7 @@ class Network:
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
         self.folder = folder.absolute()
-        self.private = self.folder / PRIVATE
+        self.private = RunFolder(self.folder).processes  # mode 700
         self.connection: Connection
         self._children: Children
         self._port = 0
@@ -112,7 +114,7 @@ class Network:
             hopeless = REFUSED in problem or self._children.ended(_SUPERLINK)
             if hopeless or time.monotonic() > deadline:
                 raise FlowerError(
-                    f"The SuperLink did not start ({problem}); the end of its log: {self._children.last_words(_SUPERLINK)}"
+                    f"The SuperLink did not start ({problem}); the end of its log: {self._children.end_of_log(_SUPERLINK)}"
                 )
             time.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""Going on with a run from its folder: the same configuration, or none."""
+"""Resuming a run from its folder, with the configuration that it was started with and no other."""
 
 import json
 from collections.abc import Sequence
@@ -7,17 +7,18 @@ from typing import Any
 
 import yaml
 
-from fedsketch.conf import Config, ConfigError, compose, from_json, to_json
+from fedsketch.conf import Config, ConfigError, compose, to_json
+from fedsketch.server.run_folder import RunFolder
 
 
 def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
     """The configuration of the run in `folder`; overrides may repeat what it was started with, not change it."""
+    files = RunFolder(folder)
     try:
-        config = from_json(json.dumps(yaml.safe_load((folder / "config.yaml").read_text())))
-        before = (folder / "overrides.txt").read_text().splitlines()
+        config, before = files.read_config(), files.read_overrides()
     except (OSError, yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"{folder} is not the folder of a run: it has no readable config.yaml and overrides.txt."
+            f"{folder} is not the folder of a run: it has no readable {files.config.name} and {files.overrides.name}."
         ) from error
     if overrides:
         wanted = compose([*before, *overrides])

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedsketch.conf.schema import SimulationRuntimeConfig
+from fedsketch.runtime.threads import client_variables
 
 
 class ClusterError(RuntimeError):
@@ -38,15 +39,20 @@ def run_simulation(
     import ray
     from flwr.simulation import run_simulation as run_flower_simulation
 
+    variables = {
+        **environment,
+        **client_variables(settings.cpus_per_client),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     try:
-        _refuse_deaf_address(settings.address)
+        _check_address(settings.address)
         # Flower would start Ray itself, but not hand our environment to the processes of a running cluster.
         ray.init(
             address=settings.address,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env={"env_vars": {**environment, "PYTHONPATH": os.pathsep.join(sys.path)}},
+            runtime_env={"env_vars": variables},
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ClusterError(
@@ -68,8 +74,8 @@ def run_simulation(
         ray.shutdown()
 
 
-def _refuse_deaf_address(address: str | None) -> None:
-    """Ray itself would wait for minutes where nobody listens."""
+def _check_address(address: str | None) -> None:
+    """Raises OSError if nothing listens at host:port, where Ray itself would wait for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=5).close()

@@ -4,21 +4,23 @@ The submitter's folder remembers the run in `submitted.json`, so that a submitte
 still plays is followed, one that failed goes on from its last checkpoint on the server under a new id.
 """
 
-import json
 import secrets
 import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedsketch.conf import Config, ConfigError
 from fedsketch.runtime.flower import Connection, FlowerError
 from fedsketch.server.progress import Part, read_event
-from fedsketch.server.rounds import Observer
+from fedsketch.server.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from fedsketch.server.rounds import Observer
 
 APP = Path(__file__).parent.parent  # the project: Flower packs the app from it
-_NOTE = "submitted.json"
 _ARRIVING = ".arriving"
 _COMPLETED = "finished:completed"
 _LOOK_AGAIN = 1.0
@@ -39,15 +41,15 @@ class Submission:
     @classmethod
     def of(cls, folder: Path) -> "Submission | None":
         """What a submitter's folder remembers."""
+        files = RunFolder(folder)
         try:
-            return cls(**json.loads((folder / _NOTE).read_text()))
-        except FileNotFoundError:
-            return None
+            note = files.read_submission()
+            return None if note is None else cls(**note)
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"{folder / _NOTE} is damaged: start a new run.") from error
+            raise ConfigError(f"{files.submission} is damaged: start a new run.") from error
 
     def keep(self, folder: Path) -> None:
-        (folder / _NOTE).write_text(json.dumps(asdict(self)) + "\n")
+        RunFolder(folder).write_submission(asdict(self))
 
 
 def submit(
@@ -64,7 +66,7 @@ def submit(
 
 
 def follow(
-    connection: Connection, run: int, config: Config, folder: Path, observer: Observer
+    connection: Connection, run: int, config: Config, folder: Path, observer: "Observer"
 ) -> None:
     """Tell the observer what the run tells, until it ends; raises `RunFailed` unless it completed."""
     for draft in folder.rglob(f"*{_ARRIVING}"):
@@ -100,7 +102,7 @@ def follow(
 
 
 def _tell(
-    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: Observer
+    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: "Observer"
 ) -> None:
     if kind == "began":
         observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))
@@ -109,7 +111,7 @@ def _tell(
     elif kind == "file":
         _receive(Part(**facts), folder)  # type: ignore[arg-type]
     elif kind == "ended":
-        observer.ended(facts["summary"], folder / "report.html")  # type: ignore[arg-type]
+        observer.ended(facts["summary"], RunFolder(folder).report)  # type: ignore[arg-type]
 
 
 def _receive(part: Part, folder: Path) -> None:

@@ -11,10 +11,8 @@ from fedsketch.conf import ConfigError, compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.server.progress import StreamProgress
 from fedsketch.server.rounds import Rounds
-from fedsketch.server.run_folder import RunFolder
+from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
-# Where a ServerApp that was started by a SuperLink writes its runs' folders; set by the operator of the SuperLink.
-RUNS_VARIABLE = "FEDSKETCH_RUNS"
 _SIMULATED = " NOT PRIVATE: the devices are simulated, with keys that everybody knows."
 
 
@@ -35,7 +33,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Under `flwr run`: the configuration is composed here, from the run config's `overrides`. A `folder` that holds a run of the same
-    configuration is gone on with."""
+    configuration is resumed."""
     asked = context.run_config
     overrides = shlex.split(str(asked["overrides"]))
     path = run_path(str(asked["folder"]) or f"run-{context.run_id}")

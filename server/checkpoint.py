@@ -4,9 +4,10 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 KEEP = 2
 
@@ -21,7 +22,7 @@ class Checkpoint:
 
     config: str
     round: int
-    model: torch.Tensor
+    model: "torch.Tensor"
     strategy: dict[str, Any]
     accounts: str
     cohort_key: int
@@ -30,6 +31,8 @@ class Checkpoint:
 
     def save(self, folder: Path) -> None:
         """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""
+        import torch
+
         folder.mkdir(exist_ok=True)
         path = folder / f"round-{self.round:09d}.pt"
         unfinished = path.with_suffix(".unfinished")
@@ -47,6 +50,8 @@ class Checkpoint:
         paths = sorted(folder.glob("round-*.pt"))
         if not paths:
             return None
+        import torch
+
         try:
             checkpoint = Checkpoint(**torch.load(paths[-1], weights_only=True, map_location="cpu"))
         except (UnpicklingError, RuntimeError, EOFError, TypeError) as error:

@@ -1,6 +1,5 @@
 """What a configuration will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.guarantee import guarantee
 from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart
 from fedsketch.server.report.readable import plain
+from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.tasks.job import Job
@@ -38,12 +38,10 @@ class Plan:
     epsilon_over_rounds: dict[str, list[float | None]]
 
     def save(self, folder: Path) -> Path:
-        """Write plan.json and the plot of epsilon, plan.svg; returns the plot's path."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "plan.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
-        figure = folder / "plan.svg"
-        figure.write_text(self._figure())
-        return figure
+        """Write the plan and the plot of epsilon into a run's folder; returns the plot's path."""
+        run = RunFolder(folder)
+        run.write_plan(asdict(self), self._figure())
+        return run.plan_figure
 
     def _figure(self) -> str:
         lines = []

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsketch.conf import Config
+from fedsketch.server.run_folder import RunFolder
 
 _MARK = "fedsketch> "
 _PART = 128 * 1024  # bytes of a file in one line, before base64
 LARGEST_FILE = (
     32 * 1024 * 1024
 )  # what is larger stays on the server: logs are kept in the SuperLink's database
-_STAYS = ("checkpoints", "processes")  # folders that are of use only where the run is
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ def _say(kind: str, facts: dict[str, Any]) -> None:
 
 
 def _parts(folder: Path) -> Iterator[Part]:
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if not path.is_file() or name.parts[0] in _STAYS or path.stat().st_size > LARGEST_FILE:
+    for path in RunFolder(folder).results():
+        if path.stat().st_size > LARGEST_FILE:
             continue
+        name = path.relative_to(folder)
         with path.open("rb") as file:
             piece = file.read(_PART)
             while True:

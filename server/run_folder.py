@@ -1,43 +1,111 @@
-"""The folder that a run leaves behind: configuration, metrics, checkpoints, model, summary, report."""
+"""The folder that a run leaves behind: which files it has, and what is in them.
+
+Everybody who reads or writes one of these files does it through `RunFolder`. Importing it needs neither torch nor matplotlib, because
+neither the report nor the submitter of a deployment needs them.
+"""
 
 import json
 import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
 import yaml
 
-from fedsketch.conf import Config, to_json
+from fedsketch.conf import Config, ConfigError, from_json, to_json
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
-from fedsketch.server.report.run_page import write_report
-from fedsketch.tasks.flat import FlatModel
+
+if TYPE_CHECKING:
+    from fedsketch.tasks.flat import FlatModel
+
+# Where a ServerApp that was started by a SuperLink writes its runs' folders; set by the operator of the SuperLink.
+RUNS_VARIABLE = "FEDSKETCH_RUNS"
 
 
 class RunFolder:
-    """Paths and formats, in one place."""
+    """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config = path / "config.yaml"
+        self.overrides = path / "overrides.txt"
         self.metrics = path / "metrics.jsonl"
+        self.attempts = path / "attempts.jsonl"
         self.checkpoints = path / "checkpoints"
-        self._attempts = path / "attempts.jsonl"
+        self.model = path / "model.safetensors"
+        self.summary = path / "summary.json"
+        self.report = path / "report.html"
+        self.log = path / "run.log"
+        self.plan = path / "plan.json"
+        self.plan_figure = path / "plan.svg"
+        self.submission = path / "submitted.json"
+        self.processes = path / "processes"  # keys, state and logs of runtime=processes
+
+    @classmethod
+    def below(cls, folder: Path) -> Iterator["RunFolder"]:
+        """All runs in a folder and below it."""
+        return (cls(metrics.parent) for metrics in folder.rglob(cls(folder).metrics.name))
+
+    def results(self) -> Iterator[Path]:
+        """The files that are of use elsewhere too; checkpoints and processes belong to the machine that made them."""
+        for path in sorted(self.path.rglob("*")):
+            local = self.checkpoints in path.parents or self.processes in path.parents
+            if path.is_file() and not local:
+                yield path
+
+    # How a run was started
+
+    def claim(self, overrides: Sequence[str]) -> None:
+        """Make the folder of a new run, and note what it was started with."""
+        if self.config.exists():
+            raise ConfigError(
+                f"{self.path} holds a run already: go on with resume={self.path}, or set another hydra.run.dir."
+            )
+        try:
+            self._write_overrides(overrides)
+        except OSError as error:
+            raise ConfigError(
+                f"The output folder {self.path} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
+            ) from error
 
     def note_overrides(self, overrides: Sequence[str]) -> None:
-        """Keep what the run was started with, for `resume`; a run that is gone on with keeps its first note."""
+        """Keep what the run was started with, for `resume`; a resumed run keeps its first note."""
+        if not self.overrides.exists():
+            self._write_overrides(overrides)
+
+    def read_overrides(self) -> list[str]:
+        return self.overrides.read_text().splitlines()
+
+    def _write_overrides(self, overrides: Sequence[str]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        file = self.path / "overrides.txt"
-        if not file.exists():
-            file.write_text("".join(f"{override}\n" for override in overrides))
+        self.overrides.write_text("".join(f"{override}\n" for override in overrides))
+
+    def read_config(self) -> Config:
+        """The configuration of the run, checked again."""
+        return from_json(json.dumps(yaml.safe_load(self.config.read_text())))
+
+    def write_plan(self, plan: dict[str, Any], figure: str) -> None:
+        """Write what a run would do, and its picture."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.plan.write_text(json.dumps(plan, indent=2) + "\n")
+        self.plan_figure.write_text(figure)
+
+    def read_submission(self) -> Any:
+        """What the submitter noted about a run that takes place elsewhere; None if there is no note."""
+        return json.loads(self.submission.read_text()) if self.submission.exists() else None
+
+    def write_submission(self, note: dict[str, Any]) -> None:
+        self.submission.write_text(json.dumps(note) + "\n")
+
+    # What a run writes
 
     def log_here(self) -> None:
-        """From here on everything logged goes into run.log too; and no longer into that of another run."""
+        """From here on everything logged goes into run.log too, and no longer into that of another run."""
         self.path.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(self.path / "run.log")
+        handler = logging.FileHandler(self.log)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root = logging.getLogger()
         for old in [h for h in root.handlers if isinstance(h, logging.FileHandler)]:
@@ -51,13 +119,12 @@ class RunFolder:
         """Make the folder this run's; one that holds a run of another configuration is left as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(json.loads(to_json(config)), sort_keys=False)
-        file = self.path / "config.yaml"
-        if file.exists() and file.read_text() != text:
+        if self.config.exists() and self.config.read_text() != text:
             raise CheckpointError(
                 f"{self.path} holds a run with another configuration: choose another hydra.run.dir."
             )
-        file.write_text(text)
-        for log in (self.metrics, self._attempts):
+        self.config.write_text(text)
+        for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log))  # without what a kill cut off
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
@@ -75,21 +142,25 @@ class RunFolder:
 
     def announce(self, round: int, cohort: int) -> None:
         """Write down that a cohort is about to be asked, before it is: a kill must not make the run forget what was seen."""
-        _append(self._attempts, {"round": round, "cohort": cohort})
+        _append(self.attempts, {"round": round, "cohort": cohort})
 
     def attempts_after(self, round: int) -> list[tuple[int, int]]:
         """(round, cohort) of every attempt that the checkpoint of `round` does not know of."""
-        rows = [(row["round"], row["cohort"]) for row in _rows(self._attempts)]
+        rows = [(row["round"], row["cohort"]) for row in _rows(self.attempts)]
         return [row for row in rows if row[0] > round]
 
-    def finish(self, model: FlatModel, summary: dict[str, Any]) -> Path:
+    def finish(self, model: "FlatModel", summary: dict[str, Any]) -> Path:
         """Write model, summary and report; returns the report's path."""
+        import safetensors.torch
+
+        from fedsketch.server.report.run_page import write_report
+
         tensors = {
             slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
             for slot in model.layout
         }
-        safetensors.torch.save_file(tensors, self.path / "model.safetensors")
-        (self.path / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        safetensors.torch.save_file(tensors, self.model)
+        self.summary.write_text(json.dumps(summary, indent=2) + "\n")
         return write_report(self.path)
 
 

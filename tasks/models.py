@@ -38,7 +38,12 @@ def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.
     make = BUILT_IN.get(settings.name) or implementation("model", settings.name)
     with torch.device("meta"):
         module: nn.Module = make(settings, shape, classes)
-    module.to_empty(device="cpu")
+    # What Module.to_empty does, without the second that it takes to import sympy.
+    memory = {
+        key: torch.empty(value.shape, dtype=value.dtype)
+        for key, value in module.state_dict().items()
+    }
+    module.load_state_dict(memory, assign=True)
     initialise(module, seed)
     return module
 

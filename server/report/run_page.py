@@ -1,26 +1,21 @@
-"""report.html of one run, and a comparison of several, from the files that runs leave: `fedsketch-report DIR...`.
+"""The page of one run, from the files that it leaves.
 
-Only metrics.jsonl must exist, so a run that was killed, or still goes on, has a report as well. A page is one file that
+Only the metrics must exist, so a run that was killed, or still goes on, has a report as well. A page is one file that
 asks for nothing from outside. Needs neither torch nor the data.
 """
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from fedsketch.server.report import plots, readable
-from fedsketch.server.report.comparison import compare, print_table, write_comparison
-from fedsketch.server.report.page import ReportError, figure, text_of, write_page
+from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
-from fedsketch.server.report.run_record import Run, at, find_runs, number, read_run
-
-__all__ = ["ReportError", "compare", "main", "write_report"]
+from fedsketch.server.report.run_record import Run, at, number, read_run
+from fedsketch.server.run_folder import RunFolder
 
 _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
     *("round", "accuracy", "loss", "epsilon", "delta", "budget_against", "clients", "dropped"),
@@ -29,8 +24,8 @@ _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a pict
 
 
 def write_report(folder: Path) -> Path:
-    """Write report.html into a run folder, from what is there."""
-    run = read_run(folder)
+    """Write the report into a run folder, from what is there."""
+    files, run = RunFolder(folder), read_run(folder)
     name = f"{run.setting('strategy.name')} on {run.setting('data.name')}"
     parameters = number(run.summary, "parameters")
     size = f" ({parameters:,.0f} parameters)" if parameters else ""
@@ -43,13 +38,13 @@ def write_report(folder: Path) -> Path:
     ]
     versions = at(run.summary, "versions") or {}
     about += [", ".join(f"{package} {version}" for package, version in versions.items())]
-    config = escape(run.config_text or "config.yaml is missing.")
+    config = escape(run.config_text or f"{files.config.name} is missing.")
     body = f"""<header><h1>{escape(name)}</h1><p class="soft">{escape(" · ".join(filter(None, about)))}</p>
 {_banners(run)}{_tiles(run)}</header>
 <main><section><h2>Guarantee</h2>{_guarantee(run)}</section>
 <section><h2>Rounds</h2><div class="grid">{"".join(_figures(run))}</div></section>
 <details><summary>Configuration</summary><pre>{config}</pre></details></main>"""
-    return write_page(folder / "report.html", name, body)
+    return write_page(files.report, name, body)
 
 
 def _banners(run: Run) -> str:
@@ -186,40 +181,3 @@ def _times(run: Run) -> str:
     rounds = [row["round"] for row in timed]
     chart = plots.stacked_chart("time", alt, rounds, parts, Axis("seconds", readable.plain))
     return figure("Time", "per round", chart)
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ReportError(f"{message[0].upper()}{message[1:]}: see fedsketch-report --help.")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command `fedsketch-report`."""
-    parser = _Parser(
-        "fedsketch-report", description="Write the report of a run, or compare several."
-    )
-    parser.add_argument(
-        "folders",
-        nargs="+",
-        type=Path,
-        metavar="DIR",
-        help="a run folder, or one with runs below it",
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, help="file of the comparison (default: comparison.html)"
-    )
-    try:
-        options = parser.parse_args(argv)
-        found = {path.resolve(): path for folder in options.folders for path in find_runs(folder)}
-        folders = list(found.values())
-        if len(folders) == 1 and options.output is None:
-            print(write_report(folders[0]))
-            return 0
-        runs = [read_run(folder) for folder in folders]
-        path = write_comparison(runs, options.output or Path("comparison.html"))
-        print_table(runs)
-        print(path)
-    except (ReportError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0

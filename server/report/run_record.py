@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from fedsketch.server.report.page import ReportError
+from fedsketch.server.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,10 @@ def number(tree: Any, *path: str) -> float | None:
 
 def read_run(folder: Path) -> Run:
     """Read a run folder. What follows the last newline of the metrics may be half a line: a kill cut it off."""
-    metrics = folder / "metrics.jsonl"
+    files = RunFolder(folder)
+    metrics = files.metrics
     if not metrics.is_file():
-        raise ReportError(f"{folder} is no run folder: it has no metrics.jsonl.")
+        raise ReportError(f"{folder} is no run folder: it has no {metrics.name}.")
     rows = []
     lines = _read(metrics).split("\n")
     for count, line in enumerate(lines, start=1):
@@ -88,19 +90,21 @@ def read_run(folder: Path) -> Run:
         except json.JSONDecodeError as error:
             if count == len(lines):
                 break
-            message = f"{metrics}, line {count}, is not JSON ({error.msg}): mend or delete it."
+            message = f"{metrics}, line {count}, is not JSON ({error.msg}): correct or delete it."
             raise ReportError(message) from error
         if row is not None and number(row, "round") is None:
-            raise ReportError(f"{metrics}, line {count}, has no round number: mend or delete it.")
+            raise ReportError(
+                f"{metrics}, line {count}, has no round number: correct or delete it."
+            )
         rows += [] if row is None else [row]
-    config_text = _read(folder / "config.yaml")
+    config_text = _read(files.config)
     try:
         config = yaml.safe_load(config_text)
-        summary = json.loads(_read(folder / "summary.json") or "null")
+        summary = json.loads(_read(files.summary) or "null")
     except yaml.YAMLError as error:
-        raise ReportError(f"{folder / 'config.yaml'} is not YAML: mend or delete it.") from error
+        raise ReportError(f"{files.config} is not YAML: correct or delete it.") from error
     except json.JSONDecodeError as error:
-        raise ReportError(f"{folder / 'summary.json'} is not JSON: mend or delete it.") from error
+        raise ReportError(f"{files.summary} is not JSON: correct or delete it.") from error
     config, summary = (tree if isinstance(tree, dict) else {} for tree in (config, summary))
     return Run(folder, rows, config, config_text, summary)
 
@@ -111,11 +115,12 @@ def find_runs(folder: Path) -> list[Path]:
         raise ReportError(
             f"{folder} is not a folder: name a run folder, or one with runs below it."
         )
-    if (folder / "metrics.jsonl").is_file():
+    metrics = RunFolder(folder).metrics
+    if metrics.is_file():
         return [folder]
-    found = [path.parent for path in folder.rglob("metrics.jsonl")]
+    found = [run.path for run in RunFolder.below(folder)]
     if not found:
-        raise ReportError(f"{folder} holds no run: there is no metrics.jsonl in it or below it.")
+        raise ReportError(f"{folder} holds no run: there is no {metrics.name} in it or below it.")
 
     def order(path: Path) -> list[tuple[int, str]]:
         parts = re.split(r"(\d+)", str(path.relative_to(folder)))

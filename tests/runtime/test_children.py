@@ -114,4 +114,4 @@ def test_the_log_says_why_a_program_ended(tmp_path: Path) -> None:
         children.start("short", [sys.executable, "-c", "raise SystemExit('no such port')"], {})
         while not children.ended("short"):
             time.sleep(0.05)
-        assert children.last_words("short") == "no such port"
+        assert children.end_of_log("short") == "no such port"

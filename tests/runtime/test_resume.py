@@ -14,7 +14,7 @@ Fedsketch = Callable[..., Any]
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plots take most of the time of a run this small."""
     monkeypatch.setattr(
-        "fedsketch.server.run_folder.write_report", lambda path: path / "report.html"
+        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
     )
 
 

@@ -68,7 +68,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     No report: its plots would take most of the time, and have their own tests.
     """
     monkeypatch.setattr(
-        "fedsketch.server.run_folder.write_report", lambda path: path / "report.html"
+        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
     )
 
     def run(*overrides: str, folder: str = "run", failing: Failing | None = None) -> Recorder:

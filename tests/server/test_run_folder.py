@@ -1,6 +1,9 @@
 """The folder's files agree with each other after any kill."""
 
+import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +11,12 @@ import safetensors.torch
 import torch
 import yaml
 
-from fedsketch.conf import Config, compose, to_json
+from fedsketch.conf import Config, ConfigError, compose, to_json
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.job import Job
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +137,55 @@ _SUMMARY = {
     "versions": {"python": "3.11"},
     "partition": {"histogram": [[1, 2], [3, 4]]},
 }
+
+
+def test_a_new_run_gets_a_folder_and_the_next_one_another(tmp_path: Path, config: Config) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.claim(["seed=3", "rounds=2"])
+    assert folder.read_overrides() == ["seed=3", "rounds=2"]
+    folder.begin(config)
+    assert folder.read_config() == config
+    with pytest.raises(ConfigError, match="holds a run already"):
+        folder.claim([])
+    assert folder.read_overrides() == ["seed=3", "rounds=2"]
+
+
+def test_a_resumed_run_keeps_its_first_overrides(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.note_overrides(["seed=3"])
+    folder.note_overrides(["seed=4"])
+    assert folder.read_overrides() == ["seed=3"]
+
+
+def test_checkpoints_and_keys_are_no_results(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    files = [folder.summary, folder.checkpoints / "round.pt", folder.processes / "nodes" / "key"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    assert list(folder.results()) == [folder.summary]
+
+
+def test_nobody_else_names_the_files_of_a_run() -> None:
+    """config.yaml is also a file of Hydra's; names without a suffix are ordinary words."""
+    paths = [value for value in vars(RunFolder(Path("run"))).values() if value.suffix]
+    names = {path.name for path in paths} - {"config.yaml"}
+    assert len(names) > 8
+    for package in ("client", "runtime", "server", "strategies"):
+        for source in (ROOT / package).rglob("*.py"):
+            if source.name == "run_folder.py":
+                continue
+            for node in ast.walk(ast.parse(source.read_text())):
+                assert not (isinstance(node, ast.Constant) and node.value in names), source
+
+
+@pytest.mark.parametrize(
+    "module", ["server.run_folder", "runtime.deployment", "runtime.processes", "runtime.resume"]
+)
+def test_a_submitter_needs_neither_torch_nor_matplotlib(module: str) -> None:
+    code = f"""
+import sys, fedsketch.{module}
+print([name for name in ("torch", "matplotlib") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -50,7 +50,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done. No report: its
     plots take most of the time of a small run."""
     monkeypatch.setattr(
-        "fedsketch.server.run_folder.write_report", lambda path: path / "report.html"
+        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
     )
 
     def run(folder: str, *overrides: str, stop_after: int | None = None) -> int:

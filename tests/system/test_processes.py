@@ -12,7 +12,8 @@ import torch
 
 from fedsketch.conf import compose
 from fedsketch.runtime.flower import FlowerError
-from fedsketch.runtime.processes import PRIVATE, Network
+from fedsketch.runtime.processes import Network
+from fedsketch.server.run_folder import RunFolder
 
 # Started in the background of a shell, it would inherit deafness to SIGINT.
 CLI = "import signal; signal.signal(2, signal.default_int_handler); from fedsketch.runtime.cli import main; main()"
@@ -37,7 +38,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 def _left(folder: Path) -> list[str]:
     """The processes of a run: all have its private folder in their environment."""
-    marker, found = str(folder / PRIVATE).encode(), []
+    marker, found = str(RunFolder(folder).processes).encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if marker in (process / "environ").read_bytes():
@@ -66,13 +67,13 @@ def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
     for name, tensor in models[0].items():
         assert torch.equal(models[1][name], tensor), name
     assert (tmp_path / "processes" / "report.html").exists()
-    assert (tmp_path / "processes" / PRIVATE).stat().st_mode & 0o077 == 0
+    assert RunFolder(tmp_path / "processes").processes.stat().st_mode & 0o077 == 0
 
 
 def test_ctrl_c_leaves_no_process_behind(start: Start, tmp_path: Path) -> None:
     process = start("-c", CLI, *DOME, *TWO, "runtime=processes", "hydra.run.dir=run")
     folder = tmp_path / "run"
-    log = folder / PRIVATE / "node-0.log"
+    log = RunFolder(folder).processes / "node-0.log"
     deadline = time.monotonic() + 300
     while not (log.exists() and "Start `flwr-clientapp` process" in log.read_text()):
         assert process.poll() is None

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from fedsketch.server.report.run_page import ReportError, compare, main, write_report
+from fedsketch.server.report.command import main
+from fedsketch.server.report.comparison import compare
+from fedsketch.server.report.page import ReportError
+from fedsketch.server.report.run_page import write_report
 
 _VOID = {"meta", "br"}
 _GUARANTEE = "Epsilon 8 at delta 1e-05, per client (its contribution zeroed out), against all."
@@ -359,8 +362,8 @@ def spoil(run: Path, kind: str) -> list[str]:
         ("bad line", "metrics.jsonl, line 2, is not JSON"),
         ("bad finished line", "metrics.jsonl, line 2, is not JSON"),
         ("no round", "metrics.jsonl, line 1, has no round number"),
-        ("bad config", "config.yaml is not YAML: mend or delete it."),
-        ("bad summary", "summary.json is not JSON: mend or delete it."),
+        ("bad config", "config.yaml is not YAML: correct or delete it."),
+        ("bad summary", "summary.json is not JSON: correct or delete it."),
         ("report in the way", "report.html cannot be written (Is a directory)"),
         ("bad output", "comparison.html cannot be written (No such file or directory)"),
         ("bad option", "Unrecognized arguments: --colour"),
@@ -390,5 +393,5 @@ def test_functions_raise_the_sentence(tmp_path: Path) -> None:
 
 
 def test_report_needs_no_torch() -> None:
-    code = "import sys, fedsketch.server.report.run_page; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    code = "import sys, fedsketch.server.report.command; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

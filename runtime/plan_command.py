@@ -4,11 +4,16 @@ import sys
 
 from fedsketch.conf.compose import compose_with_folder
 from fedsketch.runtime.cli import one_sentence
+from fedsketch.runtime.help import PLAN, answer
 from fedsketch.server.report.readable import size
+from fedsketch.server.run_folder import RunFolder
 
 
 def main() -> None:
     """Entry point of the console script."""
+    if text := answer(PLAN, sys.argv[1:]):
+        print(text)
+        return
     from rich.console import Console
     from rich.table import Table
 
@@ -34,5 +39,5 @@ def main() -> None:
     if plan.best_snr is not None:
         table.add_row("signal to noise at best", f"{plan.best_snr:.3g}")
     console.print(table)
-    console.print(f"Plan: {folder / 'plan.json'}", soft_wrap=True, highlight=False)
+    console.print(f"Plan: {RunFolder(folder).plan}", soft_wrap=True, highlight=False)
     console.print(f"Epsilon over rounds: {figure}", soft_wrap=True, highlight=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsketch.runtime import plan
+from fedsketch.runtime import plan_command
 
 Plan = Callable[..., None]
 
@@ -17,7 +17,7 @@ def fedsketch_plan(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Plan:
 
     def call(*arguments: str) -> None:
         monkeypatch.setattr("sys.argv", ["fedsketch-plan", *arguments])
-        plan.main()
+        plan_command.main()
 
     return call
 

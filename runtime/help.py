@@ -1,0 +1,116 @@
+"""What `--help` and `--version` print. Nothing slow is imported for them: no Hydra, no torch, no Flower."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import yaml
+
+from fedsketch.conf.compose import FOLDER
+
+_WIDTH = 116
+_KEYS = {
+    "rounds": "rounds of training",
+    "seed": "of data partition, model initialisation and batches",
+    "device": "auto, cpu, cuda, cuda:1, ...; auto is CUDA if there is one",
+    "clients.total": "clients that exist",
+    "clients.per_round": "clients that are asked in a round",
+    "clients.tolerated_dropouts": "share of a round's clients that may vanish",
+    "privacy.epsilon": "the privacy budget over all rounds, at privacy.delta",
+    "privacy.clip": "largest norm of what a client sends in a round",
+    "privacy.against": "whom the budget binds: server, or model (those who only see the models)",
+    "data.root": "folder of a data set that is on disk",
+    "hydra.run.dir": "folder that the run writes into",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is particular to one command: pairs of a call and what it does."""
+
+    name: str
+    purpose: str
+    calls: dict[str, str]
+    examples: dict[str, str]
+
+
+FEDSKETCH = Command(
+    name="fedsketch",
+    purpose="Train a model with private federated learning.",
+    calls={
+        "fedsketch [GROUP=CHOICE ...] [KEY=VALUE ...]": "start a run",
+        "fedsketch -m KEY=VALUE,VALUE ...": "start a run for each combination of values",
+        "fedsketch resume=FOLDER": "resume an interrupted run from its folder",
+        "fedsketch stop=FOLDER": "stop a run that was submitted with runtime=deployment",
+        "fedsketch --cfg job": "print all keys with their values",
+        "fedsketch --hydra-help": "print the options of Hydra, which reads the configuration",
+        "fedsketch --version": "print the version",
+    },
+    examples={
+        "fedsketch": "60 clients with handwritten digits, all in this process",
+        "fedsketch strategy=dp_fedavg privacy.epsilon=4 rounds=20": "another strategy and budget",
+        "fedsketch -m strategy=dome,dp_fedavg seed=0,1": "four runs to compare with fedsketch-report",
+    },
+)
+PLAN = Command(
+    name="fedsketch-plan",
+    purpose="Print what a run would do, without training: noise, epsilon, bytes.",
+    calls={
+        "fedsketch-plan [GROUP=CHOICE ...] [KEY=VALUE ...]": "plan a run",
+        "fedsketch-plan --version": "print the version",
+    },
+    examples={
+        "fedsketch-plan": "the plan of the default run",
+        "fedsketch-plan privacy.epsilon=2 rounds=100": "a smaller budget over more rounds",
+        "fedsketch-plan secagg=none privacy.against=model": "what the server learns without masks",
+    },
+)
+
+
+def answer(command: Command, arguments: Sequence[str]) -> str | None:
+    """What to print for `--help`, `-h` or `--version`; None if none of them is asked for."""
+    if "--help" in arguments or "-h" in arguments:
+        return _help(command)
+    if "--version" in arguments:
+        return f"{command.name} {version('fedsketch')}"
+    return None
+
+
+def _help(command: Command) -> str:
+    sections = [
+        command.purpose,
+        _section("Usage", command.calls),
+        _section("Groups, with the default choice marked by *", _groups()),
+        _section("Common keys", _KEYS),
+        _section("Examples", command.examples),
+    ]
+    return "\n\n".join(sections)
+
+
+def _section(title: str, rows: dict[str, str]) -> str:
+    column = max(map(len, rows)) + 4
+    lines = [
+        textwrap.fill(
+            f"  {name:<{column - 2}}{text}",
+            _WIDTH,
+            subsequent_indent=" " * column,
+            break_on_hyphens=False,
+        )
+        for name, text in rows.items()
+    ]
+    return "\n".join([f"{title}:", *lines])
+
+
+def _groups() -> dict[str, str]:
+    """The choices of every group: the folders below conf/, and the files in them."""
+    lines = yaml.safe_load((FOLDER / "config.yaml").read_text())["defaults"]
+    defaults = {
+        group: name for line in lines if isinstance(line, dict) for group, name in line.items()
+    }
+    choices: dict[str, list[str]] = {}
+    for file in sorted(FOLDER.glob("*/**/*.yaml")):
+        group = file.parent.relative_to(FOLDER).as_posix()
+        mark = "*" if defaults.get(group) == file.stem else ""
+        choices.setdefault(group, []).append(file.stem + mark)
+    return {group: ", ".join(names) for group, names in sorted(choices.items())}

@@ -1,0 +1,59 @@
+"""The command `fedsketch-report DIR...`: the page of one run, or a comparison of several."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from fedsketch.server.report.comparison import print_table, write_comparison
+from fedsketch.server.report.page import ReportError
+from fedsketch.server.report.run_page import write_report
+from fedsketch.server.report.run_record import find_runs, read_run
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ReportError(f"{message[0].upper()}{message[1:]}: see fedsketch-report --help.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script: 0, or 1 with one sentence on stderr."""
+    try:
+        options = _parser().parse_args(argv)
+        found = {path.resolve(): path for folder in options.folders for path in find_runs(folder)}
+        folders = list(found.values())
+        if len(folders) == 1 and options.output is None:
+            print(write_report(folders[0]))
+            return 0
+        runs = [read_run(folder) for folder in folders]
+        path = write_comparison(runs, options.output or Path("comparison.html"))
+        print_table(runs)
+        print(path)
+    except (ReportError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        "fedsketch-report", description="Write the report of a run, or compare several."
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="a run folder, or one with runs below it",
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, help="file of the comparison (default: comparison.html)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""What is installed and what is sent to devices: everything below one name, complete, and safe from a user's own files."""
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import PackageNotFoundError, version
+from io import BytesIO
+from pathlib import Path
+from shutil import copy, copytree, ignore_patterns
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FOLDERS = PYPROJECT["tool"]["setuptools"]["package-dir"].values()
+TINY = [
+    "strategy=dp_fedavg",
+    "data=synthetic",
+    "data.examples=40",
+    "data.shape=[1,2,3]",
+    "data.classes=3",
+    "model=logistic",
+    "rounds=2",
+    "clients.total=4",
+    "clients.per_round=4",
+    "hydra.run.dir=plan",
+]
+
+
+def _python(code: str, *arguments: str, folder: Path, path: list[Path]) -> str:
+    """What a fresh interpreter prints that is started in `folder` and looks for modules at `path` first."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "printed"),
+    [("cli", ["--help"], "Examples:"), ("plan_command", TINY, "epsilon against server")],
+)
+def test_a_users_own_files_do_not_break_the_commands(
+    tmp_path: Path, module: str, arguments: list[str], printed: str
+) -> None:
+    for name in {*FOLDERS} - {"fedsketch"}:
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is the file of a user')\n")
+    code = f"from fedsketch.runtime.{module} import main; main()"
+    assert printed in _python(code, *arguments, folder=tmp_path, path=[tmp_path, ROOT])
+
+
+def test_a_wheel_adds_one_name_and_brings_all_configuration_files(tmp_path: Path) -> None:
+    try:
+        if int(version("setuptools").split(".")[0]) < 77:
+            pytest.skip("setuptools is older than pyproject.toml asks for")
+    except PackageNotFoundError:
+        pytest.skip("setuptools is not installed")
+    source, target = tmp_path / "source", tmp_path / "target"
+    for folder in FOLDERS:
+        copytree(ROOT / folder, source / folder, ignore=ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        copy(ROOT / file, source)
+    target.mkdir()
+    code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    _python(code, str(target), folder=source, path=[])
+    (wheel,) = target.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    number = PYPROJECT["project"]["version"]
+    assert {name.split("/")[0] for name in names} == {"fedsketch", f"fedsketch-{number}.dist-info"}
+    files = [
+        *(ROOT / "conf").rglob("*.yaml"),
+        *(p for f in FOLDERS for p in (ROOT / f).rglob("*.py")),
+    ]
+    for file in files:
+        parts = file.relative_to(ROOT).as_posix()
+        assert (parts if parts.startswith("fedsketch/") else f"fedsketch/{parts}") in names
+
+
+def test_the_apps_of_the_bundle_import_from_the_bundle_alone(tmp_path: Path) -> None:
+    zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT))).extractall(tmp_path / "bundle")
+    references = PYPROJECT["tool"]["flwr"]["app"]["components"]
+    code = """
+import sys, importlib
+from fedsketch.conf import compose
+compose()
+for reference in sys.argv[1:]:
+    module, _, name = reference.partition(":")
+    print(type(getattr(importlib.import_module(module), name)).__name__)
+for name, module in sys.modules.items():
+    if name.split(".")[0] == "fedsketch":
+        print(module.__file__)
+"""
+    printed = _python(
+        code, *references.values(), folder=tmp_path, path=[tmp_path / "bundle"]
+    ).splitlines()
+    assert dict(zip(references, printed, strict=False)) == {
+        "serverapp": "ServerApp",
+        "clientapp": "ClientApp",
+    }
+    files = printed[len(references) :]
+    assert len(files) > 20
+    assert all(Path(file).is_relative_to(tmp_path / "bundle") for file in files)
+    assert not (tmp_path / "bundle" / "tests").exists()
