@@ -4,10 +4,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 import yaml
 
-from fedsketch.conf.compose import FOLDER
+from fedsketch.conf.errors import ConfigError
+from fedsketch.conf.plugins import FOLDER, configuration_folders
 
 _WIDTH = 116
 _KEYS = {
@@ -103,14 +105,23 @@ def _section(title: str, rows: dict[str, str]) -> str:
 
 
 def _groups() -> dict[str, str]:
-    """The choices of every group: the folders below conf/, and the files in them."""
+    """The choices of every group: the folders below conf/ and those of installed packages, and the files in them."""
     lines = yaml.safe_load((FOLDER / "config.yaml").read_text())["defaults"]
     defaults = {
         group: name for line in lines if isinstance(line, dict) for group, name in line.items()
     }
     choices: dict[str, list[str]] = {}
-    for file in sorted(FOLDER.glob("*/**/*.yaml")):
-        group = file.parent.relative_to(FOLDER).as_posix()
-        mark = "*" if defaults.get(group) == file.stem else ""
-        choices.setdefault(group, []).append(file.stem + mark)
+    for folder in (FOLDER, *_installed_folders()):
+        for file in sorted(folder.glob("*/**/*.yaml")):
+            group = file.parent.relative_to(folder).as_posix()
+            mark = "*" if defaults.get(group) == file.stem else ""
+            choices.setdefault(group, []).append(file.stem + mark)
     return {group: ", ".join(names) for group, names in sorted(choices.items())}
+
+
+def _installed_folders() -> list[Path]:
+    """Those of packages that can be used: a run says what is wrong with the others, help goes on without them."""
+    try:
+        return [folder for _, folder in configuration_folders()]
+    except ConfigError:
+        return []

@@ -7,6 +7,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from fedsketch.conf.settings import DataSettings
 from fedsketch.tasks import digits
 
 
@@ -19,7 +20,7 @@ def test_examples_are_those_of_scikit_learns_stratified_split() -> None:
         stratify=labels,
         random_state=digits.SPLIT_SEED,
     )
-    loaded = digits.load()
+    loaded = digits.load(DataSettings("digits", None), seed=1)
     ours = (
         *(examples.inputs.flatten(1) for examples in (loaded.train, loaded.test)),
         *(examples.targets for examples in (loaded.train, loaded.test)),
@@ -31,8 +32,9 @@ def test_examples_are_those_of_scikit_learns_stratified_split() -> None:
 def test_a_small_model_on_digits_is_made_without_slow_imports() -> None:
     code = """
 import sys
-from fedsketch.tasks import digits, models
-models.build("mlp", input_shape=digits.load().train.shape, classes=10, seed=0)
+from fedsketch.conf import compose
+from fedsketch.tasks.job import Job
+Job(compose()).model()
 print([name for name in ("sklearn", "scipy.stats", "sympy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
