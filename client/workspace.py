@@ -20,6 +20,7 @@ from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
+from fedsketch.strategies.shared.base import LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
@@ -53,9 +54,9 @@ class Workspace:
         model.load(broadcast.model)
         generator = _batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory:
-            rows = self._device_half(config.strategy.name).rows(
-                broadcast, self._job(config).shard(client), model, generator, memory
-            )
+            shard = self._job(config).shard(client)
+            work = LocalWork(broadcast, shard, model, generator, memory)
+            rows = self._device_half(config.strategy.name).rows(work)
         with noise_stream(client, broadcast.round) as stream:
             return reply_with(mechanism.release(rows, stream, broadcast.round))
 

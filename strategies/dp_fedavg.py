@@ -4,18 +4,16 @@ Formal guarantees: see `strategies.shared.device_noise`. Unit client: one update
 local steps) per client. Unit example: one gradient per example, each clipped, summed over the shard.
 """
 
-from collections.abc import MutableMapping
 from typing import Any
 
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy
+from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.local_update import unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast
+from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.strategies.shared.optimizer import ServerOptimizer
-from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
@@ -40,15 +38,8 @@ class DPFedAvg(FederatedStrategy):
 class DPFedAvgDevice(DeviceHalf):
     """The device's half: one row per unit."""
 
-    def rows(
-        self,
-        broadcast: Broadcast,
-        shard: Examples,
-        model: FlatModel,
-        generator: torch.Generator,
-        memory: MutableMapping[str, torch.Tensor],
-    ) -> torch.Tensor:
-        return unit_rows(broadcast.config, model, shard, generator)
+    def rows(self, work: LocalWork) -> torch.Tensor:
+        return unit_rows(work.broadcast.config, work.model, work.shard, work.generator)
 
 
 SERVER, DEVICE = DPFedAvg, DPFedAvgDevice

@@ -13,7 +13,7 @@ Formal guarantees, two readings:
 
 import math
 import secrets
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -38,13 +38,12 @@ from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.base import DeviceHalf
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 from fedsketch.strategies.shared.local_update import unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.shared.messages import Aggregate, Number
 from fedsketch.strategies.shared.sketch_size import sketch_size
-from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
@@ -170,21 +169,14 @@ class FedSgmDevice(DeviceHalf):
     def __init__(self) -> None:
         self._last: tuple[tuple[FedSgmConfig, int, bytes], Sketch] | None = None
 
-    def rows(
-        self,
-        broadcast: Broadcast,
-        shard: Examples,
-        model: FlatModel,
-        generator: torch.Generator,
-        memory: MutableMapping[str, torch.Tensor],
-    ) -> torch.Tensor:
-        config = broadcast.config
-        rows = unit_rows(config, model, shard, generator)
+    def rows(self, work: LocalWork) -> torch.Tensor:
+        config = work.broadcast.config
+        rows = unit_rows(config, work.model, work.shard, work.generator)
         if config.privacy.clip is not None and _settings(config).clip != "after":
             rows = clip_rows(rows, config.privacy.clip)
-        seed = broadcast.numbers[SEED]
+        seed = work.broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
-        return self._sketch(_settings(config), model.size, seed).forward(rows)
+        return self._sketch(_settings(config), work.model.size, seed).forward(rows)
 
     def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
         """Made once a round for all clients that share a process."""

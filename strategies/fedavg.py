@@ -3,16 +3,12 @@
 The weight travels inside the vector, as its last coordinate, so that any sum of vectors is a sum of weights too.
 """
 
-from collections.abc import MutableMapping
-
 import torch
 
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.base import DeviceHalf
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.local_update import client_update
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.strategies.shared.messages import Aggregate
 
 
 class FedAvg(DPFedAvg):
@@ -28,16 +24,10 @@ class FedAvg(DPFedAvg):
 class FedAvgDevice(DeviceHalf):
     """The device's half: (n Delta, n) with n examples."""
 
-    def rows(
-        self,
-        broadcast: Broadcast,
-        shard: Examples,
-        model: FlatModel,
-        generator: torch.Generator,
-        memory: MutableMapping[str, torch.Tensor],
-    ) -> torch.Tensor:
-        update = client_update(model, shard, broadcast.config.strategy.local, generator)
-        weight = update.new_tensor([float(len(shard))])
+    def rows(self, work: LocalWork) -> torch.Tensor:
+        local = work.broadcast.config.strategy.local
+        update = client_update(work.model, work.shard, local, work.generator)
+        weight = update.new_tensor([float(len(work.shard))])
         return torch.cat([update * weight, weight]).unsqueeze(0)
 
 

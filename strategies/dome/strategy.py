@@ -8,7 +8,7 @@ Formal guarantees: those of `strategies.shared.device_noise`, with an upload of 
 only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
 """
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from flwr.app import RecordDict
@@ -20,11 +20,10 @@ from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
-from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy
+from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
@@ -106,21 +105,15 @@ class DomeDevice(DeviceHalf):
     def __init__(self) -> None:
         self._last: tuple[tuple[Config, int, str], LayerwiseSketch] | None = None
 
-    def rows(
-        self,
-        broadcast: Broadcast,
-        shard: Examples,
-        model: FlatModel,
-        generator: torch.Generator,
-        memory: MutableMapping[str, torch.Tensor],
-    ) -> torch.Tensor:
+    def rows(self, work: LocalWork) -> torch.Tensor:
+        broadcast, memory = work.broadcast, work.memory
         settings = settings_of(broadcast.config)
-        rows = unit_rows(broadcast.config, model, shard, generator)
+        rows = unit_rows(broadcast.config, work.model, work.shard, work.generator)
         if "reference" in broadcast.arrays:
             rows = rows - broadcast.arrays["reference"].to(rows)
         if RESIDUAL in memory:
             rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
-        sketch = self._sketch(broadcast, model)
+        sketch = self._sketch(broadcast, work.model)
         sketched = sketch.forward(rows)
         if settings.error_feedback:
             # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.

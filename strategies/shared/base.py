@@ -7,6 +7,7 @@ interface, so that a strategy also runs under Flower's own `start()`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,23 +36,27 @@ class RoundAborted(RuntimeError):
     """A round that must not be applied: too few arrived. Nothing was changed."""
 
 
+@dataclass(frozen=True)
+class LocalWork:
+    """What a device half works with in a round.
+
+    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round. What is put into
+    `memory` is there in the device's next round of the run, and never leaves it.
+    """
+
+    broadcast: Broadcast
+    shard: Examples
+    model: FlatModel
+    generator: torch.Generator
+    memory: MutableMapping[str, torch.Tensor]
+
+
 class DeviceHalf(ABC):
     """The device's half. One object serves all clients that share a process, so what it keeps must follow from the broadcast alone."""
 
     @abstractmethod
-    def rows(
-        self,
-        broadcast: Broadcast,
-        shard: Examples,
-        model: FlatModel,
-        generator: torch.Generator,
-        memory: MutableMapping[str, torch.Tensor],
-    ) -> torch.Tensor:
-        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`).
-
-        `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
-        What is put into `memory` is there in the device's next round of the run, and never leaves it.
-        """
+    def rows(self, work: LocalWork) -> torch.Tensor:
+        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`)."""
 
 
 class FederatedStrategy(Strategy):

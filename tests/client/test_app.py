@@ -18,6 +18,7 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.releases import Gaussian
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted
+from fedsketch.strategies.shared.base import LocalWork
 from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.strategies.shared.uploads import uploaded
 
@@ -96,8 +97,8 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
 def _says(value: float) -> Callable[..., torch.Tensor]:
     """The rows of a device half: one, of this value."""
 
-    def rows(self: Any, broadcast: Any, shard: Any, model: Any, *rest: Any) -> torch.Tensor:
-        return torch.full((1, model.size), value)
+    def rows(self: Any, work: LocalWork) -> torch.Tensor:
+        return torch.full((1, work.model.size), value)
 
     return rows
 

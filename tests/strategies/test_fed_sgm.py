@@ -20,7 +20,7 @@ from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies import fed_sgm
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.strategies.shared.sketch_size import sketch_size
 from fedsketch.strategies.shared.uploads import uploaded
@@ -89,7 +89,7 @@ def test_without_noise_the_server_steps_along_the_desketched_mean(
     for client in range(6):
         model = job.model()
         row = fed_sgm.FedSgmDevice().rows(
-            broadcast, job.shard(client), model, torch.Generator(), {}
+            LocalWork(broadcast, job.shard(client), model, torch.Generator(), {})
         )
         updates.append(start - model.vector)
         torch.testing.assert_close(row[0], matrix @ updates[-1], rtol=1e-4, atol=1e-6)
@@ -197,7 +197,7 @@ def _longest(clip: str, sketch: str, make_strategy: MakeStrategy) -> tuple[float
     )
     broadcast, job = _ask(strategy), Job(strategy.config)
     rows = fed_sgm.FedSgmDevice().rows(
-        broadcast, job.shard(0), job.model(), torch.Generator().manual_seed(1), {}
+        LocalWork(broadcast, job.shard(0), job.model(), torch.Generator().manual_seed(1), {})
     )
     with Stream() as stream:
         sent = torch.from_numpy(broadcast.mechanism.release(rows, stream, 1).vector)
@@ -240,7 +240,9 @@ def test_clipped_before_sketching_the_update_is_what_is_bounded(
         broadcast, job = _ask(strategy), Job(strategy.config)
         model = job.model()
         generator = torch.Generator().manual_seed(1)
-        rows.append(fed_sgm.FedSgmDevice().rows(broadcast, job.shard(0), model, generator, {}))
+        rows.append(
+            fed_sgm.FedSgmDevice().rows(LocalWork(broadcast, job.shard(0), model, generator, {}))
+        )
         length = float((strategy.model.vector - model.vector).norm())
     assert length > 0.1
     torch.testing.assert_close(rows[0], rows[1] * 0.01 / length, rtol=1e-4, atol=1e-7)

@@ -13,7 +13,7 @@ from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.sketching.probes import probes
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.job import Job
@@ -169,7 +169,7 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         truth = gradient.clone()
         broadcast = _ask(strategy, grid, round)
-        (sent,) = dome.DomeDevice().rows(broadcast, shard, strategy.model, generator, {})
+        (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, strategy.model, generator, {}))
         noisy = sent + sigma * torch.randn(k, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6 * sigma))
         released = start - strategy.model.vector
@@ -210,7 +210,7 @@ def test_what_a_sketch_did_not_see_comes_again(make_strategy: MakeStrategy) -> N
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         gradients += gradient
         (sent,) = dome.DomeDevice().rows(
-            broadcast, shard, strategy.model, torch.Generator(), memory
+            LocalWork(broadcast, shard, strategy.model, torch.Generator(), memory)
         )
         seen += strategy.state.sketch(round).adjoint(sent)  # type: ignore[attr-defined]
         strategy.update(round, Aggregate(6 * sent, 6, 0.0))
@@ -227,7 +227,7 @@ def test_a_removed_mean_comes_back(make_strategy: MakeStrategy) -> None:
     torch.testing.assert_close(plain.model.vector, centred.model.vector, rtol=1e-4, atol=1e-5)
     broadcast = _ask(centred, LocalGrid(app, 6), 11)
     shard, model = Job(centred.config).shard(0), centred.model
-    (sent,) = dome.DomeDevice().rows(broadcast, shard, model, torch.Generator(), {})
+    (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, model, torch.Generator(), {}))
     _, gradient = model.loss_and_gradient(shard.inputs, shard.targets)
     reference = broadcast.arrays["reference"]
     assert float(reference.norm()) > 0.1
@@ -254,7 +254,7 @@ def test_uploads_have_the_planned_size(
     grid, shard = LocalGrid(app, 6), Job(strategy.config).shard(0)
     for round in (2, 3):
         rows = dome.DomeDevice().rows(
-            _ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {}
+            LocalWork(_ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {})
         )
         assert rows.shape == (1, sizes[round - 1])
 
