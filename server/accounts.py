@@ -20,7 +20,7 @@ class Accounts:
         self._strategy = strategy
         self._privacy = strategy.config.privacy
         cohort = strategy.config.clients.per_round
-        names = strategy.releases(1, cohort, strategy.noise.survivors(cohort))
+        names = strategy.releases(1, cohort, strategy.sizes.survivors(cohort))
         self._accountants = {str(name): Accountant(self._privacy.delta) for name in names}
 
     def affordable(self, server_round: int) -> bool:
@@ -28,7 +28,7 @@ class Accounts:
         if self._privacy.epsilon is None:
             return True
         cohort = self._strategy.config.clients.per_round
-        fewest = self._strategy.noise.survivors(cohort)
+        fewest = self._strategy.sizes.survivors(cohort)
         bound = self._strategy.bound
         worst = self._strategy.releases(server_round, cohort, fewest)[bound]
         return not self._accountants[bound].would_exceed(worst, self._privacy.epsilon)
@@ -51,7 +51,7 @@ class Accounts:
             self.charge_attempt(server_round, cohort)
         for (server_round, cohort), (later, _) in pairwise(attempts):
             if later > server_round:  # not a retry, and not the start of another life of the run
-                fewest = self._strategy.noise.survivors(cohort)
+                fewest = self._strategy.sizes.survivors(cohort)
                 seen = self._strategy.releases(server_round, cohort, fewest)[Against.model]
                 # The same cohort will be asked again, so its draw hides nobody a second time.
                 self._accountants[Against.model].record(replace(seen, sampling=NoSampling()))
@@ -72,7 +72,7 @@ class Accounts:
     def _charge(
         self, names: Iterable[str], server_round: int, cohort: int, clients: int | None
     ) -> None:
-        arrived = self._strategy.noise.survivors(cohort) if clients is None else clients
+        arrived = self._strategy.sizes.survivors(cohort) if clients is None else clients
         seen = self._strategy.releases(server_round, cohort, arrived)
         for name in names:
             self._accountants[name].record(seen[name])

@@ -8,7 +8,7 @@ def guarantee(strategy: FederatedStrategy) -> str:
     privacy = strategy.config.privacy
     if not privacy.private:
         return "No privacy: nothing is noised."
-    bound = f"Noise multiplier {strategy.noise.noise_multiplier:.4g}"
+    bound = f"Noise multiplier {strategy.noise_multiplier:.4g}"
     if privacy.epsilon is not None:
         bound += f" for {budget(strategy)} at delta {privacy.delta:g}"
     sentence = (

@@ -70,7 +70,7 @@ def make_plan(config: Config) -> Plan:
         rounds=config.rounds,
         parameters=model.size,
         upload_size=noise.dim,
-        noise_multiplier=noise.noise_multiplier,
+        noise_multiplier=strategy.noise_multiplier,
         epsilon={name: values[-1] for name, values in curve.items() if name != "round"},
         delta=config.privacy.delta,
         uplink_bytes=up,

@@ -205,7 +205,7 @@ class Rounds:
             "loss": row.get("loss"),
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
-            "noise_multiplier": self.strategy.noise.noise_multiplier,
+            "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],

@@ -120,7 +120,7 @@ class FedSgm(DPFedAvg):
         if self.settings.sketch != "gaussian":
             return ""
         cohort = self.config.clients.per_round
-        shown = self.releases(1, cohort, self.noise.survivors(cohort))
+        shown = self.releases(1, cohort, self.sizes.survivors(cohort))
         spent = {name: self._spent(seen) for name, seen in shown.items()}
         public = ", ".join(f"{spent[name]} against {name.value}" for name in Against)
         sentence = f" r_public, which holds whoever knows the sketch, is {public}"

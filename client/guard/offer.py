@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, Unit
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, Ring, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, UnsoundMechanismError
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import Refusal, RoundSettings
 
@@ -40,7 +40,7 @@ def offer_of(settings: RoundSettings) -> Offer:
     sizes = settings.sizes
     try:
         mechanism = mechanism_from_record(settings.application)
-        ring = Ring(settings.dim, settings.bits)
+        ring = RingShape(settings.dim, settings.bits)
         mechanism.check_round(ring, sizes.most, sizes.drops, sizes.colluders)
     except UnsoundMechanismError as error:
         raise Refusal(str(error)) from error

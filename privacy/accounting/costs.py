@@ -25,7 +25,7 @@ from fedsketch.privacy.accounting.releases import (
     FullPasses,
     Gaussian,
     MatrixGaussian,
-    Mechanism,
+    NoiseLaw,
     Poisson,
     Release,
     Sampling,
@@ -55,7 +55,7 @@ class Cost:
     pair: tuple[float, float] | None
 
 
-def _gaussian_equivalent(mechanism: Mechanism) -> float | None:
+def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
     """The noise multiplier of the plain Gaussian mechanism that this one is, if it is one."""
     if isinstance(mechanism, Gaussian):
         return mechanism.noise_multiplier
@@ -136,7 +136,7 @@ def cost(release: Release) -> Cost:
 
 
 @lru_cache(maxsize=1024)
-def _cost(mechanism: Mechanism, sampling: Sampling, adjacency: Adjacency, unit: Unit) -> Cost:
+def _cost(mechanism: NoiseLaw, sampling: Sampling, adjacency: Adjacency, unit: Unit) -> Cost:
     if isinstance(sampling, Poisson | WithoutReplacement):
         result = _sampled_cost(mechanism, sampling, adjacency, unit)
     else:
@@ -146,7 +146,7 @@ def _cost(mechanism: Mechanism, sampling: Sampling, adjacency: Adjacency, unit: 
 
 
 def _sampled_cost(
-    mechanism: Mechanism, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
+    mechanism: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
 ) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
     if sampling.of is unit and multiplier is not None:
@@ -180,7 +180,7 @@ def _rate(sampling: Poisson | WithoutReplacement) -> float:
     return sampling.rate if isinstance(sampling, Poisson) else sampling.size / sampling.population
 
 
-def _unsampled_cost(mechanism: Mechanism, adjacency: Adjacency) -> Cost:
+def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
     if multiplier is not None:
         multiplier /= _FACTOR[adjacency]

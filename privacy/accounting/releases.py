@@ -233,14 +233,14 @@ class SketchedGaussian:
         _positive(rows=self.rows, clients=self.clients)
 
 
-Mechanism = Gaussian | Skellam | CoordinateSampledGaussian | MatrixGaussian | SketchedGaussian
+NoiseLaw = Gaussian | Skellam | CoordinateSampledGaussian | MatrixGaussian | SketchedGaussian
 
 
 @dataclass(frozen=True)
 class Release:
     """One thing seen by one adversary, once."""
 
-    mechanism: Mechanism
+    mechanism: NoiseLaw
     sampling: Sampling
     adjacency: Adjacency
     unit: Unit

@@ -46,7 +46,7 @@ class Upload:
     vector: NDArray[np.generic]
 
 
-class Ring(NamedTuple):
+class RingShape(NamedTuple):
     """The integers modulo 2^bits in which uploads of `dim` numbers are added up under masks."""
 
     dim: int
@@ -81,7 +81,7 @@ class Mechanism(ABC):
         """Standard deviation of the noise in each number of a sum over so many devices."""
 
     @property
-    def ring(self) -> Ring | None:
+    def ring(self) -> RingShape | None:
         """Where uploads are added up, or None: real numbers, which cannot be masked."""
         return None
 
@@ -142,7 +142,7 @@ class Mechanism(ABC):
     def check(self) -> None:
         """Raises `UnsoundMechanismError` unless the numbers are in range and go together."""
 
-    def check_round(self, ring: Ring, most: int, drops: int, colluders: int) -> None:
+    def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
         """Raises unless this was made for a round that masks vectors of this ring and adds up at most so many devices' vectors."""
         raise UnsoundMechanismError(
             f"Only ring integers can be summed under masks, and {self.kind} noise makes real numbers."

@@ -38,7 +38,12 @@ from fedsketch.privacy.mechanisms.encoding import (
     round_conditionally,
     unrotated,
 )
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, Ring, UnsoundMechanismError, Upload
+from fedsketch.privacy.mechanisms.mechanism import (
+    Mechanism,
+    RingShape,
+    UnsoundMechanismError,
+    Upload,
+)
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.skellam_sampler import sample_skellam
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
@@ -112,8 +117,8 @@ class SkellamRing(Mechanism):
         return math.sqrt(devices * self.local_variance) / self.scale
 
     @property
-    def ring(self) -> Ring:
-        return Ring(self.dim, self.bits)
+    def ring(self) -> RingShape:
+        return RingShape(self.dim, self.bits)
 
     def facts(self) -> dict[str, str]:
         return {
@@ -178,7 +183,7 @@ class SkellamRing(Mechanism):
                 f"The round's sum does not fit its ring of {self.bits} bits."
             )
 
-    def check_round(self, ring: Ring, most: int, drops: int, colluders: int) -> None:
+    def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
         mine = (*self.ring, self.clients, self.drops, self.colluders)
         names = ("dim", "bits", "clients", "drops", "colluders")
         for name, value, wanted in zip(names, mine, (*ring, most, drops, colluders), strict=True):

@@ -24,6 +24,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
+from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.strategies.shared.device_noise import DeviceNoise, given_multiplier
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.uploads import uploaded
@@ -67,6 +68,7 @@ class FederatedStrategy(Strategy):
         self.job = job
         self.model = model
         self.cohorts = cohorts
+        self.sizes = CohortSizes(config)
         self.noise = self.plan_noise()
         self.parcels: Parcels | None = None  # where devices make the arrays themselves
         self.attempt = 0
@@ -125,6 +127,11 @@ class FederatedStrategy(Strategy):
         return self.noise.releases(cohort, clients)
 
     @property
+    def noise_multiplier(self) -> float:
+        """Of the sum, as far as nobody knows the noise who may work with the server, over the sensitivity; in the worst case."""
+        return self.noise.noise_multiplier
+
+    @property
     def bound(self) -> str:
         """The adversary whom the budget binds: a key of `releases`."""
         return self.config.privacy.against.value
@@ -146,7 +153,7 @@ class FederatedStrategy(Strategy):
             self.model.load(torch.from_numpy(arrays["model"].numpy().copy()))
         cohort = self.cohorts.draw(server_round, self.attempt)
         self.arrived, self.dropped, self.snr = 0, {}, None
-        if len(cohort) < self.noise.smallest_cohort:
+        if len(cohort) < self.sizes.smallest:
             # A Poisson draw can be this small. Drawing again would change its law: the round passes without an update.
             self._cohort = {}
             return []
@@ -247,7 +254,7 @@ class FederatedStrategy(Strategy):
             for survivor in survivors:
                 self.dropped.pop(survivor, None)
         self.arrived = sum(clients for _, clients in parts.values())
-        needed = self.noise.survivors(len(self._cohort))
+        needed = self.sizes.survivors(len(self._cohort))
         if self.arrived < needed:
             reasons = sorted(set(self.dropped.values()))
             raise RoundAborted(
@@ -264,7 +271,7 @@ class FederatedStrategy(Strategy):
     def _survivors(self, reply: Message) -> list[int]:
         """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""
         nodes = [reply.metadata.src_node_id]
-        if self.noise.masked:
+        if self.sizes.masked:
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]
 

@@ -28,6 +28,7 @@ from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
+from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class DeviceNoise:
     clip: float | None
     multiplier: float | None
 
-    def survivors(self, cohort: int) -> int:
-        """With fewer than this many a round is not applied."""
-        return max(1, cohort - self._drops(cohort))
+    @property
+    def sizes(self) -> CohortSizes:
+        return CohortSizes(self.config)
 
     def mechanism(self, cohort: int, dim: int | None = None) -> Mechanism:
         """What each device of a cohort of this size must do with an upload of `dim` numbers (the longest, if not given)."""
@@ -59,7 +60,7 @@ class DeviceNoise:
           their noise; without, it sees each device's upload under that device's noise alone.
         """
         mechanism = self.mechanism(cohort)
-        unknown = clients - self._colluders(cohort) if self.masked else 1
+        unknown = self.sizes.unknown(cohort, clients)
         return {
             Against.model: mechanism.seen(
                 clients, self.unit, self.sampling(cohort), Adversary.MODEL
@@ -73,26 +74,17 @@ class DeviceNoise:
         if self.multiplier is not None:
             return self.multiplier
         cohort = self.config.clients.per_round
-        unknown = self.survivors(cohort) - (self._colluders(cohort) if self.masked else 0)
-        return self.mechanism(cohort).noise_multiplier(unknown, self.unit)
+        honest = self.sizes.survivors(cohort) - self.sizes.colluders(cohort)
+        return self.mechanism(cohort).noise_multiplier(honest, self.unit)
 
     @property
     def unit(self) -> Unit:
         return self.config.privacy.unit
 
     @property
-    def smallest_cohort(self) -> int:
-        """One client's sum is its upload, so masks need two."""
-        return 2 if self.masked else 1
-
-    @property
-    def masked(self) -> bool:
-        return self.config.secagg.name != "none"
-
-    @property
     def alone(self) -> bool:
         """Whether each device's noise must hide its upload alone, whatever the others do."""
-        return self.config.privacy.against is Against.server and not self.masked
+        return self.config.privacy.against is Against.server and not self.sizes.masked
 
     def sampling(self, cohort: int) -> SecretDraw:
         """The secret draw of a cohort that came out with this size, as far as a theorem covers it."""
@@ -106,12 +98,6 @@ class DeviceNoise:
             return Poisson(clients.per_round / clients.total)
         # Where the noise of the sum grows with a Poisson cohort it tells its size; given its size, the cohort is a fixed-size draw.
         return WithoutReplacement(cohort, clients.total)
-
-    def _drops(self, cohort: int) -> int:
-        return math.floor(cohort * self.config.clients.tolerated_dropouts)
-
-    def _colluders(self, cohort: int) -> int:
-        return math.floor(cohort * self.config.secagg.colluders)
 
 
 def given_multiplier(config: Config) -> float | None:
@@ -138,7 +124,7 @@ def _mechanism(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
         return _skellam_ring(noise, cohort, dim)
     share = _gaussian_multiplier(noise)
     if not noise.alone:
-        share /= math.sqrt(noise.survivors(cohort))
+        share /= math.sqrt(noise.sizes.survivors(cohort))
     return _gaussian_noise(noise, share)
 
 
@@ -147,7 +133,7 @@ def _gaussian_multiplier(noise: DeviceNoise) -> float:
     """z of the sum, from the budget unless it is given; of one device, if its noise must do alone."""
     cohort = noise.config.clients.per_round
     if noise.multiplier is not None:
-        return noise.multiplier / (math.sqrt(noise.survivors(cohort)) if noise.alone else 1.0)
+        return noise.multiplier / (math.sqrt(noise.sizes.survivors(cohort)) if noise.alone else 1.0)
     sampling, adversary = _bound(noise)
 
     def template(z: float) -> Release:
@@ -192,8 +178,8 @@ def _skellam_ring(noise: DeviceNoise, cohort: int, dim: int) -> SkellamRing:
         bits=noise.config.secagg.bits,
         drops=cohort - 1
         if noise.alone
-        else noise._drops(cohort),  # alone: the noise of one is enough
-        colluders=noise._colluders(cohort),
+        else noise.sizes.drops(cohort),  # alone: the noise of one is enough
+        colluders=noise.sizes.colluders(cohort),
     )
 
 

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import compose
-from fedsketch.conf.schema import FedSgmConfig
+from fedsketch.conf.strategy.fed_sgm import FedSgmConfig
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.sketching.gaussian import GaussianSketch

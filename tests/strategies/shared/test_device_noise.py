@@ -23,7 +23,7 @@ def _plan(*overrides: str) -> DeviceNoise:
 def _epsilon(plan: DeviceNoise, against: Against, rounds: int) -> float:
     cohort = plan.config.clients.per_round
     accountant = Accountant(plan.config.privacy.delta)
-    accountant.record(plan.releases(cohort, plan.survivors(cohort))[against], rounds)
+    accountant.record(plan.releases(cohort, plan.sizes.survivors(cohort))[against], rounds)
     return accountant.epsilon().epsilon
 
 
@@ -38,7 +38,7 @@ def test_shares_of_any_allowed_survivors_add_up(cohort: int, tolerated: float) -
     )
     mechanism = plan.mechanism(cohort)
     own = mechanism.noise_std(1)
-    fewest = plan.survivors(cohort)
+    fewest = plan.sizes.survivors(cohort)
     assert 1 <= fewest <= cohort
     assert cohort - fewest <= cohort * tolerated
     for survivors in range(fewest, cohort + 1):
