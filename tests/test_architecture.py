@@ -80,6 +80,11 @@ def test_every_package_of_ours_is_known_here_and_packed() -> None:
         assert (ROOT / "typings" / "fedsketch" / package).resolve() == ROOT / package
 
 
+def test_every_package_of_ours_goes_into_the_image() -> None:
+    allowed = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {f"!{name}" for name in {*OURS, "fedsketch"}} <= set(allowed)
+
+
 def test_every_configuration_file_is_packed() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     patterns = pyproject["tool"]["setuptools"]["package-data"]["fedsketch.conf"]
