@@ -124,8 +124,8 @@ class Mechanism(ABC):
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """The inverse of `to_record`: every field of its type and in its range, and nothing else."""
         wanted = {one.name: one for one in fields(cls)}
-        needed = {name for name, one in wanted.items() if one.default is MISSING}
-        for name in {*record, *needed}:
+        needed = [name for name, one in wanted.items() if one.default is MISSING]
+        for name in [*record, *needed]:
             if name not in wanted or name not in record:
                 problem = "lacks" if name in wanted else "holds an unknown"
                 raise UnsoundMechanismError(
