@@ -108,6 +108,7 @@ def ours(neighbours: int, dim: int) -> Cost:
             began = time.process_time()
             if step is Step.MASK:
                 ticket = device.open_mask(nodes[i], states[i], request, MODEL)
+                states[i] = device.spend(nodes[i], ticket)
                 states[i], reply = device.mask(nodes[i], ticket, vector)
             else:
                 states[i], reply = STEPS[step](nodes[i], states[i], request)

@@ -10,8 +10,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsketch.client.guard.guard import device_folder, guard_of
-from fedsketch.replay.mod import delivery_mod
-from fedsketch.secagg import Refusal, client_app
+from fedsketch.replay.delivery import asks_for_the_whole
+from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
+from fedsketch.secagg import client_app
 from fedsketch.strategies.shared.codec import RingCodec
 
 if TYPE_CHECKING:
@@ -27,16 +28,14 @@ def make_app() -> ClientApp:
 
         return Workspace()
 
-    def receive(content: RecordDict, context: Context) -> str | None:
-        try:
-            folder = device_folder(context)
-        except Refusal:
-            return (
-                None  # a device without a folder: secure aggregation will refuse, in its own words
-            )
-        return workspace().receive(content, folder)
+    def prepare(content: RecordDict, parcel: RecordDict, context: Context) -> RecordDict | None:
+        """Bring the state that devices follow up to date, or ask for the whole of it."""
+        if PARCEL not in parcel:
+            return None
+        problem = workspace().receive(content, parcel, device_folder(context))
+        return None if problem is None else asks_for_the_whole(problem)
 
-    app = client_app(RingCodec(), guard_of, outer=[delivery_mod(receive)])
+    app = client_app(RingCodec(), guard_of, prepare=prepare, detached=(PARCEL, PARCEL_ARRAYS))
 
     @app.query("introduce")
     def introduce(message: Message, context: Context) -> Message:

@@ -14,9 +14,10 @@ from flwr.app import RecordDict
 
 from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
+from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
-from fedsketch.privacy.simulation import SEED_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
@@ -37,10 +38,10 @@ class Workspace:
         self._device_half = lru_cache(maxsize=2)(make_device_half)
         self._replicas = Replicas(self._version_0)
 
-    def receive(self, content: RecordDict, folder: Path | None) -> str | None:
-        """Take in the parcel of a train message (`replay.parcels`); or say why it is of no use."""
+    def receive(self, content: RecordDict, parcel: RecordDict, folder: Path | None) -> str | None:
+        """Take in the parcel that came with a broadcast (`replay.parcels`); or say why it is of no use."""
         config, numbers = announced(content)
-        return self._replicas.receive(content, config, str(numbers["fingerprint"]), folder)
+        return self._replicas.receive(parcel, config, str(numbers["fingerprint"]), folder)
 
     def take_part(self, content: RecordDict, client: int, state: RecordDict) -> RecordDict:
         """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
@@ -57,6 +58,8 @@ class Workspace:
             shard = self._job(config).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory)
             rows = self._device_half(config.strategy.name).rows(work)
+        if not os.environ.get(SIMULATION_VARIABLE):
+            rows = finite_rows(rows)  # in a simulation the mechanism refuses them, loudly
         with noise_stream(client, broadcast.round) as stream:
             return reply_with(mechanism.release(rows, stream, broadcast.round))
 

@@ -55,5 +55,8 @@ class Codec(Protocol):
         the sentence goes to the server, so it must not quote the reply.
         """
 
+    def silence(self, settings: RoundSettings) -> Ring:
+        """Device: the vector of a device whose handler failed: that of one with nothing to say, protected like any other."""
+
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
         """Server: the records that the strategy sees as the one reply of a group."""

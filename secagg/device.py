@@ -166,8 +166,19 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
     )
 
 
+def spend(node: Node, ticket: MaskTicket) -> bytes:
+    """Charge the guard, and end the round's only attempt: the state to keep before the train handler runs.
+
+    Whatever happens afterwards, nobody gets a second answer for the same round, with another model or the same.
+    """
+    node.guard.charge(ticket.settings)
+    memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
+    memory.sessions[ticket.settings.digest] = replace(ticket.session, stage=Stage.SPENT)
+    return memory.encode()
+
+
 def mask(node: Node, ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
-    """Charge the guard, mask the vector, and forget the keys of the masks."""
+    """Mask the vector, and forget the keys of the masks."""
     session, settings = ticket.session, ticket.settings
     _need(vector.shape == (settings.dim,), f"The vector does not have {settings.dim} numbers.")
     dtype = ring_dtype(settings.bits)
@@ -182,7 +193,6 @@ def mask(node: Node, ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
         secret = keys.agree(private_s, session.peers[index][:32])
         key = keys.pair_mask_key(secret, session.context, session.broadcast, node.id, peer)
         (add if node.id < peer else subtract).append(key)
-    node.guard.charge(settings)
     masked = np.array(vector)
     apply_masks(masked, add, subtract)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))

@@ -87,6 +87,10 @@ class FixedPoint:
         whole &= np.uint64((1 << self.bits) - 1)
         return whole.astype(ring_dtype(self.bits))
 
+    def silence(self, settings: RoundSettings) -> Ring:
+        """Weight zero."""
+        return np.zeros(settings.dim, dtype=ring_dtype(settings.bits))
+
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
         numbers = centred(result.total, self.bits).astype(np.float64)
         weight = numbers[-1]

@@ -28,6 +28,10 @@ class Guard(Protocol):
     """What a device asks its owner."""
 
     @property
+    def quiet(self) -> bool:
+        """Whether nothing about a failing train handler may show. True wherever there is data to protect."""
+
+    @property
     def identity(self) -> Identity:
         """The device's own long-term key."""
 
@@ -39,7 +43,7 @@ class Guard(Protocol):
         """Before keys leave: are these settings acceptable, and was the round never seen before?"""
 
     def charge(self, settings: RoundSettings) -> None:
-        """Before the masked vector leaves: book the worst case of this release, durably."""
+        """Before the train handler runs: book the worst case of this release, durably. From here on a vector leaves."""
 
     def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
         """Before the signature on a survivor list leaves: at most one list per round."""
@@ -57,6 +61,8 @@ class SimulationGuard:
     Every node's private key follows from its id, so that the nodes of one simulation know each
     other without a roster file. This protects nobody: never install it on a real device.
     """
+
+    quiet = False  # who writes a train handler wants to see its mistakes
 
     def __init__(self, node: int) -> None:
         self.identity = simulated_identity(node)

@@ -1,10 +1,13 @@
 """The protocol on a Flower ClientApp.
 
-`client_app` makes a ClientApp whose train handlers never answer in the clear: a mod around them
-checks the request, lets the handler train, turns its reply into the masked vector and drops
-everything else. The other stages are query handlers of their own, which do not touch the
-application (nor import what it imports). A refusal travels as a sentence in a normal reply, so
-that the server can log why a node dropped out.
+`client_app` makes a ClientApp whose train handlers never answer in the clear. A mod around them admits, then charges, then lets the
+handler train, turns its reply into the masked vector and drops everything else. Once the guard is charged a vector leaves, whatever
+happens in the handler: one that fails is a device with nothing to say (`Codec.silence`), and the reason stays in the node's own log. So
+nothing that depends on the device's data leaves it but the vector: no text, no size, no silence. Where devices are simulated
+(`Guard.quiet` is false) a failing handler is an error reply with its reason, for whoever is writing it.
+
+The other stages are query handlers of their own, which do not touch the application (nor import what it imports). A refusal travels as a
+sentence in a normal reply, so that the server can log why a node dropped out: it is made from settings, policy and roster alone.
 
 Evaluate and query handlers of the application are not touched: what they answer, the server sees.
 """
@@ -12,6 +15,7 @@ Evaluate and query handlers of the application are not touched: what they answer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from logging import getLogger
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -20,8 +24,9 @@ from fedsketch.secagg import device
 from fedsketch.secagg.broadcast import RECORD, broadcast_hash
 from fedsketch.secagg.codec import Codec
 from fedsketch.secagg.device import Node
-from fedsketch.secagg.errors import Malformed, SecAggError
+from fedsketch.secagg.errors import Malformed, Refusal, SecAggError
 from fedsketch.secagg.guard import Guard
+from fedsketch.secagg.packing import Ring
 
 ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
 VECTOR_RECORD = "secagg-vector"
@@ -30,6 +35,9 @@ VECTOR_KIND = "secagg.packed"
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
 GuardFactory = Callable[[Context], Guard]
+Prepare = Callable[[RecordDict, RecordDict, Context], RecordDict | None]
+
+log = getLogger(__name__)
 
 _STEPS = {
     "advertise": device.advertise,
@@ -40,16 +48,21 @@ _STEPS = {
 
 
 def client_app(
-    codec: Codec, guard_of: GuardFactory, mods: Sequence[Mod] = (), outer: Sequence[Mod] = ()
+    codec: Codec,
+    guard_of: GuardFactory,
+    mods: Sequence[Mod] = (),
+    *,
+    prepare: Prepare | None = None,
+    detached: Sequence[str] = (),
 ) -> ClientApp:
     """A ClientApp whose train replies leave the device only as masked vectors.
 
-    Register handlers on it as usual (`@app.train()`, ...). `guard_of` makes the guard of the
-    node from its Context, once per message; `mods` run inside, next to the handlers. `outer` ones
-    run before any check, for what a transport adds to messages: what they answer themselves
-    leaves in the clear, so they must not look at the application's data.
+    Register handlers on it as usual (`@app.train()`, ...). `guard_of` makes the guard of the node from its Context, once per message;
+    `mods` run inside, next to the handlers. `prepare` is the application's last word before the guard is charged: it gets the broadcast,
+    the records named `detached` (which are each device's own, and so not under the hash that all devices share) and the context. It
+    raises `Refusal`, or returns records to answer instead of training, or None to go on. It must not look at the device's data.
     """
-    app = ClientApp(mods=[*outer, _masking_mod(codec, guard_of), *mods])
+    app = ClientApp(mods=[_masking_mod(codec, guard_of, prepare, detached), *mods])
     for step in _STEPS:
         app.query(ACTION.format(step))(_query_handler(step, guard_of))
     return app
@@ -71,50 +84,102 @@ def _query_handler(step: str, guard_of: GuardFactory) -> Handler:
     return handle
 
 
-def _masking_mod(codec: Codec, guard_of: GuardFactory) -> Mod:
+def _masking_mod(
+    codec: Codec, guard_of: GuardFactory, prepare: Prepare | None, detached: Sequence[str]
+) -> Mod:
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if message.metadata.message_type.split(".")[0] != "train":
             return call_next(message, context)
+        content = message.content
+        apart = RecordDict({name: content.pop(name) for name in detached if name in content})
+        request = content.pop(RECORD, None)
         try:
             node = _node(context, guard_of)
+            if not isinstance(request, ConfigRecord):
+                return _unmasked(node, message, apart, context, call_next, prepare)
         except SecAggError as error:
-            refusal = ConfigRecord({"refusal": str(error)})
-            return Message(RecordDict({RECORD: refusal}), reply_to=message)
-        request = message.content.config_records.get(RECORD)
-        if request is None:
-            return _unmasked(node, message, context, call_next)
+            return _refused(message, str(error))
         answer = ConfigRecord()
-        content = RecordDict({RECORD: answer})
         try:
-            del message.content[RECORD]
-            broadcast = broadcast_hash(message.content)
-            ticket = device.open_mask(node, _state(context), _bytes(request, "body"), broadcast)
-            codec.restore(message.content, ticket.settings)
-            reply = call_next(message, context)
-            if reply.has_error():
-                return reply
-            vector = codec.encode(reply.content, ticket.settings)
-            state, masked = device.mask(node, ticket, vector)
+            ticket = device.open_mask(
+                node, _state(context), _bytes(request, "body"), broadcast_hash(content)
+            )
+            codec.restore(content, ticket.settings)
+            instead = _prepared(prepare, node, content, apart, context)
+            if instead is not None:
+                return Message(instead, reply_to=message)
+            _keep(context, device.spend(node, ticket))
         except SecAggError as error:
             answer["refusal"] = str(error)
+            reply = RecordDict({RECORD: answer})
         else:
+            # Nothing from here on may refuse: the vector is paid for.
+            vector = _trained(codec, node, ticket, message, context, call_next)
+            state, masked = device.mask(node, ticket, vector)
             _keep(context, state)
             packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)
-            content[VECTOR_RECORD] = ArrayRecord({"vector": packed})
+            reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({"vector": packed})})
         _take_next_step(node, context, request, answer)
-        return Message(content, reply_to=message)
+        return Message(reply, reply_to=message)
 
     return mod
 
 
-def _unmasked(node: Node, message: Message, context: Context, call_next: Handler) -> Message:
-    """A train message without the protocol: the owner decides whether the plain reply may leave."""
+def _prepared(
+    prepare: Prepare | None, node: Node, content: RecordDict, apart: RecordDict, context: Context
+) -> RecordDict | None:
+    """What the application answers instead of training, if anything. It has not seen the device's data yet."""
+    if prepare is None:
+        return None
     try:
-        node.guard.admit_unmasked(message.metadata.message_type)
-    except SecAggError as error:
-        refusal = ConfigRecord({"refusal": str(error)})
-        return Message(RecordDict({RECORD: refusal}), reply_to=message)
-    return call_next(message, context)
+        return prepare(content, apart, context)
+    except SecAggError:
+        raise
+    except Exception as error:
+        if not node.guard.quiet:
+            raise
+        log.exception("A message could not be prepared for training")
+        raise Refusal("The message is not one that this device can train on.") from error
+
+
+def _trained(
+    codec: Codec,
+    node: Node,
+    ticket: device.MaskTicket,
+    message: Message,
+    context: Context,
+    call_next: Handler,
+) -> Ring:
+    """The vector of the handler's reply; where the handler fails, in whatever way, that of a device with nothing to say."""
+    try:
+        reply = call_next(message, context)
+        if reply.has_error():
+            raise Refusal(reply.error.reason)
+        return codec.encode(reply.content, ticket.settings)
+    except Exception:
+        if not node.guard.quiet:
+            raise
+        log.exception("Training failed; the vector of a device with nothing to say leaves instead")
+        return codec.silence(ticket.settings)
+
+
+def _unmasked(
+    node: Node,
+    message: Message,
+    apart: RecordDict,
+    context: Context,
+    call_next: Handler,
+    prepare: Prepare | None,
+) -> Message:
+    """A train message without the protocol: the owner decides whether the plain reply may leave."""
+    node.guard.admit_unmasked(message.metadata.message_type)
+    instead = _prepared(prepare, node, message.content, apart, context)
+    return call_next(message, context) if instead is None else Message(instead, reply_to=message)
+
+
+def _refused(message: Message, sentence: str) -> Message:
+    refusal = ConfigRecord({"refusal": sentence})
+    return Message(RecordDict({RECORD: refusal}), reply_to=message)
 
 
 def _take_step(

@@ -24,8 +24,9 @@ class Stage(IntEnum):
 
     ADVERTISED = 1
     SHARED = 2
-    MASKED = 3
-    SIGNED = 4
+    SPENT = 3  # charged: the train handler runs, or has failed
+    MASKED = 4
+    SIGNED = 5
 
 
 @dataclass

@@ -72,6 +72,8 @@ class DeviceGuard:
     not protected by any of it.
     """
 
+    quiet = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ledger = Ledger(folder / LEDGER)

@@ -12,7 +12,7 @@ import torch
 
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
-__all__ = ["UnsafeUpdateError", "clip", "clip_rows"]
+__all__ = ["UnsafeUpdateError", "clip", "clip_rows", "finite_rows"]
 
 # Rounding moves a float32 entry by at most 2^-22 of itself here (two factors, two products), so the norm by no more; the margin covers
 # that, and the rounding of a float64 norm of 1e6 entries.
@@ -59,3 +59,8 @@ def clip_rows(matrix: torch.Tensor, max_norm: float) -> torch.Tensor:
     # or one example's size would show in the rounding of the others.
     root = torch.where(fits, 1.0, torch.sqrt(target / norms)).to(matrix.dtype)[:, None]
     return matrix * root * root
+
+
+def finite_rows(matrix: torch.Tensor) -> torch.Tensor:
+    """The rows with those that hold nan or inf as zeros: each is a unit that says nothing, and the others stay as they are."""
+    return matrix.masked_fill(~torch.isfinite(matrix).all(dim=1, keepdim=True), 0.0)

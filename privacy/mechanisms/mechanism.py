@@ -71,6 +71,10 @@ class Mechanism(ABC):
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         """Bound every row, add the rows up, blur and encode the sum. `round` is public: it seeds what all devices do alike."""
 
+    def release_nothing(self, stream: Stream) -> Upload:
+        """Where uploads are masked: what a device with nothing to say releases, its noise alone."""
+        raise self._unmaskable()
+
     # ------------------------------------------------------------------ on the server
     @abstractmethod
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
@@ -144,7 +148,10 @@ class Mechanism(ABC):
 
     def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
         """Raises unless this was made for a round that masks vectors of this ring and adds up at most so many devices' vectors."""
-        raise UnsoundMechanismError(
+        raise self._unmaskable()
+
+    def _unmaskable(self) -> UnsoundMechanismError:
+        return UnsoundMechanismError(
             f"Only ring integers can be summed under masks, and {self.kind} noise makes real numbers."
         )
 

@@ -81,6 +81,9 @@ class SkellamRing(Mechanism):
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(self.encode(rows.cpu().numpy(), stream, round))
 
+    def release_nothing(self, stream: Stream) -> Upload:
+        return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
+
     def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
         """Clip, rotate (small rings only), scale and round every row; add the rows and the noise; reduce to integers in [0, 2^b).
 

@@ -8,6 +8,7 @@ device's guard has judged; whatever else a message may say about it is overwritt
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
+from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
     Refusal,
@@ -46,6 +47,12 @@ class RingCodec:
                 f"The round is about {settings.dim} ring integers; the local step made {vector.dtype} of shape {vector.shape}."
             )
         return vector.astype(ring_dtype(settings.bits))
+
+    def silence(self, settings: RoundSettings) -> Ring:
+        mechanism = mechanism_from_record(settings.application)
+        with Stream() as stream:
+            upload = mechanism.release_nothing(stream)
+        return upload.vector.astype(ring_dtype(settings.bits))
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
         return summed(result.total.astype(np.uint64))

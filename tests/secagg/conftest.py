@@ -51,6 +51,7 @@ class Fleet:
         me, state = self.nodes[node], self.states[node]
         if step is Step.MASK:
             ticket = device.open_mask(me, state, request, model)
+            self.states[node] = device.spend(me, ticket)
             self.states[node], reply = device.mask(me, ticket, self.vectors[node])
             return reply
         steps = {

@@ -120,6 +120,7 @@ class Fleet:
         me, state = Node(node, RUN, self.guard(node)), self.states[node]
         if step is Step.MASK:
             ticket = device.open_mask(me, state, request, model)
+            self.states[node] = device.spend(me, ticket)
             vector = np.full(DIM, node, dtype=np.uint32)
             self.states[node], reply = device.mask(me, ticket, vector)
             return reply

@@ -1,0 +1,284 @@
+"""Whatever a server sends, all that a device lets out about its data is the vector that its ledger has booked.
+
+Two fleets of real devices (policy, ledger, roster, the real ClientApp) that differ in nothing but their data get the same hostile
+messages. Everything that leaves them is compared, except the masked vectors themselves: which replies come, their records, types and
+sizes, every text, and the lines of the ledgers.
+"""
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedsketch.client.app import make_app
+from fedsketch.client.enroll import enrol
+from fedsketch.client.guard.policy import Policy
+from fedsketch.conf import compose
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.secagg import Aborted, WrappedGrid
+from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.folder import DATA_VARIABLE
+from fedsketch.tasks.job import Job
+
+NODES = 4
+POLICY = Policy(smallest_cohort=3, assumed_colluders=0.0, smallest_noise=0.1, epsilon=1000.0)
+RUN = [
+    "strategy=dp_fedavg",
+    "data=folder",
+    "data.shape=[1,2,2]",
+    "data.classes=2",
+    "model=logistic",
+    "device=cpu",
+    f"clients.total={NODES}",
+    f"clients.per_round={NODES}",
+    "clients.timeout=60",
+    "secagg.colluders=0",
+    "privacy.epsilon=null",
+    "privacy.noise_multiplier=1",
+]
+
+
+class _Watching(WrappedGrid):
+    """Remembers what comes from the devices, but for random bytes."""
+
+    def __init__(self, grid: LocalGrid) -> None:
+        super().__init__(grid)
+        self.seen: list[Any] = []
+        self.sent: list[tuple[RecordDict, int]] = []  # train messages as they were sent
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        outgoing = list(messages)
+        self.sent += [
+            (RecordDict(dict(message.content)), message.metadata.dst_node_id)
+            for message in outgoing
+            if message.metadata.message_type == "train"
+        ]
+        return super().push_messages(outgoing)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(super().pull_messages(message_ids))
+        self.seen += [(reply.metadata.src_node_id, _shape(reply)) for reply in replies]
+        return replies
+
+
+def _shape(reply: Message) -> Any:
+    if reply.has_error():
+        return ("error", reply.error.code, reply.error.reason)
+    told = {
+        name: {key: len(v) if isinstance(v, bytes) else v for key, v in record.items()}
+        for name, record in reply.content.config_records.items()
+    }
+    arrays = {
+        name: {key: (a.dtype, tuple(a.shape), len(a.data)) for key, a in record.items()}
+        for name, record in reply.content.array_records.items()
+    }
+    return (reply.metadata.message_type, told, arrays, sorted(reply.content))
+
+
+@dataclass
+class Fleet:
+    """Devices with the same data each, and the server that attacks them."""
+
+    root: Path
+    overrides: tuple[str, ...] = ()
+    grid: _Watching = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self.root / "policy.toml").write_text(POLICY.to_toml())
+        roster = self.root / "roster.json"
+        folders = {node: self.root / f"device{node}" for node in range(2, NODES + 2)}
+        for node, folder in folders.items():
+            enrol(folder, node, roster, self.root / "policy.toml")
+        for folder in folders.values():
+            enrol(folder, roster=roster)
+        local = LocalGrid(make_app(), NODES)
+        for node, folder in folders.items():
+            local._contexts[node].node_config["device"] = str(folder)
+        self.grid = _Watching(local)
+        config = compose([*RUN, *self.overrides])
+        job = Job(config)
+        self.strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+        self.aggregating = aggregating(self.grid, config, self.strategy.parcels)
+
+    def play(self, model: torch.Tensor, server_round: int = 1) -> str:
+        """One round with this model; how it ended, as the server sees it."""
+        self.strategy.model.load(model)
+        asked = self.strategy.configure_train(
+            server_round, self.strategy.arrays(), ConfigRecord(), self.aggregating
+        )
+        try:
+            list(self.aggregating.send_and_receive(asked, timeout=60))
+        except Aborted as aborted:
+            return str(aborted)
+        return "a sum"
+
+    def ledgers(self) -> list[list[dict[str, Any]]]:
+        """All lines, but for the clock, the chain of hashes and the hash of the round, which hold random keys."""
+        read = []
+        for node in range(2, NODES + 2):
+            text = (self.root / f"device{node}" / "ledger.jsonl").read_text()
+            lines = [json.loads(line) for line in text.splitlines()]
+            random = ("time", "before", "digest", "survivors", "hash")
+            read.append([{k: v for k, v in line.items() if k not in random} for line in lines])
+        return read
+
+
+def _npz(path: Path, pixel: float, count: int = 3) -> Path:
+    inputs = np.zeros((count, 1, 2, 2), dtype=np.float32)
+    inputs[:, 0, 0, 0] = pixel
+    np.savez(path, inputs=inputs, targets=np.zeros(count, dtype=np.int64))
+    return path
+
+
+def _overflows_above(threshold: float, size: int) -> torch.Tensor:
+    """A logistic model whose loss is not a number exactly if the first pixel exceeds the threshold."""
+    model = torch.zeros(size)
+    model[0], model[8] = 3e38, 3.4e38 - 3e38 * threshold  # the largest float32 is 3.4028e38
+    return model
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plays the same attack against two fleets with different data; returns what each let out."""
+    monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
+
+    def play(attack: Any, first: Path | None, second: Path | None, *overrides: str) -> Any:
+        told = []
+        for number, data in enumerate((first, second)):
+            if data is None:
+                monkeypatch.delenv(DATA_VARIABLE, raising=False)
+            else:
+                monkeypatch.setenv(DATA_VARIABLE, str(data))
+            (tmp_path / f"world{number}").mkdir()
+            fleet = Fleet(tmp_path / f"world{number}", overrides)
+            ends = attack(fleet)
+            told.append((ends, fleet.grid.seen, fleet.ledgers()))
+        return told
+
+    return play
+
+
+def _same(told: Any) -> None:
+    (ends, seen, ledgers), (other_ends, other_seen, other_ledgers) = told
+    assert ends == other_ends
+    assert seen == other_seen
+    assert ledgers == other_ledgers
+
+
+def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
+    """Or the attack below would attack nothing."""
+    from fedsketch.tasks.flat import FlatModel
+
+    job = Job(compose(RUN))
+    for pixel, finite in ((0.4, True), (0.9, False)):
+        model: FlatModel = job.model()
+        model.load(_overflows_above(0.5, model.size))
+        inputs = torch.zeros(1, 1, 2, 2)
+        inputs[0, 0, 0, 0] = pixel
+        _, gradient = model.loss_and_gradient(inputs, torch.zeros(1, dtype=torch.int64))
+        assert bool(torch.isfinite(gradient).all()) is finite
+
+
+def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
+    worlds: Any, tmp_path: Path
+) -> None:
+    """Before: an error reply where the pixel is above the threshold, another refusal where it is below, neither charged."""
+
+    def attack(fleet: Fleet) -> list[str]:
+        crafted = _overflows_above(0.5, fleet.strategy.model.size)
+        return [fleet.play(crafted, server_round) for server_round in (1, 2)]
+
+    told = worlds(attack, _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9))
+    _same(told)
+    assert told[0][0] == ["a sum", "a sum"]
+    charged = [line for line in told[0][2][0] if line["entry"] == "charged"]
+    assert len(charged) == 2
+
+
+def test_a_round_is_answered_once_whatever_model_comes_with_it(worlds: Any, tmp_path: Path) -> None:
+    """A second request for the same round gets the same refusal, trained or not."""
+
+    def attack(fleet: Fleet) -> list[str]:
+        ends = [fleet.play(_overflows_above(0.5, fleet.strategy.model.size))]
+        content, node = fleet.grid.sent[0]
+        list(fleet.grid.send_and_receive([Message(content, node, "train")]))
+        return ends
+
+    told = worlds(attack, _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9))
+    _same(told)
+    assert "out of order or repeated" in str(told[0][1][-1]) or "does not know" in str(
+        told[0][1][-1]
+    )
+
+
+@pytest.mark.parametrize(
+    "trouble", ["none", "missing", "broken", "other shape", "other classes", "huge", "more"]
+)
+def test_broken_data_look_like_any_other(
+    worlds: Any, tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No data, unreadable, of another shape, with other classes, with 3e38 in it, another number of examples."""
+    bad: Path | None = tmp_path / "bad.npz"
+    assert bad is not None
+    if trouble == "none":
+        bad = None
+    elif trouble == "broken":
+        bad.write_bytes(b"not an archive")
+    elif trouble == "other shape":
+        np.savez(bad, inputs=np.zeros((2, 1, 3, 3), np.float32), targets=np.zeros(2, np.int64))
+    elif trouble == "other classes":
+        np.savez(bad, inputs=np.zeros((2, 1, 2, 2), np.float32), targets=np.array([0, 7]))
+    elif trouble == "huge":
+        _npz(bad, 3e38)
+    elif trouble == "more":
+        _npz(bad, 0.5, count=137)
+
+    def attack(fleet: Fleet) -> str:
+        return fleet.play(torch.zeros(fleet.strategy.model.size))
+
+    with caplog.at_level(logging.ERROR):
+        told = worlds(attack, _npz(tmp_path / "good.npz", 0.5), bad)
+    _same(told)
+    assert told[0][0] == "a sum"
+    if trouble in ("none", "missing", "broken", "other shape", "other classes"):
+        assert "Training failed" in caplog.text  # the owner is told
+
+
+def test_more_examples_than_the_run_allows_look_like_any_other(worlds: Any, tmp_path: Path) -> None:
+    """Before: bisection of data.largest_shard told their number."""
+
+    def attack(fleet: Fleet) -> str:
+        return fleet.play(torch.zeros(fleet.strategy.model.size))
+
+    bound = (
+        "privacy=example",
+        "data.largest_shard=5",
+        "privacy.epsilon=null",
+        "privacy.noise_multiplier=1",
+    )
+    few, many = _npz(tmp_path / "few.npz", 0.5, 3), _npz(tmp_path / "many.npz", 0.5, 9)
+    told = worlds(attack, few, many, *bound)
+    _same(told)
+    assert told[0][0] == "a sum"
+
+
+def test_rows_that_are_not_finite_are_zeros_one_by_one() -> None:
+    from fedsketch.privacy.mechanisms.clipping import finite_rows
+
+    rows = torch.tensor([[1.0, 2.0], [float("nan"), 3.0], [4.0, float("inf")], [3e38, -3e38]])
+    assert finite_rows(rows).tolist() == [
+        [1.0, 2.0],
+        [0.0, 0.0],
+        [0.0, 0.0],
+        [rows[3, 0], rows[3, 1]],
+    ]
