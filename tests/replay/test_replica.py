@@ -85,6 +85,11 @@ def _message(strategy: Dome, parcel: RecordDict, round: int) -> RecordDict:
     return RecordDict({**common, **parcel})
 
 
+def _receive(device: Workspace, content: RecordDict, folder: Path | None) -> str | None:
+    """The broadcast and the parcel are in one message here."""
+    return device.receive(content, content, folder)
+
+
 def _arrays(device: Workspace, content: RecordDict) -> dict[str, torch.Tensor]:
     return dict(device._completed(Broadcast.from_records(content)).arrays)
 
@@ -100,7 +105,7 @@ def _check(strategy: Dome, device: Workspace, content: RecordDict, round: int) -
 def test_everybody_holds_version_0(server: Make, device: Workspace) -> None:
     strategy = server(0)
     content = _message(strategy, _parcels(strategy).parcel(0), 1)
-    assert device.receive(content, None) is None
+    assert _receive(device, content, None) is None
     _check(strategy, device, content, 1)
     assert len(content.array_records[PARCEL_ARRAYS]) == 0  # and so nothing has to be sent
 
@@ -111,13 +116,13 @@ def test_a_device_that_missed_rounds_catches_up(
 ) -> None:
     """From its folder, in a new process; the learned directions among what it makes."""
     strategy = server(2)
-    assert device.receive(_message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
+    assert _receive(device, _message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
     _rounds(strategy, range(3, 3 + missed))
     device = Workspace()
     parcel = _parcels(strategy).parcel(2)
     assert len(parcel.array_records[PARCEL_ARRAYS]) == missed
     content = _message(strategy, parcel, 3 + missed)
-    assert device.receive(content, tmp_path) is None
+    assert _receive(device, content, tmp_path) is None
     _check(strategy, device, content, 3 + missed)
     assert "basis-0" in _arrays(device, content)
 
@@ -129,14 +134,14 @@ def test_a_device_that_lost_its_copy_asks_for_the_whole(
     strategy = server(3)
     if loss == "another run's":
         other = server(2, seed=1)
-        assert device.receive(_message(other, _parcels(other).parcel(0), 3), tmp_path) is None
+        assert _receive(device, _message(other, _parcels(other).parcel(0), 3), tmp_path) is None
         device = Workspace()
     elif loss == "damaged":
         (tmp_path / replica.FILE).write_bytes(b"not a state")
     content = _message(strategy, _parcels(strategy).parcel(2), 4)
-    assert device.receive(content, tmp_path) is not None
+    assert _receive(device, content, tmp_path) is not None
     content = _message(strategy, _parcels(strategy).whole(), 4)
-    assert device.receive(content, tmp_path) is None
+    assert _receive(device, content, tmp_path) is None
     _check(strategy, device, content, 4)
 
 
@@ -145,15 +150,17 @@ def test_a_copy_that_went_astray_is_found_out_and_replaced(
 ) -> None:
     """As when one machine's arithmetic differs from the server's in a bit that survives rounding."""
     strategy = server(2)
-    assert device.receive(_message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
+    assert _receive(device, _message(strategy, _parcels(strategy).parcel(0), 3), tmp_path) is None
     tensors = load_file(tmp_path / replica.FILE)
     tensors["vector"][7] += 1e-6
     save_file(tensors, tmp_path / replica.FILE)
     device = Workspace()
     _rounds(strategy, range(3, 4))
-    assert device.receive(_message(strategy, _parcels(strategy).parcel(2), 4), tmp_path) is not None
+    assert (
+        _receive(device, _message(strategy, _parcels(strategy).parcel(2), 4), tmp_path) is not None
+    )
     content = _message(strategy, _parcels(strategy).whole(), 4)
-    assert device.receive(content, tmp_path) is None
+    assert _receive(device, content, tmp_path) is None
     _check(strategy, device, content, 4)
 
 
@@ -161,7 +168,7 @@ def test_a_copy_that_a_broken_step_has_changed_is_not_used_again(
     server: Make, device: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = server(3)
-    assert device.receive(_message(strategy, _parcels(strategy).parcel(0), 4), None) is None
+    assert _receive(device, _message(strategy, _parcels(strategy).parcel(0), 4), None) is None
     _rounds(strategy, range(4, 5))
     content = _message(strategy, _parcels(strategy).parcel(3), 5)
     _, (good,) = replica.open_steps(content)
@@ -169,10 +176,10 @@ def test_a_copy_that_a_broken_step_has_changed_is_not_used_again(
     with monkeypatch.context() as patch:
         patch.setattr(replica, "open_steps", lambda content: (3, [good, broken]))
         with pytest.raises(ValueError, match="a sketch of 120 numbers"):
-            device.receive(content, None)
-    assert device.receive(content, None) == "version 3 is not here"
+            _receive(device, content, None)
+    assert _receive(device, content, None) == "version 3 is not here"
     content = _message(strategy, _parcels(strategy).parcel(0), 5)
-    assert device.receive(content, None) is None
+    assert _receive(device, content, None) is None
     _check(strategy, device, content, 5)
 
 
@@ -181,10 +188,10 @@ def test_a_newer_copy_than_the_servers_is_not_used(
 ) -> None:
     """The server resumed from an older checkpoint: from version 0 on, if that is what it sends."""
     ahead = server(4)
-    assert device.receive(_message(ahead, _parcels(ahead).parcel(0), 5), tmp_path) is None
+    assert _receive(device, _message(ahead, _parcels(ahead).parcel(0), 5), tmp_path) is None
     strategy = server(2)
     content = _message(strategy, _parcels(strategy).parcel(0), 3)
-    assert device.receive(content, tmp_path) is None
+    assert _receive(device, content, tmp_path) is None
     _check(strategy, device, content, 3)
 
 
@@ -193,7 +200,7 @@ def test_a_whole_that_is_not_what_all_were_told_is_refused(server: Make, device:
     strategy, other = server(2), server(3)
     content = _message(strategy, _parcels(other).whole(), 3)
     with pytest.raises(UnsafeUpdateError, match="not the one that all devices were told"):
-        device.receive(content, None)
+        _receive(device, content, None)
 
 
 def test_a_broadcast_without_its_parcel_is_refused(server: Make, device: Workspace) -> None:
@@ -208,10 +215,10 @@ def test_clients_of_one_process_share_one_copy(
 ) -> None:
     strategy = server(3)
     content = _message(strategy, _parcels(strategy).parcel(0), 4)
-    assert device.receive(content, None) is None
+    assert _receive(device, content, None) is None
     first = _arrays(device, content)
     monkeypatch.setattr(DomeState, "__init__", lambda *_: pytest.fail("made a second copy"))
     for _ in range(3):
         again = RecordDict(dict(content))
-        assert device.receive(again, None) is None
+        assert _receive(device, again, None) is None
         assert all(tensor is first[name] for name, tensor in _arrays(device, again).items())
