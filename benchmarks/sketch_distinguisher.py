@@ -1,6 +1,6 @@
 """Who can tell whether a client took part in a sketched round, measured on the devices' own code: r_secret against r_public.
 
-    python benchmarks/sketch_distinguisher.py [--trials 10000]
+    python benchmarks/sketch_distinguisher.py [--trials 10000] [--seed 1]
 
 One client, one round, many times: it sends its clipped and noised sketch, or that of zeros. Three distinguishers look at it. One sees the
 noisy sum y only, one also knows the sketch R, one sees nothing but the change of the model, R^T y. Each draws a line where it does
@@ -12,7 +12,6 @@ does not break for the others.
 
 import argparse
 import math
-import secrets
 import sys
 from pathlib import Path
 
@@ -32,7 +31,7 @@ from fedsketch.conf.schema import Against, FedSgmConfig
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.clipping import clip_rows
-from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies import plan_noise
 from fedsketch.strategies.fed_sgm import sketch_of
 from fedsketch.strategies.shared.device_noise import NoisePlan
@@ -62,8 +61,11 @@ SUM, SKETCH, MODEL = (
 )
 
 
-def play(config: Config, plan: NoisePlan, norm: float, trials: int) -> dict[str, Floats]:
-    """What each distinguisher makes of a client whose update has this norm, along a direction that all know."""
+def play(
+    config: Config, plan: NoisePlan, norm: float, trials: int, source: Stream
+) -> dict[str, Floats]:
+    """What each distinguisher makes of a client whose update has this norm, along a direction that all know. Sketches and keys of
+    the noise come from `source`."""
     assert isinstance(config.strategy, FedSgmConfig)
     assert config.privacy.clip is not None
     model = Job(config).model()
@@ -75,9 +77,9 @@ def play(config: Config, plan: NoisePlan, norm: float, trials: int) -> dict[str,
     terms = plan.terms(1)
     seen = {name: np.empty(trials) for name in (SUM, SKETCH, MODEL)}
     for i in range(trials):
-        sketch = sketch_of(config, model, secrets.token_bytes(16))
+        sketch = sketch_of(config, model, source.bytes(16))
         sent, expected = sketch.forward(torch.cat([update, direction]))
-        with Stream() as stream:
+        with Stream(source.bytes(16)) as stream:
             y = torch.from_numpy(release(sent.unsqueeze(0), terms, stream, round=1))
         # Averaged over R, the sum says something by its length only.
         seen[SUM][i] = y.norm()
@@ -124,7 +126,10 @@ def spent(release: Release, delta: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=10_000, help="in each of the two worlds")
-    trials = parser.parse_args().trials
+    parser.add_argument("--seed", type=int, help="the same draws again; without it they are new")
+    arguments = parser.parse_args()
+    trials = arguments.trials
+    source = Stream(None if arguments.seed is None else derived_key(arguments.seed))
     torch.set_num_threads(1)
     table = Table(title=f"{trials:,} trials in each world, d = 500, b = 50, delta 1e-5")
     for column in ("mechanism", "who sees", "measured", "r_secret", "r_public"):
@@ -138,7 +143,7 @@ def main() -> int:
         public = spent(plan.releases(1, 1)[Against.server], delta)
         overheard = plan.overheard(1, 1)
         secret = None if overheard is None else spent(overheard, delta)
-        missing, there = (play(config, plan, norm, trials) for norm in (0.0, 100.0))
+        missing, there = (play(config, plan, norm, trials, source) for norm in (0.0, 100.0))
         for who in (SUM, SKETCH, MODEL):
             measured = lower_bound(there[who], missing[who], delta)
             breaks = secret is not None and measured > secret

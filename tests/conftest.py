@@ -2,6 +2,13 @@
 
 import os
 
+import pytest
+
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # before torch is imported, and for the processes that tests start
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start many processes come first: the other workers have something to do until they end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
