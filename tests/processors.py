@@ -86,7 +86,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         results = [
             passes(
-                f"{name}, {threads} threads",
+                f"{name}, threads: {threads}",
                 {**variables, "OMP_NUM_THREADS": threads},
                 sys.argv[1:],
             )
