@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+CPUINFO = Path("/proc/cpuinfo")  # Linux
 PACKAGES = ["sketching", "strategies", "privacy", "tasks", "replay", "client", "server/report"]
 OLD = {
     "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
@@ -41,8 +42,8 @@ INTEL = "int mkl_serv_intel_cpu_true(void) { return 1; } int mkl_serv_intel_cpu(
 def settings(intel: dict[str, str]) -> dict[str, dict[str, str]]:
     """The variables of each setting, by its name: those that this processor can obey."""
     chosen: dict[str, dict[str, str]] = {"this processor": {}}
-    if platform.machine() == "x86_64":
-        flags = Path("/proc/cpuinfo").read_text().split()
+    if platform.machine() == "x86_64" and CPUINFO.exists():
+        flags = CPUINFO.read_text().split()
         chosen["SSE4.2"] = {**intel, **OLD}
         chosen["MKL without vector instructions"] = {"MKL_CBWR": "COMPATIBLE"}
         chosen["ATen without vector instructions"] = {"ATEN_CPU_CAPABILITY": "default"}
