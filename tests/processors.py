@@ -66,18 +66,19 @@ def as_intel(folder: str) -> dict[str, str]:
     return {"LD_PRELOAD": str(library)}
 
 
-def passes(name: str, variables: dict[str, str], arguments: list[str]) -> bool:
+def passes(name: str, variables: dict[str, str], threads: int, arguments: list[str]) -> bool:
+    variables = {**variables, "OMP_NUM_THREADS": str(threads)}
     tests = [str(ROOT / "tests" / package) for package in PACKAGES]
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "2", *tests, *arguments],
+        [sys.executable, "-m", "pytest", "-n", str(2 // threads), *tests, *arguments],
         cwd=ROOT,
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
     )
     *_, last = done.stdout.splitlines() or ["pytest did not start"]
-    print(f"{name}: {last} ({time.monotonic() - started:.0f} s)", flush=True)
+    print(f"{name}, threads: {threads}: {last} ({time.monotonic() - started:.0f} s)", flush=True)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", flush=True)
     return done.returncode == 0
@@ -86,13 +87,9 @@ def passes(name: str, variables: dict[str, str], arguments: list[str]) -> bool:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         results = [
-            passes(
-                f"{name}, threads: {threads}",
-                {**variables, "OMP_NUM_THREADS": threads},
-                sys.argv[1:],
-            )
+            passes(name, variables, threads, sys.argv[1:])
             for name, variables in settings(as_intel(folder)).items()
-            for threads in ("1", "2")
+            for threads in (1, 2)
         ]
     return 0 if all(results) else 1
 
