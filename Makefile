@@ -4,16 +4,35 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test certs clean
+# Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+.PHONY: demo test test-all test-processors lint types run-tests certs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedsketch
 
-test: $(VENV)/.installed-dev
+# What CI runs. Types are checked beside the tests; make fails if either does.
+test: lint
+	$(MAKE) --no-print-directory --jobs=2 types run-tests
+
+# All tests, the slow ones too, and with new examples for the tests that draw their own: about half an hour.
+test-all: lint types
+	$(PYTEST) -m "slow or not slow" --hypothesis-profile=default
+
+# The tests in which rounding matters, on imitations of other processors: a line for each. Takes a quarter of an hour or more.
+test-processors: $(VENV)/.installed-dev
+	$(BIN)/python tests/processors.py
+
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+
+run-tests: $(VENV)/.installed-dev
+	$(PYTEST)
 
 # CA, server certificate and node folders in ./certs; calling it again keeps what is there.
 # make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml

@@ -1,6 +1,6 @@
 """Who can tell whether a client took part in a sketched round, measured on the devices' own code: r_secret against r_public.
 
-    python benchmarks/sketch_distinguisher.py [--trials 10000]
+    python benchmarks/sketch_distinguisher.py [--trials 10000] [--seed 1]
 
 One client, one round, many times: it sends its clipped and noised sketch, or that of zeros. Three distinguishers look at it. One sees the
 noisy sum y only, one also knows the sketch R, one sees nothing but the change of the model, R^T y. Each draws a line where it does
@@ -12,7 +12,6 @@ does not break for the others.
 
 import argparse
 import math
-import secrets
 import sys
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.clipping import clip_rows
-from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.fed_sgm import EAVESDROPPER, FedSgm, make_sketch
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.tasks.job import Job
@@ -60,8 +59,9 @@ SUM, SKETCH, MODEL = (
 )
 
 
-def play(strategy: FedSgm, norm: float, trials: int) -> dict[str, Floats]:
-    """What each distinguisher makes of a client whose update has this norm, along a direction that all know."""
+def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str, Floats]:
+    """What each distinguisher makes of a client whose update has this norm, along a direction that all know. Sketches and keys of
+    the noise come from `source`."""
     settings, d, clip = strategy.settings, strategy.model.size, strategy.config.privacy.clip
     assert clip is not None
     direction = torch.zeros(1, d)
@@ -72,9 +72,9 @@ def play(strategy: FedSgm, norm: float, trials: int) -> dict[str, Floats]:
     mechanism = strategy.mechanism(1, 1)
     seen = {name: np.empty(trials) for name in (SUM, SKETCH, MODEL)}
     for i in range(trials):
-        sketch = make_sketch(settings, d, secrets.token_bytes(16))
+        sketch = make_sketch(settings, d, source.bytes(16))
         sent, expected = sketch.forward(torch.cat([update, direction]))
-        with Stream() as stream:
+        with Stream(source.bytes(16)) as stream:
             y = torch.from_numpy(mechanism.release(sent.unsqueeze(0), stream, 1).vector)
         # Averaged over R, the sum says something by its length only.
         seen[SUM][i] = y.norm()
@@ -121,7 +121,10 @@ def spent(release: Release, delta: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=10_000, help="in each of the two worlds")
-    trials = parser.parse_args().trials
+    parser.add_argument("--seed", type=int, help="the same draws again; without it they are new")
+    arguments = parser.parse_args()
+    trials = arguments.trials
+    source = Stream(None if arguments.seed is None else derived_key(arguments.seed))
     torch.set_num_threads(1)
     table = Table(title=f"{trials:,} trials in each world, d = 500, b = 50, delta 1e-5")
     for column in ("mechanism", "who sees", "measured", "r_secret", "r_public"):
@@ -135,7 +138,7 @@ def main() -> int:
         shown = strategy.releases(1, 1, 1)
         public = spent(shown[Against.server], delta)
         secret = spent(shown[EAVESDROPPER], delta) if EAVESDROPPER in shown else None
-        missing, there = (play(strategy, norm, trials) for norm in (0.0, 100.0))
+        missing, there = (play(strategy, norm, trials, source) for norm in (0.0, 100.0))
         for who in (SUM, SKETCH, MODEL):
             measured = lower_bound(there[who], missing[who], delta)
             breaks = secret is not None and measured > secret

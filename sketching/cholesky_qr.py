@@ -25,9 +25,15 @@ def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
 
 
 def orthonormalise(rows: Tensor) -> Tensor:
-    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, new memory."""
-    factor, failed = torch.linalg.cholesky_ex(gram(rows))
-    if failed or not bool(torch.isfinite(factor).all()):
+    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, new memory.
+
+    Rows that are dependent, to within the rounding of their Gram matrix, are refused.
+    """
+    products = gram(rows)
+    factor, failed = torch.linalg.cholesky_ex(products)
+    remaining = factor.diagonal().square()
+    # NaN is never larger, so numbers that are not finite are refused here as well.
+    if failed or not bool((remaining > _rounding(rows) * products.diagonal()).all()):
         raise ValueError(
             f"The {len(rows)} vectors are not linearly independent in floating point: take fewer."
         )
@@ -38,6 +44,19 @@ def orthonormalise(rows: Tensor) -> Tensor:
             factor, rows[:, part].double(), upper=False
         ).to(rows.dtype)
     return result
+
+
+def _rounding(rows: Tensor) -> float:
+    """The share of a row's energy that rounding may leave of it where exact arithmetic would leave nothing.
+
+    L_ii^2 is the energy of row i outside the rows before it: 0 for a dependent row. An entry of the Gram matrix is a
+    sum of d products, wrong by at most d u |r_i| |r_j| in any order of summation, with u = 2^-53, and factoring k rows
+    adds an error of the same form with k in the place of d. For r_i = sum_j x_j r_j these errors change L_ii^2 by at most
+    (d + k) u (|r_i| + sum_j |x_j| |r_j|)^2, which is 4 (d + k) u |r_i|^2 for a row that is there twice. Roundings
+    rarely agree in sign, so the true error is nearer to the root of d + k, and the rest is room for larger x_j.
+    """
+    count, d = rows.shape
+    return 2.0 * (d + count) * torch.finfo(torch.float64).eps  # eps is 2 u
 
 
 def column_blocks(rows: Tensor, numbers: int) -> list[slice]:

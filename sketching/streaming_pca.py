@@ -87,7 +87,7 @@ class StreamingPCA:
         self._updates += 1
         if self._updates % _REORTHONORMALISE == 0 and count:
             directions = orthonormalise(directions)
-        _fix_signs(directions)
+        _fix_signs(directions, torch.finfo(self._directions.dtype).eps)
         self._directions = directions.to(self._directions.dtype)
         self._eigenvalues = values[:count].to(self._directions.dtype).double()
 
@@ -150,11 +150,20 @@ def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
     return (vectors[:, real] / values[real].sqrt()).T.to(rows) @ rows
 
 
-def _fix_signs(directions: Tensor) -> None:
-    """The sign of an eigenvector is the library's whim: make each one's largest entry positive, in place."""
-    if directions.numel():
-        flipped = -directions.amin(dim=1) > directions.amax(dim=1)
-        directions.mul_(torch.where(flipped, -1.0, 1.0).to(directions).unsqueeze(1))
+def _fix_signs(directions: Tensor, precision: float) -> None:
+    """Make the largest entry of each direction positive, in place: the library may return either sign of an eigenvector.
+
+    If a positive and a negative entry are equally large up to rounding, the first of the largest entries is made positive.
+    """
+    if not directions.numel():
+        return
+    lowest, highest = -directions.amin(dim=1), directions.amax(dim=1)
+    flipped = lowest > highest
+    margin = 16.0 * precision * torch.maximum(lowest, highest)
+    for i in torch.nonzero((lowest - highest).abs() <= margin).flatten().tolist():
+        large = directions[i].abs() >= torch.maximum(lowest[i], highest[i]) - margin[i]
+        flipped[i] = directions[i, large.nonzero()[0, 0]] < 0
+    directions.mul_(torch.where(flipped, -1.0, 1.0).to(directions).unsqueeze(1))
 
 
 def _combined(rotation: Tensor, known: Tensor, fresh: Tensor) -> Tensor:

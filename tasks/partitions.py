@@ -138,7 +138,8 @@ def _power_law(examples: int, clients: int, exponent: float) -> _Ints:
         raise PartitionError(f"The exponent of the sizes must be at least 0, got {exponent}.")
     weights = np.arange(1, clients + 1) ** -float(exponent)
     rest = examples - clients
-    sizes = 1 + np.floor(rest * weights / weights.sum()).astype(np.int64)
+    # A share that is a whole number stays whole, whichever way its last bit was rounded on this processor.
+    sizes = 1 + np.floor(rest * weights / weights.sum() + 1e-9).astype(np.int64)
     sizes[: examples - sizes.sum()] += 1  # fewer than `clients` are lost by rounding down
     return sizes
 

@@ -55,3 +55,8 @@ def make_strategy() -> "Iterator[Callable[..., FederatedStrategy]]":
             return strategies.make_strategy(config, job, job.model(), cohorts)
 
         yield build
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start many processes come first: the other workers have something to do until they end."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -33,9 +33,35 @@ def test_blocks_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.allclose(result @ result.T, torch.eye(5), atol=1e-6)
 
 
-def test_dependent_rows_are_refused() -> None:
+@pytest.mark.parametrize("d", [40, 300, 30_000])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize(
+    "weights", [[1.0, 0, 0, 0, 0], [0, 0, 1e-3, 0, 0], [1, -2, 3, -4, 5], [0, 0, 0, 0, 0]]
+)
+@pytest.mark.parametrize("place", [0, 3, 5])
+def test_dependent_rows_are_refused(d: int, scale: float, weights: list[float], place: int) -> None:
+    """Whether the factorisation itself notices is a matter of rounding: of these it does in about half."""
+    given = scale * rows(d=d).double()
+    made = torch.tensor([weights], dtype=torch.float64) @ given
     with pytest.raises(ValueError, match="linearly independent"):
-        orthonormalise(torch.cat([rows(), rows()[:1]]))
+        orthonormalise(torch.cat([given[:place], made, given[place:]]))
+
+
+@pytest.mark.parametrize("d", [40, 300, 30_000])
+def test_a_row_that_differs_by_a_hundred_thousandth_is_not_refused(d: int) -> None:
+    """The energy of the difference is 1e-10 of the row's, and the tolerance is 1.3e-11 for 30,000 numbers."""
+    given = rows(d=d).double()
+    close = given[:1] + 1e-5 * torch.roll(given[:1], 1, dims=1)
+    result = orthonormalise(orthonormalise(torch.cat([given, close])))
+    assert torch.allclose(result @ result.T, torch.eye(6, dtype=torch.float64), atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_rows_that_are_not_finite_are_refused(bad: float) -> None:
+    given = rows()
+    given[2, 7] = bad
+    with pytest.raises(ValueError, match="linearly independent"):
+        orthonormalise(given)
 
 
 def test_no_rows_are_no_rows() -> None:

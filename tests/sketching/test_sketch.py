@@ -8,28 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsketch.sketching import sketch as sketch_module
-from fedsketch.sketching.composition import ComposedSketch
-from fedsketch.sketching.concatenation import ConcatenatedSketch
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.folding import folds_of_rank
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
 from fedsketch.sketching.layerwise import LayerwiseSketch
-from fedsketch.sketching.orthonormal import OrthonormalSketch
 from fedsketch.sketching.probes import probes
 from fedsketch.sketching.sketch import Sketch
-
-
-def orthonormal(k: int, d: int, seed: int) -> OrthonormalSketch:
-    return OrthonormalSketch(probes(seed, k, torch.empty(d, 0)), seeded=True)
-
-
-def concatenated(k: int, d: int, seed: int) -> ConcatenatedSketch:
-    learned = probes(seed, k // 2, torch.empty(d, 0))
-    return ConcatenatedSketch(
-        OrthonormalSketch(learned), OrthonormalSketch(probes(seed + 1, k - k // 2, learned))
-    )
 
 
 def layerwise(k: int, d: int, seed: int) -> LayerwiseSketch:
@@ -42,15 +28,10 @@ def layerwise(k: int, d: int, seed: int) -> LayerwiseSketch:
 
 KINDS: dict[str, Callable[[int, int, int], Sketch]] = {
     "identity": lambda k, d, seed: IdentitySketch(d),
-    "orthonormal": orthonormal,
     "gaussian": GaussianSketch,
     "hadamard": HadamardSketch,
     "count": CountSketch,
     "layerwise": layerwise,
-    "concatenated": concatenated,
-    "composed": lambda k, d, seed: ComposedSketch(
-        CountSketch(2 * k, d, seed), HadamardSketch(k, 2 * k, seed)
-    ),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -147,16 +128,12 @@ def test_fingerprints_tell_sketches_apart(kind: str) -> None:
 
 def test_descriptions_cost_what_must_be_sent() -> None:
     costs = {kind: make(7, 40, 3).description_bytes for kind, make in KINDS.items()}
-    learned = 4 * 40 * 7
     assert costs == {
         "identity": 0,
-        "orthonormal": 16,
         "gaussian": 16,
         "hadamard": 16,
         "count": 16,
         "layerwise": 4 * 40 + 16,
-        "concatenated": learned,
-        "composed": 32,
     }
 
 

@@ -27,6 +27,7 @@ from fedsketch.runtime.processes import Network
 from fedsketch.runtime.submission import RunFailed, follow, submit
 from fedsketch.tasks.job import Job
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 # Nine nodes, four of which may drop out of the round; one that loses more is not tried again.
 NODES = 9
 KILLED_BEFORE, KILLED_DURING, HANGS, KILLED_AFTER, LATE, *OTHERS = range(NODES)
@@ -281,7 +282,6 @@ def _goes_on(network: Network, settings: list[str], name: str, rounds: int) -> N
     assert _charged(network) == _vectors_sent(network)
 
 
-@pytest.mark.slow
 def test_a_run_whose_serverapp_was_killed_goes_on_when_it_is_submitted_again(
     trio: Network,
 ) -> None:
@@ -297,7 +297,6 @@ def test_a_run_whose_serverapp_was_killed_goes_on_when_it_is_submitted_again(
     _goes_on(trio, settings, "killed", rounds=2)
 
 
-@pytest.mark.slow
 def test_a_run_whose_superlink_was_restarted_goes_on_when_it_is_submitted_again(
     trio: Network,
 ) -> None:
@@ -315,7 +314,6 @@ def test_a_run_whose_superlink_was_restarted_goes_on_when_it_is_submitted_again(
     _goes_on(trio, settings, "restarted", rounds=2)
 
 
-@pytest.mark.slow
 def test_a_submitted_run_comes_back_with_its_folder(trio: Network, tmp_path: Path) -> None:
     settings = [
         *(one for one in TRIO if not one.startswith("runtime=")),
@@ -340,7 +338,6 @@ def test_a_submitted_run_comes_back_with_its_folder(trio: Network, tmp_path: Pat
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.slow
 def test_a_device_whose_policy_refuses_is_a_dropout_that_spends_nothing(trio: Network) -> None:
     policy = trio.private / "nodes" / "2" / "device" / "policy.toml"
     allowed, before = policy.read_text(), _charged(trio)
@@ -354,7 +351,6 @@ def test_a_device_whose_policy_refuses_is_a_dropout_that_spends_nothing(trio: Ne
     assert _charged(trio) == [before[0] + 1, before[1] + 1, before[2]]
 
 
-@pytest.mark.slow
 def test_a_node_whose_key_is_not_registered_is_turned_away(trio: Network, tmp_path: Path) -> None:
     make_node(tmp_path / "stranger", trio.private / "ca.crt", None)
     known = trio.connection.nodes()
@@ -375,7 +371,6 @@ def test_a_node_whose_key_is_not_registered_is_turned_away(trio: Network, tmp_pa
     assert trio.connection.nodes() == known
 
 
-@pytest.mark.slow
 def test_an_expired_certificate_is_named_and_ends_the_nodes_that_meet_it(trio: Network) -> None:
     nodes = [trio.pid(client) for client in range(3)]
     trio.stop_superlink()

@@ -89,6 +89,7 @@ def test_a_stopped_run_keeps_the_eavesdroppers_account(play: Play, tmp_path: Pat
     assert all(row["epsilon"]["model"] is not None for row in _rows(tmp_path / "run"))
 
 
+@pytest.mark.xdist_group("processes")
 def test_every_runtime_makes_the_same_sketch(
     fedsketch: Command, start: Start, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ import os, signal, sys
 import fedsketch.client.app
 from fedsketch.runtime import cli
 
-genuine, left = client.app.app, int(sys.argv.pop(1))
+genuine, left = fedsketch.client.app.app, int(sys.argv.pop(1))
 
 def mortal(message, context):
     global left
@@ -36,7 +36,7 @@ def mortal(message, context):
         os.kill(os.getpid(), signal.SIGKILL)
     return genuine(message, context)
 
-client.app.app = mortal
+fedsketch.client.app.app = mortal
 cli.main()
 """
 

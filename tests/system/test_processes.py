@@ -31,6 +31,7 @@ DOME = [
     "secagg.stage_timeout=300",
     "privacy.randomness=seeded",
 ]
+pytestmark = pytest.mark.xdist_group("processes")
 TWO = ["clients.total=2", "clients.per_round=2"]
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
@@ -48,11 +49,13 @@ def _left(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size", [[*TWO, "rounds=1"], pytest.param([], marks=pytest.mark.slow)], ids=["small", "large"]
+)
 def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
-    fedsketch: Command, start: Start, tmp_path: Path, rounds: int
+    fedsketch: Command, start: Start, tmp_path: Path, size: list[str]
 ) -> None:
-    settings = [*DOME, f"rounds={rounds}"]
+    settings = [*DOME, *size]
     fedsketch(*settings, "hydra.run.dir=local")
     process = start("-c", CLI, *settings, "runtime=processes", "hydra.run.dir=processes")
     output, _ = process.communicate(timeout=900)
@@ -70,6 +73,7 @@ def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
     assert RunFolder(tmp_path / "processes").processes.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_process_behind(start: Start, tmp_path: Path) -> None:
     process = start("-c", CLI, *DOME, *TWO, "runtime=processes", "hydra.run.dir=run")
     folder = tmp_path / "run"

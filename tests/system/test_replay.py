@@ -67,6 +67,8 @@ def test_both_broadcasts_give_the_same_run(
         assert [row[key] for row in told] == [row[key] for row in told_again]
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
 def test_processes_of_a_simulation_follow_too(fedsketch: Command, tmp_path: Path) -> None:
     simulation = ["runtime=simulation", "rounds=4", "strategy.broadcast=replay"]
     here, _ = _run(fedsketch, tmp_path / "local", "rounds=4", "strategy.broadcast=replay")

@@ -29,6 +29,7 @@ Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
 
 
+@pytest.mark.xdist_group("processes")
 def test_the_same_seed_gives_the_same_model(
     fedsketch: Command, start: Start, tmp_path: Path
 ) -> None:

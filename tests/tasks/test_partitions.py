@@ -142,6 +142,11 @@ def test_sizes_follow_the_power_law() -> None:
     assert sizes(partition(balanced(100), 8, "by_size", 0, exponent=0.0)) == [13] * 4 + [12] * 4
 
 
+def test_whole_shares_are_not_rounded_down() -> None:
+    """49 examples by 1, 1/4, 1/9 are 36, 9 and 4, and each client has one already."""
+    assert sizes(partition(balanced(52), 3, "by_size", 0, exponent=2.0)) == [37, 10, 5]
+
+
 def test_histogram_counts_each_class_of_each_client() -> None:
     targets = torch.tensor([0, 2, 2, 1, 0])
     parts = [torch.tensor([1, 2, 4]), torch.tensor([0])]

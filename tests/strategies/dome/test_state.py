@@ -71,17 +71,20 @@ def _state(*overrides: str) -> DomeState:
 
 @pytest.mark.parametrize("sketch", ["layerwise", "flat"])
 def test_another_machine_makes_the_same_state(tmp_path: Path, sketch: str) -> None:
-    """As near as one machine can be to another: another number of threads, and then other vector instructions too. With the same
-    instructions every step is bit-equal; with others one in thirty or so is not, for which there is the whole. Directions are learned."""
+    """As near as one machine can be to another: another number of threads, and then other vector instructions too. A step ends in other
+    bits where a last bit of float64 decides how a number rounds to float32, which is one step in thirty or so: a device that meets one
+    asks for the whole state. More than 10 of 30 have a chance of 1e-8 at that rate, and float32 products would change all 30."""
     path, overrides = tmp_path / "states", [*SMALL, f"strategy.sketch={sketch}"]
     overrides += ["strategy.sketch_dim=120", "strategy.feed=gradient", "strategy.keep=all"]
     overrides += ["strategy.mean_removal=0.9"]
     told = _fingerprints("lead", path, overrides, OMP_NUM_THREADS="1")
     assert len(set(told)) == 30
-    assert _fingerprints("follow", path, overrides, OMP_NUM_THREADS="2") == told
-    other = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
-    followed = _fingerprints("follow", path, overrides, OMP_NUM_THREADS="1", **other)
-    assert sum(map(str.__eq__, followed, told)) >= 26
+    for other in (
+        {"OMP_NUM_THREADS": "2"},
+        {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
+    ):
+        followed = _fingerprints("follow", path, overrides, **other)
+        assert sum(map(str.__eq__, followed, told)) >= 20
 
 
 @pytest.mark.parametrize(
