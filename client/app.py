@@ -10,7 +10,6 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsketch.client.guard.guard import device_folder, guard_of
-from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
 from fedsketch.secagg import client_app
 from fedsketch.strategies.shared.codec import RingCodec
@@ -29,11 +28,7 @@ def make_app() -> ClientApp:
         return Workspace()
 
     def prepare(content: RecordDict, parcel: RecordDict, context: Context) -> RecordDict | None:
-        """Bring the state that devices follow up to date, or ask for the whole of it."""
-        if PARCEL not in parcel:
-            return None
-        problem = workspace().receive(content, parcel, device_folder(context))
-        return None if problem is None else asks_for_the_whole(problem)
+        return workspace().prepare(content, parcel, device_folder(context))
 
     app = client_app(RingCodec(), guard_of, prepare=prepare, detached=(PARCEL, PARCEL_ARRAYS))
 
@@ -46,7 +41,9 @@ def make_app() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         """The client's half of a round."""
-        reply = workspace().take_part(message.content, client_id(context), context.state)
+        reply = workspace().take_part(
+            message.content, client_id(context), context.state, device_folder(context)
+        )
         return Message(reply, reply_to=message)
 
     return app

@@ -12,13 +12,17 @@ from pathlib import Path
 import torch
 from flwr.app import RecordDict
 
+from fedsketch.client.guard.guard import DeviceGuard
+from fedsketch.client.guard.task import admitted, check_size
 from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
+from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.parcels import Replayed
+from fedsketch.replay.records import PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.base import LocalWork
@@ -38,15 +42,26 @@ class Workspace:
         self._device_half = lru_cache(maxsize=2)(make_device_half)
         self._replicas = Replicas(self._version_0)
 
-    def receive(self, content: RecordDict, parcel: RecordDict, folder: Path | None) -> str | None:
-        """Take in the parcel that came with a broadcast (`replay.parcels`); or say why it is of no use."""
+    def prepare(
+        self, content: RecordDict, parcel: RecordDict, folder: Path | None
+    ) -> RecordDict | None:
+        """Judge what a broadcast asks for, and take in the parcel that came with it (`replay.parcels`). Returns what to answer instead
+        of training, where the parcel is of no use; raises `Refusal`. The device's data are not looked at."""
         config, numbers = announced(content)
-        return self._replicas.receive(parcel, config, str(numbers["fingerprint"]), folder)
+        config = self._admitted(config, folder)
+        if PARCEL not in parcel:
+            return None
+        goal = str(numbers["fingerprint"])
+        problem = self._replicas.receive(parcel, config, goal, folder)
+        return None if problem is None else asks_for_the_whole(problem)
 
-    def take_part(self, content: RecordDict, client: int, state: RecordDict) -> RecordDict:
+    def take_part(
+        self, content: RecordDict, client: int, state: RecordDict, folder: Path | None
+    ) -> RecordDict:
         """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
-        broadcast = self._completed(Broadcast.from_records(content))
-        config, mechanism = broadcast.config, broadcast.mechanism
+        received = Broadcast.from_records(content)
+        config, mechanism = self._admitted(received.config, folder), received.mechanism
+        broadcast = self._completed(replace(received, config=config))
         if mechanism.unit is not config.privacy.unit:
             raise UnsafeUpdateError(
                 "the mechanism protects another unit than the configuration names."
@@ -62,6 +77,15 @@ class Workspace:
             rows = finite_rows(rows)  # in a simulation the mechanism refuses them, loudly
         with noise_stream(client, broadcast.round) as stream:
             return reply_with(mechanism.release(rows, stream, broadcast.round))
+
+    def _admitted(self, config: Config, folder: Path | None) -> Config:
+        """The configuration as this device plays it; in a simulation as it came."""
+        if folder is None:
+            return config
+        policy = DeviceGuard(folder).policy
+        config = admitted(config, policy)
+        check_size(self._job(config).parameters, policy)
+        return config
 
     def _completed(self, broadcast: Broadcast) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""

@@ -8,6 +8,7 @@ is each device's own. A device that does not arrive at the fingerprint says so, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -67,8 +68,8 @@ class Parcels:
         """The state has just made this step."""
         self._steps.append(step)
         self._made.clear()
-        whole = _numbers(self._state.state_dict().values())
-        while _numbers(old.mean for old in self._steps) > whole:
+        whole = size_of(self._state)
+        while sum(old.mean.numel() for old in self._steps) > whole:
             del self._steps[0]
 
     def parcel(self, held: int) -> RecordDict:
@@ -104,6 +105,8 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     """Returns the version that the parcel starts from, and its steps."""
     head = content.config_records[PARCEL]
     rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
+    if any(later <= earlier for earlier, later in pairwise(rounds)):
+        raise ValueError("The steps of a parcel are not in the order of their rounds.")
     deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
     arrays = content.array_records[PARCEL_ARRAYS]
     means = [torch.from_numpy(arrays[str(current)].numpy().copy()) for current in rounds]
@@ -124,8 +127,9 @@ def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
     return RecordDict({PARCEL: head, PARCEL_ARRAYS: ArrayRecord(arrays)})
 
 
-def _numbers(tensors: object) -> int:
-    return sum(tensor.numel() for tensor in tensors)  # type: ignore[attr-defined]
+def size_of(state: Replayed) -> int:
+    """How many numbers the whole state has."""
+    return sum(tensor.numel() for tensor in state.state_dict().values())
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
-from fedsketch.replay.parcels import Replayed, open_steps, open_whole
+from fedsketch.replay.parcels import Replayed, open_steps, open_whole, size_of
 
 FILE = "replica.safetensors"
 
@@ -57,6 +57,9 @@ class Replicas:
         before, self._held = self._held, None  # the steps change it in place
         tried = False
         for state in self._starts(config, before, folder, range(first, first + len(steps) + 1)):
+            # The server sends the whole where that is shorter: more than this is work for nothing.
+            if sum(step.mean.numel() for step in steps) > size_of(state):
+                raise UnsafeUpdateError("the steps that came are longer than the whole state.")
             for step in steps[state.version - first :]:
                 state.apply(step)
             if state.fingerprint() == goal:

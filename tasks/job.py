@@ -59,13 +59,20 @@ class Job:
 
     def model(self) -> FlatModel:
         """The initial model, on the configured device."""
+        module = models.build(self._config.model, *self._shape_and_classes, self._config.seed)
+        return FlatModel(module, _device(self._config.device))
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters the model has, without making it."""
+        return models.parameters(self._config.model, *self._shape_and_classes)
+
+    @property
+    def _shape_and_classes(self) -> tuple[tuple[int, int, int], int]:
         data = self._config.data
         if isinstance(data, FolderConfig):
-            shape, classes = data.shape, len(data.class_names)
-        else:
-            shape, classes = self.dataset.train.shape, self.dataset.classes
-        module = models.build(self._config.model, shape, classes, self._config.seed)
-        return FlatModel(module, _device(self._config.device))
+            return data.shape, len(data.class_names)
+        return self.dataset.train.shape, self.dataset.classes
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:

@@ -28,6 +28,24 @@ Build = Callable[
 
 def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.Module:
     """A model from images of this shape to `classes` logits."""
+    module = _outline(settings, shape, classes)
+    # What Module.to_empty does, without the second that it takes to import sympy.
+    memory = {
+        key: torch.empty(value.shape, dtype=value.dtype)
+        for key, value in module.state_dict().items()
+    }
+    module.load_state_dict(memory, assign=True)
+    initialise(module, seed)
+    return module
+
+
+def parameters(settings: ModelSettings, shape: Shape, classes: int) -> int:
+    """How many parameters the model has, without making them."""
+    return sum(one.numel() for one in _outline(settings, shape, classes).parameters())
+
+
+def _outline(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
+    """The model on torch's meta device: shapes without memory."""
     if classes < 2:
         raise ModelError(f"Model {settings.name} needs data of at least 2 classes, got {classes}.")
     if len(shape) != 3 or min(shape) < 1:
@@ -38,13 +56,6 @@ def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.
     make = BUILT_IN.get(settings.name) or implementation("model", settings.name)
     with torch.device("meta"):
         module: nn.Module = make(settings, shape, classes)
-    # What Module.to_empty does, without the second that it takes to import sympy.
-    memory = {
-        key: torch.empty(value.shape, dtype=value.dtype)
-        for key, value in module.state_dict().items()
-    }
-    module.load_state_dict(memory, assign=True)
-    initialise(module, seed)
     return module
 
 

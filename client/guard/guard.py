@@ -155,6 +155,8 @@ class DeviceGuard:
             raise Refusal(
                 f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of this device's owner."
             )
+        if settings.dim > policy.largest_model + 1:  # a weight may travel with the update
+            raise Refusal("A vector of this round is longer than this device's owner allows.")
         if settings.bits not in policy.rings:
             raise Refusal(f"This device's owner does not allow a ring of {settings.bits} bits.")
         noise = offer.noise_multiplier(self._unit)

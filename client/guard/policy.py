@@ -56,6 +56,15 @@ class Policy:
     )
     delta: float = _key(1e-5, "Delta of that budget: well below one over the number of units.")
     most_rounds: int = _key(10_000, "Most rounds over the life of this device.")
+    largest_model: int = _key(
+        10_000_000, "Most parameters of a model, and most numbers of an upload or of made-up data."
+    )
+    most_local_steps: int = _key(10_000, "Most steps, or passes over the data, of one round.")
+    plugins: str = _key(
+        "",
+        "Strategies, models and data sets of installed packages that a run may use, with commas between their names.\n"
+        "Those of fedsketch itself are always allowed.",
+    )
     allow_semi_honest: bool = _key(
         False,
         "Whether rounds without signed survivor lists (secagg=semi_honest) are allowed. They protect against a server\n"
@@ -83,10 +92,17 @@ class Policy:
         _need(self.epsilon > 0, "epsilon is positive.")
         _need(0 < self.delta < 1, "delta lies strictly between 0 and 1.")
         _need(self.most_rounds >= 0, "most_rounds is not negative.")
+        _need(self.largest_model >= 1, "largest_model is at least 1.")
+        _need(self.most_local_steps >= 1, "most_local_steps is at least 1.")
+        _need('"' not in self.plugins, "plugins holds names and commas.")
         _need(
             not self.allow_unmasked or self.epsilon == math.inf,
             "allow_unmasked lets out what no budget can count: set epsilon = inf as well, or allow_unmasked = false.",
         )
+
+    @property
+    def allowed_plugins(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.plugins.split(",") if name.strip())
 
     @property
     def budget(self) -> Budget:

@@ -10,9 +10,9 @@ class ResnetConfig(ModelSettings):
     depth: Count  # layers
 
     def __post_init__(self) -> None:
-        if self.depth < 8 or self.depth % 6 != 2:
+        if not 8 <= self.depth <= 1202 or self.depth % 6 != 2:
             raise ValueError(
-                f"model=resnet has no depth {self.depth}: set model.depth to 8, 14, 20 or another 6 n + 2"
+                f"model=resnet has no depth {self.depth}: set model.depth to 8, 14, 20 or another 6 n + 2, up to 1202"
             )
 
 

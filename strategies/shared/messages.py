@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsketch.conf import Config, device_json, from_json
+from fedsketch.conf import Config, ConfigError, device_json, from_json
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.strategies.shared.uploads import MECHANISM
 
 Number = int | float | str | bytes | bool
+_LONGEST_CONFIG = 1 << 16  # characters; ours have about two thousand
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ class Aggregate:
 
 def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
     """The configuration and the numbers of a broadcast, before its mechanism is in place."""
-    config = from_json(str(records.config_records["head"]["config"]))
+    text = str(records.config_records["head"]["config"])
+    if len(text) > _LONGEST_CONFIG:
+        raise ConfigError("The configuration in the message is too long to be one.")
+    config = from_json(text)
     return config, dict(records.config_records.get("numbers", {}))  # type: ignore[arg-type]
 
 

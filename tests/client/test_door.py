@@ -7,6 +7,8 @@ sizes, every text, and the lines of the ledgers.
 
 import json
 import logging
+import resource
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,12 +112,18 @@ class Fleet:
         self.strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
         self.aggregating = aggregating(self.grid, config, self.strategy.parcels)
 
-    def play(self, model: torch.Tensor, server_round: int = 1) -> str:
-        """One round with this model; how it ended, as the server sees it."""
-        self.strategy.model.load(model)
+    def play(self, vector: torch.Tensor, server_round: int = 1, **changes: dict[str, Any]) -> str:
+        """One round with this model, and with changes to the configuration in the message; how it ended, as the server sees it."""
+        self.strategy.model.load(vector)
         asked = self.strategy.configure_train(
             server_round, self.strategy.arrays(), ConfigRecord(), self.aggregating
         )
+        head = asked[0].content.config_records["head"]
+        config = json.loads(str(head["config"]))
+        for group, keys in changes.items():
+            whole = group != "strategy" and "name" in keys  # another choice has other keys
+            config[group] = keys if whole else {**config[group], **keys}
+        head["config"] = json.dumps(config)
         try:
             list(self.aggregating.send_and_receive(asked, timeout=60))
         except Aborted as aborted:
@@ -282,3 +290,51 @@ def test_rows_that_are_not_finite_are_zeros_one_by_one() -> None:
         [0.0, 0.0],
         [rows[3, 0], rows[3, 1]],
     ]
+
+
+PARTITION = {"scheme": "iid", "alpha": None, "shards_per_client": None, "exponent": None}
+MADE_UP = {"examples": 10, "test_examples": 10, "shape": [1, 2, 2], "classes": 2, "separation": 1.0}
+HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
+    "a path": {"data": {"name": "mnist", "root": "/etc", "partition": PARTITION}},
+    "a download": {"data": {"name": "cifar10", "root": None, "partition": PARTITION}},
+    "a wide model": {"model": {"name": "mlp", "width": 10**12}},
+    "a deep model": {"model": {"name": "resnet", "width": 1, "depth": 6 * 10**9 + 2}},
+    "large images": {"data": {"shape": [1, 10**6, 10**6]}},
+    "many made-up examples": {
+        "data": {
+            "name": "synthetic",
+            "root": None,
+            "partition": PARTITION,
+            **MADE_UP,
+            "examples": 10**12,
+        }
+    },
+    "endless work": {
+        "strategy": {
+            "local": {"steps": 10**12, "epochs": None, "batch": 0, "lr": 1.0, "momentum": 0.0}
+        }
+    },
+    "code by name": {"strategy": {"name": "os"}},
+    "a model of a package": {"model": {"name": "antigravity"}},
+}
+
+
+@pytest.mark.parametrize("what", sorted(HOSTILE))
+def test_hostile_settings_are_refused_before_any_work(
+    worlds: Any, tmp_path: Path, what: str
+) -> None:
+    """The same refusal whatever the data, nothing charged, no file touched, in little time and memory."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def attack(fleet: Fleet) -> str:
+        began = time.monotonic()
+        end = fleet.play(torch.zeros(fleet.strategy.model.size), **HOSTILE[what])
+        assert time.monotonic() - began < 10  # seconds for four devices, on a busy machine
+        return end
+
+    told = worlds(attack, _npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
+    _same(told)
+    assert told[0][0] != "a sum"
+    assert all(line["entry"] != "charged" for ledger in told[0][2] for line in ledger)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 300 * 1024  # KiB

@@ -21,7 +21,7 @@ from fedsketch.strategies import make_strategy
 from fedsketch.strategies.dome.state import DomeState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, announced
 from fedsketch.tasks.job import Job
 
 SMALL = [
@@ -86,8 +86,9 @@ def _message(strategy: Dome, parcel: RecordDict, round: int) -> RecordDict:
 
 
 def _receive(device: Workspace, content: RecordDict, folder: Path | None) -> str | None:
-    """The broadcast and the parcel are in one message here."""
-    return device.receive(content, content, folder)
+    """What a device finds wrong with the parcel of a message."""
+    config, numbers = announced(content)
+    return device._replicas.receive(content, config, str(numbers["fingerprint"]), folder)
 
 
 def _arrays(device: Workspace, content: RecordDict) -> dict[str, torch.Tensor]:

@@ -1,0 +1,53 @@
+"""What of a run's configuration a real device accepts: judged from the configuration and the policy, before data or model is touched.
+
+A message can name a task; it cannot point a device at files, at a processor or at code, and it cannot ask for more work than the
+owner allows. Where a simulation takes the configuration as it is, a device takes what this module makes of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from fedsketch.client.guard.policy import Policy
+from fedsketch.conf import Config
+from fedsketch.conf.data.folder import FolderConfig
+from fedsketch.conf.data.synthetic import SyntheticConfig
+from fedsketch.conf.plugins import built_in
+from fedsketch.secagg import Refusal
+
+# Data sets that are no files: embedded in a package, or made up. Whatever else a device has, it has in its own folder.
+_NO_FILES = ("digits", "synthetic")
+
+
+def admitted(config: Config, policy: Policy) -> Config:
+    """The configuration as this device plays it; raises `Refusal` for what its owner does not allow."""
+    for group in ("strategy", "model", "data"):
+        name = getattr(config, group).name
+        if name not in built_in(group) and name not in policy.allowed_plugins:
+            raise Refusal(
+                f"This device's owner does not allow the {group} of an installed package."
+            )
+    data = config.data
+    if not isinstance(data, FolderConfig) and data.name not in (
+        *_NO_FILES,
+        *policy.allowed_plugins,
+    ):
+        raise Refusal(
+            "A message cannot point a device at files: run with data=folder, whose place the device's owner names."
+        )
+    if isinstance(data, SyntheticConfig):
+        _within(math.prod(data.shape) * (data.examples + data.test_examples), policy.largest_model)
+    local = config.strategy.local
+    _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
+    return replace(config, device="auto", data=replace(data, root=None))
+
+
+def check_size(parameters: int, policy: Policy) -> None:
+    """Raises `Refusal` where a model is larger than the owner allows."""
+    _within(parameters, policy.largest_model)
+
+
+def _within(asked: float, allowed: float) -> None:
+    if asked > allowed:
+        raise Refusal("The run asks for more work than this device's owner allows.")
