@@ -15,6 +15,7 @@ from fedsketch.privacy.mechanisms.skellam_ring import (
     l2_bound,
     required_half_ring,
 )
+from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE
 
 NoiseRule = Callable[[float, float], float]
 """(D2, D1) -> variance of the honest survivors' noise, in integer units."""
@@ -63,6 +64,11 @@ def choose_ring(
         scale = search.largest(bits, rotate=rotate, most=math.inf if rotate else preferred)
     if scale is None or search.half_ring(scale, rotate=rotate) > 2.0 ** (bits - 1):
         raise RingTooSmallError(search.advice(bits, scale))
+    local_variance = search.local_variance(scale)
+    if local_variance > LARGEST_VARIANCE:
+        raise ValueError(
+            f"a device draws noise of variance 2^62 at most in integer units, not {local_variance:.3g}: lower the scale or the noise."
+        )
     return SkellamRing(
         unit=unit,
         rows=rows,
@@ -74,7 +80,7 @@ def choose_ring(
         clients=clients,
         drops=drops,
         colluders=colluders,
-        local_variance=search.local_variance(scale),
+        local_variance=local_variance,
         wraparound_probability=wraparound_probability,
     )
 

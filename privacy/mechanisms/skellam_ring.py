@@ -45,7 +45,7 @@ from fedsketch.privacy.mechanisms.mechanism import (
     Upload,
 )
 from fedsketch.privacy.mechanisms.randomness import Stream
-from fedsketch.privacy.mechanisms.skellam_sampler import sample_skellam
+from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE, sample_skellam
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ class SkellamRing(Mechanism):
         for name in positive:
             if getattr(self, name) <= 0:
                 raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+        if self.local_variance > LARGEST_VARIANCE:
+            raise UnsoundMechanismError("The mechanism has no sound 'local_variance'.")
         scaled = self.scale * self.clip
         if self.wraparound_probability >= 1:
             raise UnsoundMechanismError("The mechanism has no sound 'wraparound_probability'.")

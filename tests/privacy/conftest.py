@@ -9,7 +9,7 @@ import pytest
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
-    Mechanism,
+    NoiseLaw,
     NoSampling,
     Release,
     Sampling,
@@ -22,7 +22,7 @@ MakeRelease = Callable[..., Release]
 @pytest.fixture(scope="session")
 def make_release() -> MakeRelease:
     def build(
-        mechanism: Mechanism,
+        mechanism: NoiseLaw,
         sampling: Sampling | None = None,
         adjacency: Adjacency = Adjacency.ZERO_OUT,
         unit: Unit = Unit.CLIENT,

@@ -8,6 +8,8 @@ import pytest
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate_skellam
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, Unit
+from fedsketch.privacy.mechanisms.mechanism import UnsoundMechanismError
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError, choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
@@ -138,3 +140,13 @@ def test_nonsense_is_refused(terms: dict[str, float]) -> None:
     values: dict[str, float] = {"dim": 10, "clients": 10, "clip": 1.0} | terms
     with pytest.raises(ValueError, match=r"\."):
         choose_ring(noise=lambda l2, l1: l2**2, **values)  # type: ignore[arg-type]
+
+
+def test_noise_that_no_device_can_draw_is_refused() -> None:
+    """Both where the ring is chosen and where a device reads what was chosen; 2^62 itself is drawn."""
+    plan = choose_ring(dim=1, clients=1, clip=1.0, bits=64, noise=lambda l2, l1: 2.0**62)
+    assert mechanism_from_record(plan.to_record()) == plan
+    with pytest.raises(ValueError, match=r"variance 2\^62 at most .* lower the scale"):
+        choose_ring(dim=1, clients=1, clip=1.0, bits=64, noise=lambda l2, l1: 2.0**63)
+    with pytest.raises(UnsoundMechanismError, match="local_variance"):
+        mechanism_from_record(plan.to_record() | {"local_variance": 2**62 + 1})
