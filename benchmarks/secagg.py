@@ -7,6 +7,9 @@ which drop out before they send their vectors; the time is the CPU time of one d
 steps (caches cleared) and of the server. Flower's is the sequence of calls that its SecAgg+ mod
 and workflow make, without their messages; its server time is that of one client's work times the
 number of clients. Encoding (clip, round, noise) is on neither side.
+
+A second table is one device in the complete graph of 1,000 clients (10 % colluders, 5 % drops), step
+by step. Its peers are imitated: they sign and encrypt for it, and have no vectors.
 """
 
 from __future__ import annotations
@@ -49,12 +52,23 @@ from flwr.supercore.primitives.asymmetric import (
     public_key_to_bytes,
 )
 
-from fedsketch.secagg import SecAggOptions, SimulationGuard, SimulationRoster, VectorFormat, device
+from fedsketch.secagg import (
+    SecAggOptions,
+    SimulationGuard,
+    SimulationRoster,
+    VectorFormat,
+    device,
+    keys,
+    messages,
+    shamir,
+)
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
+from fedsketch.secagg.guard import simulated_identity
 from fedsketch.secagg.identity import verify
 from fedsketch.secagg.masking import apply_masks
 from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.wire import bitmap
 
 MODEL = bytes(32)
 MEASURED = 2  # devices whose time is taken, with cold caches
@@ -176,6 +190,111 @@ def flowers(neighbours: int, dim: int) -> Cost:
     return Cost(client_ms, server_ms, up, 8 * dim)
 
 
+class OneOfMany:
+    """Device 0 of a large round: CPU milliseconds and bytes (down, up) of its steps."""
+
+    def __init__(self, n: int, dim: int) -> None:
+        options = SecAggOptions(drops=0.05, colluders=0.1)
+        self.settings = options.settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
+        self.milliseconds: dict[Step, float] = {}
+        self.traffic: dict[Step, tuple[int, int]] = {}
+        self._node, self._state = Node(0, 1, SimulationGuard(0)), b""
+        for i in range(n):
+            simulated_identity(i)  # a real roster has its keys at hand
+        self._round()
+
+    def _round(self) -> None:
+        settings = self.settings
+        everyone, peers = range(settings.n), range(1, settings.n)
+        reply = self._take(Step.ADVERTISE, settings.encoded)
+        mine = messages.read_advertise_reply(settings, reply)
+        private = {i: keys.new_private() for i in peers}
+        adverts = {}
+        for i in peers:
+            pair = keys.public_of(private[i]) + keys.public_of(keys.new_private())
+            statement = messages.key_statement(settings.digest, i, pair)
+            adverts[i] = pair + simulated_identity(i).sign(statement)
+        self._take(Step.SHARE, messages.share_request(settings, everyone, adverts))
+        sealed = {}
+        for i in peers:
+            secret = keys.agree(keys.load_private(private[i]), mine[:32])
+            key, _ = keys.share_keys(secret, settings.digest, i, 0)
+            sealed[i] = keys.seal(key, os.urandom(keys.SHARES_BYTES), settings.digest, i, 0)
+        self._take(Step.MASK, messages.mask_request(settings, everyone, sealed))
+        survivors = range(settings.sizes.least)
+        self._take(Step.SIGN, messages.sign_request(settings, survivors))
+        lists = bitmap(settings.n, everyone), bitmap(settings.n, survivors)
+        statement = messages.survivor_statement(settings.digest, MODEL, *lists)
+        signed = {i: simulated_identity(i).sign(statement) for i in range(settings.quorum)}
+        self._take(Step.UNMASK, messages.unmask_request(settings, survivors, signed))
+
+    def _take(self, step: Step, request: bytes) -> bytes:
+        verify.cache_clear()
+        RoundSettings.decode.cache_clear()
+        began = time.process_time()
+        if step is Step.MASK:
+            vector = np.zeros(self.settings.dim, dtype="<u4")
+            ticket = device.open_mask(self._node, self._state, request, MODEL)
+            self._state, reply = device.mask(self._node, ticket, vector)
+        else:
+            self._state, reply = STEPS[step](self._node, self._state, request)
+        self.milliseconds[step] = 1000 * (time.process_time() - began)
+        self.traffic[step] = len(request), len(reply)
+        return reply
+
+    def parts(self) -> dict[str, float]:
+        """CPU milliseconds of the same amount of each kind of work, done apart from the protocol."""
+        settings, peers = self.settings, self.settings.n - 1
+        identity, statement = simulated_identity(0), bytes(64)
+        signature, private = identity.sign(statement), keys.load_private(keys.new_private())
+        public, key = keys.public_of(keys.new_private()), os.urandom(32)
+        sealed = keys.seal(key, bytes(keys.SHARES_BYTES), MODEL, 0, 1)
+        points = range(1, settings.n + 1)
+        checks = peers + settings.quorum
+        mask_keys = [os.urandom(16) for _ in range(settings.n)]
+        vector = np.zeros(settings.dim, dtype="<u4")
+
+        def repeat(times: int, work: Callable[[], object]) -> float:
+            return cpu(lambda: [work() for _ in range(times)])
+
+        def seal_and_open() -> None:
+            keys.seal(key, bytes(keys.SHARES_BYTES), MODEL, 0, 1)
+            keys.unseal(key, sealed, MODEL, 0, 1)
+
+        return {
+            f"{checks:,} signatures checked": repeat(
+                checks, lambda: verify.__wrapped__(identity.public, signature, statement)
+            ),
+            f"{2 * peers:,} key agreements": repeat(2 * peers, lambda: keys.agree(private, public)),
+            f"{2 * peers:,} keys derived": repeat(
+                2 * peers, lambda: keys.pair_mask_key(key, MODEL, MODEL, 0, 1)
+            ),
+            f"2 secrets shared, {settings.threshold} of {settings.n:,}": repeat(
+                2, lambda: shamir.split(key, settings.threshold, points)
+            ),
+            f"{peers:,} shares sealed and opened": repeat(peers, seal_and_open),
+            f"{settings.n:,} masks of {settings.dim:,} numbers": cpu(
+                lambda: apply_masks(vector, mask_keys, [])
+            ),
+        }
+
+
+def print_one_of_many(n: int, dim: int) -> None:
+    one = OneOfMany(n, dim)
+    degree, threshold = one.settings.degree, one.settings.threshold
+    print(f"\nOne device of {n:,}: degree {degree}, threshold {threshold}, {dim:,} dimensions\n")
+    print(f"{'step':>10} | {'CPU ms':>8} | {'bytes down':>11} | {'bytes up':>11}")
+    for step, milliseconds in one.milliseconds.items():
+        down, up = one.traffic[step]
+        print(f"{step.name.lower():>10} | {milliseconds:>8.1f} | {down:>11,} | {up:>11,}")
+    total = sum(one.milliseconds.values())
+    down, up = (sum(column) for column in zip(*one.traffic.values(), strict=True))
+    print(f"{'all':>10} | {total:>8.1f} | {down:>11,} | {up:>11,}\n")
+    parts = one.parts()
+    for name, milliseconds in {**parts, "everything else": total - sum(parts.values())}.items():
+        print(f"{name:>38}: {milliseconds:>6.1f} ms")
+
+
 def openssl_speed() -> float | None:
     """GB/s of `openssl speed -evp aes-128-ctr` on blocks of 16 KiB, or None without openssl."""
     program = shutil.which("openssl")
@@ -212,6 +331,7 @@ def main() -> None:
                 f"{we.up:>11,} / {they.up:>11,} | {we.vector / dim:>6.3f} / {they.vector / dim:.3f}",
                 flush=True,
             )
+    print_one_of_many(1000, 10**4)
     speed, limit = mask_speed(), openssl_speed()
     print(f"\nmask expansion and addition: {speed:.2f} GB/s", end="")
     if limit is None:

@@ -8,7 +8,7 @@
 | sign | itself in the survivor list, the list within those who shared, its size; once per round | a signature |
 | unmask | a quorum of signatures on the list it signed | one share per peer, chosen by the list |
 
-Guarantee, against a server that deviates at will together with up to `colluders` clients, the
+Guarantee, with `consistency`, against a server that deviates at will with up to `colluders` clients, the
 unit being one device's whole vector: the server learns sums over at least n - D devices only, or
 nothing. Which of the two shares of a peer leaves is a function of the signed survivor list, so
 both never do. Not covered: a malicious train handler, and devices that send garbage.

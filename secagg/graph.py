@@ -1,10 +1,15 @@
 """Who shares masks with whom.
 
-Up to 128 clients everybody does (complete graph), because a server that draws the graph could
-otherwise surround a victim with its own clients. Above that a Harary ring in random order: each
-client is joined to the `degree` clients nearest to it, as in Bell et al., "Secure Single-Server
-Aggregation with (Poly)Logarithmic Overhead" (CCS 2020). The ring's parameters hold against an
-honest-but-curious server only: one that searches for a convenient order is not covered.
+Complete graph: everybody does, in groups and in cohorts of up to 1,024 clients. Whatever a server says
+about dropouts, those who remain share masks with each other, so no smaller sum than theirs comes out.
+Rounds with signed survivor lists use nothing else.
+
+Harary ring in random order: each client is joined to the `degree` clients nearest to it, as in Bell et
+al., "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead" (CCS 2020). Rounds without
+signed survivor lists use it above 128 clients, to save time and bytes. It holds against an
+honest-but-curious server only. One that lies cuts the ring: it says that the `degree` clients on both
+sides of a segment dropped out and gets the segment's own sum (tests/secagg/test_isolation.py), or it
+draws orders until its own clients surround a victim.
 """
 
 from __future__ import annotations
@@ -17,7 +22,10 @@ import numpy as np
 
 from fedsketch.secagg.errors import SettingsError
 
-COMPLETE_UP_TO = 128
+LARGEST_COMPLETE = (
+    1024  # clients that all exchange masks: bounds the work that settings ask of a device
+)
+RINGS_ABOVE = 128  # clients: in smaller cohorts a ring saves little
 SECURITY_BITS = 40  # sigma: a set of corrupt clients breaks the round with probability <= 2^-40
 LARGEST_DEGREE = 512  # bounds the search that a device makes for settings from outside
 FAILURE_BITS = 20  # eta: the round fails through dropouts with probability <= 2^-20

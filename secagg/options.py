@@ -18,10 +18,12 @@ class SecAggOptions:
     """How rounds are run.
 
     `drops` are the dropouts that a sum tolerates and `colluders` the clients that may work with the
-    server; a float below 1 is a fraction (of a group, of the cohort), an int a count. Without
-    `consistency` a round takes 4 round trips instead of 5 and is private against a semi-honest server
-    only. With `merged` the keys and shares of the next round ride on the last messages of this
-    one (3 round trips), if the next round has the same cohort or the one told to `SecAggGrid.expect`.
+    server; a float below 1 is a fraction (of a group, of the cohort), an int a count. With
+    `consistency` a round has at most 1,024 clients (in each group), who all exchange masks. Without, it
+    takes 4 round trips instead of 5, more than 128 clients exchange masks with their neighbours in a
+    ring, and it is private against a semi-honest server only. With `merged` the keys and shares of the
+    next round ride on the last messages of this one (3 round trips), if the next round has the same
+    cohort or the one told to `SecAggGrid.expect`.
     `stage_timeout` bounds the stages around training, `train_timeout` training itself; and once as
     many have answered as a sum needs, the others get `patience` times as long again, at least 10 s.
     """
@@ -61,7 +63,7 @@ class SecAggOptions:
         sizes = self.sizes(len(nodes))
         quorum = majority(sizes.most, sizes.colluders)
         degree, threshold = sizes.most - 1, quorum
-        if self.groups == 1 and sizes.n > graph.COMPLETE_UP_TO:
+        if not self.consistency and self.groups == 1 and sizes.n > graph.RINGS_ABOVE:
             try:
                 ring_degree, ring_threshold = graph.ring_parameters(
                     sizes.n, sizes.colluders, sizes.drops

@@ -12,9 +12,11 @@ and A colluders with the server:
   signatures;
 - n - D >= max(t, q): the tolerated drops do not stop the round.
 
-In a ring (more than 128 clients) the threshold follows Bell et al. for a semi-honest server. With
-groups every group obeys the rules alone and with all A colluders inside it, because who is in
-which group may be steered.
+With signed survivor lists (`consistency`) the graph is complete: n <= 1,024, and a sparse graph is
+refused, because a server that lies about dropouts cuts it. Without them more than 128 clients may form
+a ring, whose threshold follows Bell et al. for a semi-honest server. Groups are complete graphs of at
+most 1,024 clients each. Every group obeys the rules alone and with all A colluders inside it, because
+who is in which group may be steered.
 """
 
 from __future__ import annotations
@@ -197,17 +199,8 @@ class RoundSettings:
                 f"finish: at least {majority(sizes.most, self.colluders)} must stay, so tolerate "
                 "fewer drops or colluders, or take a larger cohort."
             )
-        if self.groups > 1:
-            if sizes.most > graph.COMPLETE_UP_TO:
-                raise SettingsError("A group has at most 128 clients: ask for more groups.")
-            need_threshold = need_quorum = majority(sizes.most, self.colluders)
-            if self.degree != sizes.most - 1:
-                raise SettingsError("A group is a complete graph: its degree is its size less one.")
-        elif self.degree == self.n - 1:
-            need_threshold = need_quorum = majority(self.n, self.colluders)
-        else:
-            need_quorum = majority(self.n, self.colluders)
-            need_threshold = self._ring_threshold()
+        need_quorum = majority(sizes.most, self.colluders)
+        need_threshold = self._complete_threshold() if self.complete else self._ring_threshold()
         if self.threshold < need_threshold or self.quorum < need_quorum:
             raise SettingsError(
                 f"The threshold {self.threshold} and the quorum {self.quorum} are below the rule's "
@@ -219,8 +212,33 @@ class RoundSettings:
                 f"{sizes.least} clients that stay in the worst case."
             )
 
+    def _complete_threshold(self) -> int:
+        most = self.sizes.most
+        if self.degree != most - 1:
+            raise SettingsError("A group is a complete graph: its degree is its size less one.")
+        if most > graph.LARGEST_COMPLETE:
+            if self.groups > 1:
+                otherwise = "or make more groups"
+            elif self.consistency:
+                otherwise = (
+                    "or take secagg=semi_honest, which promises less: it protects from a server that "
+                    "follows the protocol, not from one that lies"
+                )
+            else:
+                otherwise = "or tolerate fewer drops or colluders, so that a ring will do"
+            raise SettingsError(
+                f"At most {graph.LARGEST_COMPLETE} clients can all exchange masks with each other, not "
+                f"{most}: ask fewer clients per round, {otherwise}."
+            )
+        return majority(most, self.colluders)
+
     def _ring_threshold(self) -> int:
-        if self.n <= graph.COMPLETE_UP_TO:
+        if self.consistency:
+            raise SettingsError(
+                "With signed survivor lists every client exchanges masks with all others, because a "
+                "server that lies about dropouts cuts a sparse graph: set the degree to n - 1."
+            )
+        if self.n <= graph.RINGS_ABOVE:
             raise SettingsError("Up to 128 clients the graph is complete: set the degree to n - 1.")
         if self.degree % 2 or not 0 < self.degree < self.n:
             raise SettingsError("A ring's degree is even and smaller than the cohort.")

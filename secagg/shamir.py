@@ -1,9 +1,9 @@
 """Shamir's secret sharing of 32-byte secrets over the prime field of 2^256 + 297.
 
-The field is just larger than 32 bytes, so that a secret is one element and a share 33 bytes. The
-arithmetic is on Python integers, which is not constant time: shares are computed on the device
-that knows the secret and joined on the server that may know it, so no observer of either side's
-timing is in the threat model.
+The field is just larger than 32 bytes, so that a secret is one element and a share 33 bytes. Shares
+are computed for all points at once, in 64-bit integers. Nothing here is constant time: shares are
+computed on the device that knows the secret and joined on the server that may know it, so no
+observer of either side's timing is in the threat model.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedsketch.secagg.errors import Malformed
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
-_REDUCE_EVERY = 8  # Horner steps between reductions: the points are small, so the sum grows slowly
+LARGEST_POINT = 2**20 - 1
+_LIMBS, _LIMB_BITS = 8, 32
+_MASK = 2**_LIMB_BITS - 1
+_FOLD = 2**256 - PRIME  # what 2^256 is modulo the prime: -297
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int]) -> list[bytes]:
@@ -28,21 +34,62 @@ def split(secret: bytes, threshold: int, points: Sequence[int]) -> list[bytes]:
         raise ValueError("A secret has 32 bytes.")
     if not 1 <= threshold <= len(points):
         raise ValueError("The threshold lies between 1 and the number of points.")
-    if len(set(points)) != len(points) or not all(0 < point < 2**32 for point in points):
-        raise ValueError("The points are distinct and lie between 1 and 2^32 - 1.")
+    if len(set(points)) != len(points) or not all(0 < x <= LARGEST_POINT for x in points):
+        raise ValueError(f"The points are distinct and lie between 1 and {LARGEST_POINT}.")
     constant = int.from_bytes(secret, "big")
     # Highest coefficient first, the secret last, for Horner's rule.
     coefficients = [secrets.randbelow(PRIME) for _ in range(threshold - 1)] + [constant]
-    return [_evaluate(coefficients, point).to_bytes(SHARE_BYTES, "big") for point in points]
+    return [value.to_bytes(SHARE_BYTES, "big") for value in evaluate(coefficients, points)]
 
 
-def _evaluate(coefficients: Sequence[int], point: int) -> int:
-    value = 0
-    for step, coefficient in enumerate(coefficients, start=1):
-        value = value * point + coefficient
-        if step % _REDUCE_EVERY == 0:
-            value %= PRIME
-    return value % PRIME
+def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> list[int]:
+    """The polynomial at all points modulo the prime, highest coefficient first, exactly.
+
+    Horner's rule on all points at once. A number is eight signed 64-bit limbs of weights 2^(32 i);
+    what exceeds 2^256 returns to the lowest limb times -297. Carries are deferred for `steps`
+    steps, after which points^steps <= 2^20. So no limb ever leaves 64 bits: between carries limbs
+    are below 2^33 in size, products and added coefficients below 2^54, carries below 2^22 and
+    297 times a carry below 2^31, which makes limbs below 2^33 again.
+    """
+    x = np.array(points, dtype=np.int64)
+    terms = _limbs_of(coefficients)
+    steps = LARGEST_POINT.bit_length() // max(points).bit_length()
+    value = np.zeros((_LIMBS, len(points)), dtype=np.int64)
+    for start in range(0, len(coefficients), steps):
+        for term in terms[start : start + steps]:
+            value *= x
+            value += term
+        carry = value >> _LIMB_BITS
+        value &= _MASK
+        value[1:] += carry[:-1]
+        value[0] += _FOLD * carry[-1]
+    result = _integers_of(value)
+    # The polynomial is the secret. Python cannot erase its own integers, but these arrays can go.
+    for limbs in (terms, value, carry):
+        limbs.fill(0)
+    return result
+
+
+def _limbs_of(numbers: Sequence[int]) -> NDArray[np.int64]:
+    """Limbs of numbers below 2^257, one column of eight for each."""
+    packed = b"".join(number.to_bytes(4 * (_LIMBS + 1), "little") for number in numbers)
+    limbs = np.frombuffer(packed, dtype="<u4").reshape(-1, _LIMBS + 1, 1).astype(np.int64)
+    limbs[:, 0] += _FOLD * limbs[:, -1]
+    return limbs[:, :-1]
+
+
+def _integers_of(value: NDArray[np.int64]) -> list[int]:
+    """The numbers modulo the prime whose signed limbs are the columns."""
+    carry = np.zeros_like(value[0])
+    for limb in value:
+        limb += carry
+        np.right_shift(limb, _LIMB_BITS, out=carry)
+        limb &= _MASK
+    packed = value.T.astype("<u4").tobytes()
+    return [
+        (int.from_bytes(packed[at : at + 32], "little") + (over << 256)) % PRIME
+        for at, over in zip(range(0, len(packed), 32), carry.tolist(), strict=True)
+    ]
 
 
 def weights(points: Sequence[int]) -> list[int]:

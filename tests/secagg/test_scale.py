@@ -15,12 +15,15 @@ from fedsketch.secagg.coordinator import Step
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("consistency", [True, False])
+@pytest.mark.parametrize(
+    ("consistency", "graph", "most_seconds"), [(True, (999, 601), 600), (False, (52, 37), 60)]
+)
 def test_a_thousand_clients_with_5_percent_drops(
-    consistency: bool, fleet: Callable[..., Any]
+    consistency: bool, graph: tuple[int, int], most_seconds: int, fleet: Callable[..., Any]
 ) -> None:
+    """In the complete graph a million pairs agree on keys twice: most of the time is theirs."""
     devices = fleet(1000, dim=1000, drops=0.05, colluders=0.2, consistency=consistency)
-    assert (devices.settings.degree, devices.settings.threshold) == (52, 37)
+    assert (devices.settings.degree, devices.settings.threshold) == graph
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
     coordinator = devices.run({Step.MASK: devices.settings.cohort[::20]})
@@ -28,7 +31,7 @@ def test_a_thousand_clients_with_5_percent_drops(
     (result,) = coordinator.sums
     assert len(result.survivors) == 950
     np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
-    assert seconds < 60
+    assert seconds < most_seconds
     # Kilobytes on Linux: the growth of the whole process, all thousand devices included.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
 

@@ -19,9 +19,10 @@ from fedsketch.secagg.settings import RoundSettings
 Make = Callable[..., RoundSettings]
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 128, 129, 300, 1000])
-def test_encoding_round_trips(n: int, settings_of: Make) -> None:
-    settings = settings_of(n, bits=20)
+@pytest.mark.parametrize("n", [2, 3, 10, 128, 129, 300, 1024])
+@pytest.mark.parametrize("consistency", [True, False])
+def test_encoding_round_trips(n: int, consistency: bool, settings_of: Make) -> None:
+    settings = settings_of(n, bits=20, consistency=consistency)
     again = RoundSettings.decode(settings.encoded)
     assert again == settings
     assert again.digest == settings.digest
@@ -60,17 +61,44 @@ def test_broken_rules_are_refused(change: dict[str, Any], settings_of: Make) -> 
 
 
 def test_the_rules_of_a_ring(settings_of: Make) -> None:
-    settings = settings_of(300, drops=0.05, colluders=0.2)
+    settings = settings_of(300, drops=0.05, colluders=0.2, consistency=False)
     assert settings.degree < 299
     for change in ({"degree": settings.degree - 2}, {"threshold": settings.threshold - 1}):
         with pytest.raises(SettingsError, match="below"):
             replace(settings, **change)
 
 
-def test_up_to_128_clients_the_graph_is_complete(settings_of: Make) -> None:
-    assert settings_of(128).degree == 127
+@pytest.mark.parametrize("n", [2, 128, 129, 300, 1024])
+def test_with_signed_survivor_lists_the_graph_is_complete_at_every_size(
+    n: int, settings_of: Make
+) -> None:
+    settings = settings_of(n, colluders=0.1)
+    assert settings.complete
+    assert (settings.degree, settings.threshold) == (n - 1, (n + settings.colluders) // 2 + 1)
+
+
+@pytest.mark.parametrize("n", [1025, 2000, 100_000])
+def test_more_clients_than_can_all_exchange_masks_are_refused_with_what_to_do(
+    n: int, settings_of: Make
+) -> None:
+    with pytest.raises(SettingsError, match=r"fewer clients per round, or take secagg=semi_honest"):
+        settings_of(n)
+    assert not settings_of(n, consistency=False).complete
+
+
+def test_other_complete_graphs_have_the_same_limit(settings_of: Make) -> None:
+    assert settings_of(2048, groups=2).degree == 1023
+    with pytest.raises(SettingsError, match="make more groups"):
+        settings_of(2050, groups=2)
+    with pytest.raises(SettingsError, match="tolerate fewer drops or colluders"):
+        settings_of(3000, consistency=False, drops=0.01, colluders=0.9)
+
+
+def test_up_to_128_clients_the_graph_is_complete_without_signatures_too(settings_of: Make) -> None:
+    settings = settings_of(128, consistency=False)
+    assert settings.degree == 127
     with pytest.raises(SettingsError, match="complete"):
-        replace(settings_of(128), degree=40)
+        replace(settings, degree=40)
 
 
 @pytest.mark.parametrize("drops", [0, 1, 2, 3, 4])
@@ -100,7 +128,8 @@ def test_groups_count_all_colluders_in_each(settings_of: Make) -> None:
 @hypothesis_settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_damaged_encodings_never_crash(data: st.DataObject, settings_of: Make) -> None:
-    encoded = bytearray(settings_of(data.draw(st.sampled_from([2, 10, 140]))).encoded)
+    n, consistency = data.draw(st.sampled_from([2, 10, 140])), data.draw(st.booleans())
+    encoded = bytearray(settings_of(n, consistency=consistency).encoded)
     for _ in range(data.draw(st.integers(1, 4))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(encoded)))

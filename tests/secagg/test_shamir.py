@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,58 @@ from hypothesis import strategies as st
 
 from fedsketch.secagg import shamir
 from fedsketch.secagg.errors import Malformed
+
+EXTREMES = [0, 1, 2**32 - 1, 2**32, 2**256 - 2**32, 2**256 - 1, 2**256, shamir.PRIME - 1]
+ELEMENTS = st.one_of(st.sampled_from(EXTREMES), st.integers(0, shamir.PRIME - 1))
+POINTS = st.one_of(
+    st.integers(1, 40), st.integers(1, 1024), st.integers(1, shamir.LARGEST_POINT),
+    st.sampled_from([1023, 1024, shamir.LARGEST_POINT]),
+)  # fmt: skip
+
+
+def plainly(coefficients: Sequence[int], point: int) -> int:
+    """Horner's rule in Python's integers, reduced at every step."""
+    value = 0
+    for coefficient in coefficients:
+        value = (value * point + coefficient) % shamir.PRIME
+    return value
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    coefficients=st.lists(ELEMENTS, min_size=1, max_size=60),
+    points=st.lists(POINTS, min_size=1, max_size=60, unique=True),
+)
+def test_all_points_at_once_are_exact(coefficients: list[int], points: list[int]) -> None:
+    expected = [plainly(coefficients, point) for point in points]
+    assert shamir.evaluate(coefficients, points) == expected
+
+
+@pytest.mark.parametrize("element", EXTREMES)
+@pytest.mark.parametrize("largest", [1, 3, 15, 31, 127, 1023, 1024, shamir.LARGEST_POINT])
+def test_carries_never_overflow_in_long_polynomials(element: int, largest: int) -> None:
+    """All coefficients alike, at the largest points of every length of deferred carries."""
+    points = list(range(max(1, largest - 3), largest + 1))
+    expected = [plainly([element] * 700, point) for point in points]
+    assert shamir.evaluate([element] * 700, points) == expected
+
+
+def test_a_thousand_shares_are_those_of_a_polynomial_from_the_operating_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[int] = []
+
+    def draw(below: int) -> int:
+        assert below == shamir.PRIME
+        drawn.append(secrets.SystemRandom().randrange(below))
+        return drawn[-1]
+
+    monkeypatch.setattr(shamir.secrets, "randbelow", draw)
+    secret, points = os.urandom(32), range(1, 1001)
+    shares = shamir.split(secret, 551, points)
+    assert len(drawn) == 550
+    coefficients = [*drawn, int.from_bytes(secret, "big")]
+    assert shares == [plainly(coefficients, point).to_bytes(33, "big") for point in points]
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,7 +124,7 @@ def test_the_modulus_is_prime() -> None:
 @pytest.mark.parametrize(
     ("secret", "threshold", "points"),
     [(b"short", 1, [1]), (bytes(32), 0, [1]), (bytes(32), 3, [1, 2]), (bytes(32), 1, [0, 1]),
-     (bytes(32), 2, [1, 1])],
+     (bytes(32), 2, [1, 1]), (bytes(32), 1, [shamir.LARGEST_POINT + 1])],
 )  # fmt: skip
 def test_bad_arguments_are_refused(secret: bytes, threshold: int, points: list[int]) -> None:
     with pytest.raises(ValueError, match=r"secret|threshold|points"):

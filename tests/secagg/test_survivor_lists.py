@@ -244,7 +244,7 @@ def test_key_lists_must_be_those_of_the_peers_and_hold_oneself(fleet: Build) -> 
 @pytest.mark.parametrize("step", [Step.SHARE, Step.MASK])
 def test_in_a_ring_too_few_live_neighbours_are_refused(step: Step, fleet: Build) -> None:
     """The cohort is large enough, but the server declares a victim's neighbours lost."""
-    devices = fleet(150, drops=20, dim=1)
+    devices = fleet(150, drops=20, dim=1, consistency=False)
     settings = devices.settings
     node = settings.cohort[0]
     around = device.peers_of(settings, range(settings.n), 0)
