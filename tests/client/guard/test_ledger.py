@@ -338,7 +338,9 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(
 def test_a_ledger_of_the_format_before_is_refused_with_what_to_do(ledger: Ledger) -> None:
     old = {"before": "0" * 64, "entry": "begun", "time": "", "format": "fedsketch-ledger/1"}
     ledger.path.write_text(json.dumps(old, separators=(",", ":")) + "\n")
-    with pytest.raises(Refusal, match="was begun by an older version, .*: go on with that version"):
+    with pytest.raises(
+        Refusal, match=r"was begun by an older version, .*: go on with that version"
+    ):
         ledger.state()
 
 
