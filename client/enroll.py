@@ -1,4 +1,4 @@
-"""`fedsketch-enroll`: makes a device's folder, adds its public key to a roster, and shows what the device has spent.
+"""`fedsketch-enroll`: makes a device's folder, adds its public key to a roster, and shows what the device has spent and whom it believes.
 
 The private key is made here and never leaves the folder. The id of a node is given by the SuperLink when the node is registered, so
 it may come later; the roster goes from owner to owner, by hand, and never through the server.
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedsketch.client.command import Parser, run
+from fedsketch.client.fingerprints import node_fingerprint, roster_fingerprint
 from fedsketch.client.guard.guard import (
     DEVICE_VARIABLE,
     IDENTITY,
@@ -56,6 +57,11 @@ def _parser() -> Parser:
         "--rotate", action="store_true", help="make a new key, and replace the one in the roster"
     )
     parser.add_argument("--show", action="store_true", help="print the key and what was spent")
+    parser.add_argument(
+        "--fingerprints",
+        action="store_true",
+        help="print the keys of the roster as digits that owners compare over the telephone",
+    )
     parser.add_argument("--verify", action="store_true", help="check the whole ledger")
     return parser
 
@@ -70,6 +76,11 @@ def _run(asked: argparse.Namespace) -> None:
             raise ValueError("a public key is 64 hexadecimal digits.") from error
         _add(asked.roster, asked.node_id, public, replace=asked.rotate)
         print(f"Node {asked.node_id} is in {asked.roster}.")
+        return
+    if asked.fingerprints:
+        if asked.folder is None and asked.roster is None:
+            raise ValueError("--fingerprints goes with the device's folder, or with --roster.")
+        _print_fingerprints(asked.roster or asked.folder / ROSTER, asked.folder)
         return
     if asked.folder is None:
         raise ValueError("name the device's folder: fedsketch-enroll FOLDER.")
@@ -181,6 +192,20 @@ def _say_what_is_next(folder: Path, public: bytes) -> None:
         f"  (fedsketch-enroll {folder} --roster <the shared roster>);\n"
         f"  start the node with {DEVICE_VARIABLE}={folder}."
     )
+
+
+def _print_fingerprints(path: Path, folder: Path | None) -> None:
+    """One line for the roster, and one for each node; the device whose folder it is must be among them."""
+    known, own = Roster.load(path), None
+    if folder is not None:
+        own = _node_of(path, Identity.load(folder / IDENTITY).public)
+        if own is None:
+            raise ValueError(f"{path} does not hold this device's key: do not accept it.")
+    print(f"Roster of {len(known.keys)} nodes: {roster_fingerprint(known)}")
+    width = max((len(str(node)) for node in known.keys), default=0)
+    for node, key in sorted(known.keys.items()):
+        mark = "  this device" if node == own else ""
+        print(f"{node:>{width}}: {node_fingerprint(node, key)}{mark}")
 
 
 def _show(guard: DeviceGuard, *, verify: bool) -> None:

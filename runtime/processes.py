@@ -39,8 +39,9 @@ from fedsketch.runtime.flower import (
     environment,
     unreachable,
 )
-from fedsketch.runtime.registration import register_all
+from fedsketch.runtime.registration import ROSTER, register_all
 from fedsketch.runtime.submission import follow, submit
+from fedsketch.server.roster import ROSTER_VARIABLE
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class Network:
             "--disable-runtime-dependency-installation",
         ]
         variables = {**self._environment(_SUPERLINK), RUNS_VARIABLE: str(self.folder.parent)}
+        if not self._simulated:
+            variables[ROSTER_VARIABLE] = str(self.private / ROSTER)
         self._children.start(_SUPERLINK, command, variables)
         deadline = time.monotonic() + _START_TIMEOUT
         while problem := unreachable(self._address, self.private / CA_CERTIFICATE):
@@ -132,12 +135,16 @@ class Network:
             *("--node-config", parts),
         ]
         variables = {**self._environment(name), **polling(self.config.clients.total)}
-        if self.config.privacy.randomness is Randomness.seeded:
+        if self._simulated:
             variables[SIMULATION_VARIABLE] = "1"
             variables[SEED_VARIABLE] = str(self.config.seed)
         else:
             variables[DEVICE_VARIABLE] = str(place / DEVICE)
         self._children.start(name, command, variables)
+
+    @property
+    def _simulated(self) -> bool:
+        return self.config.privacy.randomness is Randomness.seeded
 
     @property
     def _address(self) -> str:
@@ -152,7 +159,7 @@ class Network:
 
     def _environment(self, name: str) -> dict[str, str]:
         variables = environment(self.private / "homes" / name)
-        for secret in (SIMULATION_VARIABLE, SEED_VARIABLE, DEVICE_VARIABLE):
+        for secret in (SIMULATION_VARIABLE, SEED_VARIABLE, DEVICE_VARIABLE, ROSTER_VARIABLE):
             variables.pop(secret, None)  # what holds for this process need not hold for a device
         share = max(1, (os.cpu_count() or 1) // self.config.clients.total)
         variables.setdefault("OMP_NUM_THREADS", str(share))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from fedsketch.secagg.errors import SettingsError
 
 SIGNATURE_BYTES = 64
 ROSTER_FORMAT = "secagg-roster/1"
+_CANONICAL = re.compile(r"0|[1-9][0-9]{0,19}")
 
 
 class Directory(Protocol):
@@ -117,7 +119,7 @@ class Roster:
             if document["format"] != ROSTER_FORMAT:
                 raise problem
             nodes = document["nodes"].items()
-            return cls({int(node): bytes.fromhex(key) for node, key in nodes})
+            return cls({_node_id(node): bytes.fromhex(key) for node, key in nodes})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, SettingsError):
                 raise
@@ -129,6 +131,15 @@ class Roster:
         draft = path.with_name(path.name + ".new")
         draft.write_text(json.dumps({"format": ROSTER_FORMAT, "nodes": nodes}, indent=1) + "\n")
         draft.replace(path)
+
+
+def _node_id(text: str) -> int:
+    """The one spelling of each number: Python would also take 01, +1, 1_0, and digits of other scripts."""
+    if not _CANONICAL.fullmatch(text):
+        raise SettingsError(
+            f"{text[:30]!r} is not an id of a node: write ids in the roster as decimal numbers without leading zeros or signs."
+        )
+    return int(text)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedsketch.conf import ConfigError, compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.server.progress import StreamProgress
+from fedsketch.server.roster import known_roster
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
@@ -22,7 +23,7 @@ def serve(rounds: Rounds) -> ServerApp:
 
     @bound.main()
     def main(grid: Grid, context: Context) -> None:
-        rounds.play(grid)
+        rounds.play(grid, known_roster())
 
     return bound
 
@@ -44,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     rounds = Rounds(compose(overrides), path, progress)
     if os.environ.get(SIMULATION_VARIABLE):
         rounds.sentence += _SIMULATED
-    rounds.play(grid)
+    rounds.play(grid, known_roster())
 
 
 def run_path(name: str) -> Path:

@@ -22,23 +22,41 @@ from starlette.routing import Route
 
 # The whole path, letter by letter: nothing that a second parser could read otherwise.
 _FLEET = re.compile(r"/v1/fleet/[a-z-]+")
-# They belong to one connection (RFC 9110, 7.6.1); host and length are written anew.
+# They belong to one connection, as do those that `Connection` names (RFC 9110, 7.6.1); host and length are written anew.
 _OF_A_CONNECTION = {
     b"connection",
     b"content-length",
     b"host",
     b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
     b"te",
     b"trailer",
     b"transfer-encoding",
     b"upgrade",
 }
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+_MIB = 2**20
+# Flower sends arrays in pieces of 5 MiB, one piece a request, however large the model is; other requests are smaller.
+LARGEST_REQUEST = 16
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]+)", re.ASCII)
+
+
+class _TooLarge(Exception):
+    """A request has more bytes than the gate lets pass."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script: serves until it is stopped; 1 with one sentence on stderr if it cannot begin."""
     asked = _parser().parse_args(arguments)
+    try:
+        _check_address(asked.superlink)
+        port = _number("--port", asked.port, 65535)
+        largest = _number("--largest-request", asked.largest_request, 2048)
+    except ValueError as error:
+        print(f"fedsketch-gate: {error}", file=sys.stderr)
+        return 1
     try:
         trusted = ssl.create_default_context(cafile=asked.root_certificates)
         client = httpx.AsyncClient(
@@ -51,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedsketch-gate: certificates or address cannot be used ({error}).", file=sys.stderr)
         return 1
     uvicorn.run(
-        gate(client),
+        gate(client, largest * _MIB),
         host=asked.host,
-        port=asked.port,
+        port=port,
         ssl_certfile=asked.ssl_certfile,
         ssl_keyfile=asked.ssl_keyfile,
         log_level="warning",
@@ -71,17 +89,40 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ssl-certfile", required=True, metavar="FILE")
     parser.add_argument("--ssl-keyfile", required=True, metavar="FILE")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", default="8000")
+    parser.add_argument(
+        "--largest-request",
+        default=str(LARGEST_REQUEST),
+        metavar="MIB",
+        help=f"size of the largest request that passes ({LARGEST_REQUEST} MiB)",
+    )
     return parser
 
 
-def gate(client: httpx.AsyncClient) -> Starlette:
-    """The application, in front of the SuperLink that the client talks to."""
+def _check_address(superlink: str) -> None:
+    address = _ADDRESS.fullmatch(superlink)
+    if not address or not 1 <= int(address[1][:9]) <= 65535:
+        raise ValueError(f"--superlink is HOST:PORT, such as 127.0.0.1:8000, not {superlink!r}.")
+
+
+def _number(option: str, text: str, most: int) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+        raise ValueError(f"{option} is a whole number from 1 to {most}, not {text!r}.")
+    return int(text)
+
+
+def gate(client: httpx.AsyncClient, largest: int = LARGEST_REQUEST * _MIB) -> Starlette:
+    """The application, in front of the SuperLink that the client talks to; larger requests, in bytes, are refused."""
 
     async def fleet(request: Request) -> Response:
         if not _FLEET.fullmatch(request.scope["raw_path"].decode("latin-1")):
             return PlainTextResponse("Devices have no business here.", 404)
-        return await _passed_on(client, request)
+        try:
+            return await _passed_on(client, request, largest)
+        except _TooLarge:
+            # The rest of it is not waited for.
+            said = f"A request has at most {largest} bytes here."
+            return PlainTextResponse(said, 413, {"connection": "close"})
 
     async def health(_: Request) -> Response:
         return Response()
@@ -97,13 +138,16 @@ def gate(client: httpx.AsyncClient) -> Starlette:
     )
 
 
-async def _passed_on(client: httpx.AsyncClient, request: Request) -> Response:
+async def _passed_on(client: httpx.AsyncClient, request: Request, largest: int) -> Response:
     """Both bodies stream: a message may be larger than what this process should hold."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > largest:
+        raise _TooLarge
     passed = client.build_request(
         "POST",
         request.scope["raw_path"].decode("latin-1"),
         headers=_kept(request.headers.raw),
-        content=request.stream(),
+        content=_limited(request.stream(), largest),
     )
     try:
         answer = await client.send(passed, stream=True)
@@ -116,8 +160,25 @@ async def _passed_on(client: httpx.AsyncClient, request: Request) -> Response:
     return response
 
 
+async def _limited(body: AsyncIterator[bytes], largest: int) -> AsyncIterator[bytes]:
+    """The body as it comes. One that is too large ends in the middle, so that the SuperLink never has it whole."""
+    passed = 0
+    async for piece in body:
+        passed += len(piece)
+        if passed > largest:
+            raise _TooLarge
+        yield piece
+
+
 def _kept(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in headers if name.lower() not in _OF_A_CONNECTION]
+    named = {
+        option.strip().lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for option in value.split(b",")
+    }
+    dropped = _OF_A_CONNECTION | named
+    return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
-from fedsketch.secagg import Aborted
+from fedsketch.secagg import Aborted, Directory
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
@@ -58,8 +58,8 @@ class Rounds:
         self.sentence = guarantee(self.strategy)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
-    def play(self, grid: Grid) -> None:
-        """Play all rounds that are left."""
+    def play(self, grid: Grid, roster: Directory | None = None) -> None:
+        """Play all rounds that are left; with a `roster`, a node whose signature is wrong is lost alone."""
         started = time.monotonic()
         self.folder.begin(self.config)
         checkpoint = self.folder.latest_checkpoint(self.config)
@@ -69,7 +69,7 @@ class Rounds:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config, strategy.parcels)
+        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster)
         strategy.meet(self.grid)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}

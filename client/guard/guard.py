@@ -130,19 +130,20 @@ class DeviceGuard:
                 f"{SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
             )
         policy, offer = self.policy, offer_of(settings)
-        clip, smallest = offer.mechanism.bound, settings.n // settings.groups
+        clip, asked = offer.mechanism.bound, settings.n // settings.groups
         if not settings.consistency and not policy.allow_semi_honest:
             raise Refusal(
                 "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner can set "
                 "allow_semi_honest)."
             )
-        if smallest < policy.smallest_cohort:
+        if offer.least < policy.smallest_cohort:
             raise Refusal(
-                f"A sum over {smallest} clients is too small for this device: its owner asks for {policy.smallest_cohort}."
+                f"A sum over {offer.least} clients is too small for this device, and the round would release one if all tolerated "
+                f"dropouts happen: its owner asks for {policy.smallest_cohort}."
             )
-        if settings.drops > policy.largest_drops * smallest:
+        if settings.drops > policy.largest_drops * asked:
             raise Refusal(
-                f"The round tolerates {settings.drops} dropouts of {smallest} clients: this device's owner allows a share of "
+                f"The round tolerates {settings.drops} dropouts of {asked} clients: this device's owner allows a share of "
                 f"{policy.largest_drops:g}."
             )
         assumed = math.floor(policy.assumed_colluders * settings.n)

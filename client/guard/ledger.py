@@ -1,7 +1,9 @@
 """What a device has shown to the server in its life, on its disk.
 
-Every round is written down as it goes: admitted, charged at its worst case before the vector leaves, endorsed (the one survivor list that
-was signed), settled at what it really was. What is never settled stays charged at its worst case.
+Every round whose vector leaves is written down as it goes: charged at its worst case before the vector leaves, endorsed (the one survivor
+list that was signed), settled at what it really was. What is never settled stays charged at its worst case. In each run the charged rounds
+ascend, so none is charged twice. A round that was only opened needs no line, or a server that opens rounds for ever would fill the disk:
+fresh keys and shares of them are all that has left, they say nothing about the data, and each set of keys belongs to at most one vector.
 
 Guarantee, against the server with as many colluding clients as each round assumed, for the unit named in the releases, under zero-out
 adjacency, over all runs together: all vectors that left under masks cost no more than `LedgerState.spent`, the Renyi composition of
@@ -27,7 +29,7 @@ from fedsketch.privacy.accounting.release_json import release_to_json
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.secagg import Refusal
 
-FORMAT = "fedsketch-ledger/1"
+FORMAT = "fedsketch-ledger/2"
 _TOTALS = "totals"
 # Lines after which totals are written, and lines per item in them: so rarely that totals stay the smaller part of the file.
 _TAIL_LINES = 128
@@ -45,10 +47,10 @@ class Ledger:
         ledger_file.create(self.path, {"entry": "begun", "time": _now(), "format": FORMAT})
 
     def admit(self, this: RoundId, worst: Release, budget: Budget) -> None:
-        """The round is new, and its worst case could be paid. Nothing is charged yet."""
-        with self._written("admitted", this.to_json()) as state:
-            state.admit(this)
-            state.check_budget(worst, budget)
+        """The round is new, and its worst case could be paid. Nothing is written: no data has left yet."""
+        state = self.state()
+        state.check_new(this)
+        state.check_budget(worst, budget)
 
     def charge(self, this: RoundId, worst: Release, budget: Budget) -> None:
         with self._written(

@@ -1,12 +1,18 @@
-"""An append-only file of JSON lines, each of which starts with the SHA-256 of the line before it.
+"""An append-only file of JSON lines. Each begins with the hash of the line before it, and ends with its own.
+
+    {"before":"<hash of the line before>", ... ,"hash":"<SHA-256 of all of this line that stands before>"}
 
 Whoever opens it holds an exclusive lock until it is closed, so that reading, deciding and appending are one step however many
 processes a device runs. An appended line is on the disk before `append` returns.
 
-After a power cut the last line may be half written, without its newline. It is dropped, which is safe: `append` returns only after
-newline and all have been synced, so whoever appended that line never went on, and nothing left the device because of it. Every
-other damage (a changed, missing or foreign line) is refused and never repaired. The chain finds accidents and clumsy hands;
-somebody who may write the file can also make a new chain, or put an older copy in its place.
+A changed, missing or foreign line is refused and never repaired. One thing is repaired: after a power cut the last line may be half
+written. It is dropped, which is safe: `append` returns only after newline and all have been synced, so whoever appended that line never
+went on, and nothing left the device because of it. A last line whose newline was damaged later looks much the same, and must not be
+dropped. So a line counts as half written only if its own hash is missing or wrong. One that is whole is kept, and gets its newline (back):
+at worst a step counts that was never taken, which errs on the safe side.
+
+So any one changed bit is found or changes nothing. Worse damage at the very end can look like a power cut. And the hashes find accidents
+and clumsy hands only: somebody who may write the file can also make new hashes, or put an older copy in its place.
 """
 
 from __future__ import annotations
@@ -24,6 +30,8 @@ from fedsketch.secagg import Refusal
 
 _HEAD = b'{"before":"'
 _SEAL = b'","seal":"'
+_OWN = b',"hash":"'
+_OLD = b'"format":"fedsketch-ledger/1"}'
 _FIRST = "0" * 64
 _HASH = len(_FIRST)
 
@@ -38,12 +46,15 @@ class LedgerFile:
         self._descriptor = descriptor
         with open(descriptor, "rb", closefd=False) as file:
             data = file.read()
-        self._data = data[: data.rfind(b"\n") + 1]
-        if len(self._data) < len(data):
-            os.ftruncate(descriptor, len(self._data))
-            os.fsync(descriptor)
+        end = _end_of_lines(data)
+        self._data = data[:end] if data[:end].endswith(b"\n") or not end else data[:end] + b"\n"
         if not self._data:
             raise Refusal("The ledger is empty, not even begun: restore it from a backup.")
+        if self._data.partition(b"\n")[0].endswith(_OLD):
+            raise Refusal(
+                "This device's ledger was begun by an older version, which wrote no hash to the end of a line: go on with that version, or "
+                "begin a new device whose epsilon is lower by what that version's --show says was spent."
+            )
         sealed = self._data.rfind(_SEAL)
         # A quotation mark within a text of JSON is escaped, so the seal's is where the line has it.
         start = 0 if sealed < 0 else self._data.rfind(b"\n", 0, sealed) + 1
@@ -57,6 +68,8 @@ class LedgerFile:
                     f"The ledger is damaged before line {self.first}, which seals it: restore it from a backup."
                 )
         self._last = _end_of_chain(self.tail, before, self.first)
+        if self._data != data:
+            self._repair(end)
 
     def lines(self) -> list[bytes]:
         """All lines, with every link of the chain checked."""
@@ -66,10 +79,10 @@ class LedgerFile:
 
     def append(self, entry: Mapping[str, Any], sealed: Mapping[str, Any] | None = None) -> None:
         """Add a line, and a sealed one if there is any, and sync them; if that fails, nothing was added."""
-        block = _line({"before": self._last, **entry})
+        block = hashed_line({"before": self._last, **entry})
         if sealed is not None:
-            seal = _hash(self._data + block)
-            block += _line({"before": _hash(block[:-1]), "seal": seal, **sealed})
+            seal, before = _hash(self._data + block), own_hash(block[:-1])
+            block += hashed_line({"before": before, "seal": seal, **sealed})
         try:
             if os.write(self._descriptor, block) < len(block):
                 raise OSError("the disk is full")
@@ -78,9 +91,16 @@ class LedgerFile:
             # The caller must not go on, so it does no harm if this fails too and the lines stay.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, len(self._data))
-            raise Refusal(
-                f"The ledger cannot be written ({error.strerror or error}): free the disk or correct its permissions."
-            ) from error
+            raise _unwritable(error) from error
+
+    def _repair(self, end: int) -> None:
+        """Cut off what follows the last whole line, and give that line its newline."""
+        try:
+            os.ftruncate(self._descriptor, end)
+            os.write(self._descriptor, self._data[end:])
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise _unwritable(error) from error
 
 
 @contextlib.contextmanager
@@ -107,7 +127,7 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(_line({"before": _FIRST, **first}))
+        file.write(hashed_line({"before": _FIRST, **first}))
         file.flush()
         os.fsync(file.fileno())
     # A link, unlike a rename, never replaces: a ledger appears whole or not at all.
@@ -127,8 +147,25 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _line(entry: Mapping[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+def hashed_line(entry: Mapping[str, Any]) -> bytes:
+    """The entry as a line with its own hash at the end."""
+    content = json.dumps(entry, separators=(",", ":")).encode()[:-1]
+    return content + _OWN + _hash(content).encode() + b'"}\n'
+
+
+def own_hash(line: bytes) -> str | None:
+    """The hash at the end of a whole line, without its newline; None if it does not fit the line."""
+    content, _, stated = line.rpartition(_OWN)
+    own = _hash(content)
+    return own if stated == own.encode() + b'"}' else None
+
+
+def _end_of_lines(data: bytes) -> int:
+    """Where the last whole line ends, be it with its newline, without, or with something else in its place."""
+    end = data.rfind(b"\n") + 1
+    place = data.rfind(_OWN, end)
+    stop = place + len(_OWN) + _HASH + 2
+    return stop if place >= 0 and own_hash(data[end:stop]) else end
 
 
 def _hash(data: bytes) -> str:
@@ -147,9 +184,16 @@ def _field(line: bytes, head: bytes) -> str:
 def _end_of_chain(lines: list[bytes], before: str, first: int) -> str:
     """The hash that the next line must carry."""
     for number, line in enumerate(lines, first):
-        if _field(line, _HEAD) != before:
+        own = own_hash(line)
+        if own is None or _field(line, _HEAD) != before:
             raise Refusal(
-                f"The ledger is damaged before or at line {number}: its chain of hashes is broken; restore it from a backup."
+                f"The ledger is damaged before or at line {number}: its hashes do not fit; restore it from a backup."
             )
-        before = _hash(line)
+        before = own
     return before
+
+
+def _unwritable(error: OSError) -> Refusal:
+    return Refusal(
+        f"The ledger cannot be written ({error.strerror or error}): free the disk or correct its permissions."
+    )

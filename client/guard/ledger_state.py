@@ -27,7 +27,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class RoundId:
-    """A round, and the hash of the settings under which it was admitted."""
+    """A round, and the hash of its settings."""
 
     run: int
     round: int
@@ -42,15 +42,17 @@ class RoundId:
 
 @dataclass
 class _Round:
-    """A round that can still go on."""
+    """A round whose vector has left, and which can still be settled."""
 
     digest: str
-    charged: Release | None = None
+    charged: Release
     endorsed: str | None = None
 
 
 @dataclass
 class _Run:
+    """`last` is the highest round whose vector has left; `rounds` are the open ones, in order."""
+
     last: int = -1
     rounds: dict[int, _Round] = field(default_factory=dict)
 
@@ -88,35 +90,30 @@ class LedgerState:
                 f"{budget.delta:g}; the owner allows {budget.epsilon:g}, of which {left:.4g} is left."
             )
 
-    def admit(self, this: RoundId) -> None:
-        run = self.runs.setdefault(this.run, _Run())
-        if this.round <= run.last:
-            raise Refusal(f"{this} was seen before by this device.")
-        # As in the protocol's own state: who opens a round ends all others but the last whose vector has left.
-        charged = [(number, one) for number, one in run.rounds.items() if one.charged is not None]
-        run.rounds = {**dict(charged[-1:]), this.round: _Round(this.digest)}
-        run.last = this.round
+    def check_new(self, this: RoundId) -> None:
+        """Refuse a round whose vector, or that of a later one of the run, has left."""
+        run = self.runs.get(this.run)
+        if run is not None and this.round <= run.last:
+            raise Refusal(f"{this} is over: the vector of round {run.last} has left this device.")
 
     def charge(self, this: RoundId, worst: Release) -> None:
-        current = self._open(this)
-        if current.charged is not None:
-            raise Refusal(f"{this} was charged before: its vector has left this device.")
-        current.charged = worst
+        self.check_new(this)
+        run = self.runs.setdefault(this.run, _Run())
+        # As in the protocol's own state: of the rounds before, the last may still end.
+        earlier = list(run.rounds.items())[-1:]
+        run.rounds = {**dict(earlier), this.round: _Round(this.digest, worst)}
+        run.last = this.round
         self._add(worst, 1)
         self.rounds += 1
 
     def endorse(self, this: RoundId, survivors: str) -> None:
         current = self._open(this)
-        if current.charged is None:
-            raise Refusal(f"{this} was never charged on this device.")
         if current.endorsed is not None:
             raise Refusal(f"This device has signed a survivor list of {this} before.")
         current.endorsed = survivors
 
     def settle(self, this: RoundId, survivors: str, real: Release, signed: bool) -> None:
         current = self._open(this)
-        if current.charged is None:
-            raise Refusal(f"{this} was never charged on this device.")
         if signed and current.endorsed != survivors:
             raise Refusal(f"This device signed no such survivor list of {this}.")
         _same_unit(current.charged, real)
@@ -134,9 +131,7 @@ class LedgerState:
             self.unmasked += 1
             return
         this = RoundId(line["run"], line["round"], line["digest"])
-        if kind == "admitted":
-            self.admit(this)
-        elif kind == "charged":
+        if kind == "charged":
             self.charge(this, release_from_json(line["release"]))
         elif kind == "endorsed":
             self.endorse(this, line["survivors"])
@@ -167,14 +162,13 @@ class LedgerState:
         for number, last, rounds in state["runs"]:
             made.runs[number] = _Run(last)
             for this, digest, charged, endorsed in rounds:
-                release = None if charged is None else release_from_json(charged)
+                release = release_from_json(charged)
                 made.runs[number].rounds[this] = _Round(digest, release, endorsed)
         return made
 
     @staticmethod
     def _round_to_json(number: int, one: _Round) -> list[Any]:
-        charged = None if one.charged is None else release_to_json(one.charged)
-        return [number, one.digest, charged, one.endorsed]
+        return [number, one.digest, release_to_json(one.charged), one.endorsed]
 
     def _accountant(self, delta: float) -> Accountant:
         accountant = Accountant(delta)
@@ -192,10 +186,10 @@ class LedgerState:
         current = None if run is None else run.rounds.get(this.round)
         if current is None:
             raise Refusal(
-                f"{this} is not open in this device's ledger: it has ended or was never admitted."
+                f"{this} is not open in this device's ledger: it has ended or was never charged."
             )
         if current.digest != this.digest:
-            raise Refusal(f"{this} was admitted with other settings.")
+            raise Refusal(f"{this} was charged with other settings.")
         return current
 
 

@@ -26,7 +26,9 @@ class Policy:
     """The limits; `explanation` in each field's metadata is what the file says about it."""
 
     smallest_cohort: int = _key(
-        20, "Fewest clients in a sum (in each group, if a round has groups)."
+        20,
+        "Fewest clients in a sum that is released, after all dropouts that the round tolerates (in each group, if a round\n"
+        "has groups).",
     )
     largest_drops: float = _key(
         0.2, "Largest share of a sum's clients that may drop out; the noise of the others must do."

@@ -4,17 +4,22 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.replay.grid import DeliveryGrid
 from fedsketch.replay.parcels import Parcels
-from fedsketch.secagg import SecAggGrid, SecAggOptions, WrappedGrid
+from fedsketch.secagg import Directory, SecAggGrid, SecAggOptions, WrappedGrid
 from fedsketch.strategies.shared.codec import RingCodec
 
 
-def aggregating(grid: WrappedGrid, config: Config, parcels: Parcels | None = None) -> WrappedGrid:
-    """A Grid whose train replies are what `config.secagg` lets the server see."""
+def aggregating(
+    grid: WrappedGrid,
+    config: Config,
+    parcels: Parcels | None = None,
+    roster: Directory | None = None,
+) -> WrappedGrid:
+    """A Grid whose train replies are what `config.secagg` lets the server see; `roster` lets it drop a node whose signature is wrong."""
     if parcels is not None:
         grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):
         return grid
-    return SecAggGrid(grid, secagg_options(config), RingCodec())
+    return SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)
 
 
 def secagg_options(config: Config) -> SecAggOptions:

@@ -92,6 +92,21 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
         Roster.load(path)
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    ["01", "00", " 1", "1 ", "1\\n", "+1", "-0", "1_0", "1.0", "1e1", "0x1", "", "\u0661", "\uff11", "1" * 5000],
+)  # fmt: skip
+def test_an_id_has_one_spelling(spelling: str, tmp_path: Path) -> None:
+    """Or two keys could stand under one id, the second in the place of the first."""
+    path = tmp_path / "roster.json"
+    one, two = (Identity.generate().public.hex() for _ in range(2))
+    path.write_text(
+        f'{{"format": "secagg-roster/1", "nodes": {{"1": "{one}", "{spelling}": "{two}"}}}}'
+    )
+    with pytest.raises(SettingsError, match="is not an id of a node: write ids in the roster as"):
+        Roster.load(path)
+
+
 def test_an_id_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "roster.json"
     one, two = (Identity.generate().public.hex() for _ in range(2))

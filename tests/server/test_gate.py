@@ -1,6 +1,7 @@
 """What passes the gate: the Fleet API, unchanged; and nothing else, however it is spelt."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from fedsketch.server.gate import gate, main
+from fedsketch.server.gate import LARGEST_REQUEST, gate, main
 
 
 @dataclass
@@ -34,14 +35,25 @@ class SuperLink:
         request = Request(scope, receive)
         body = await request.body()
         self.seen.append((str(request.url), body, dict(request.headers)))
-        answer = Response(b"answer to " + body, 418, {"x-told": "yes", "keep-alive": "timeout=5"})
+        headers = {
+            "x-told": "yes",
+            "keep-alive": "timeout=5",
+            "connection": "X-Inside",
+            "x-inside": "of this connection",
+        }
+        answer = Response(b"answer to " + body, 418, headers)
         await answer(scope, receive, send)
 
 
 def call(
-    app: Starlette, path: str, method: str = "POST", body: bytes = b"", **headers: str
+    app: Starlette,
+    path: str,
+    method: str = "POST",
+    body: bytes = b"",
+    pieces: Sequence[bytes] = (),
+    **headers: str,
 ) -> Answer:
-    """A request whose path arrives as it is written here: client libraries would tidy it up."""
+    """A request whose path arrives as it is written here: client libraries would tidy it up. Its body comes whole, after `pieces` of it."""
     raw, _, query = path.partition("?")
     scope = {
         "type": "http",
@@ -56,10 +68,12 @@ def call(
             *((k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()),
         ],
     }
-    answer, inbox = Answer(), [{"type": "http.request", "body": body}]
+    answer = Answer()
+    inbox = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    inbox.append({"type": "http.request", "body": body})
 
     async def receive() -> Message:
-        return inbox.pop() if inbox else {"type": "http.disconnect"}
+        return inbox.pop(0) if inbox else {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -90,7 +104,49 @@ def test_fleet_calls_and_their_answers_pass_unchanged(superlink: SuperLink) -> N
     assert (told["flwr-signature"], told["content-type"]) == ("abc", "application/x-protobuf")
     assert (answer.status, answer.body) == (418, b"answer to " + body)
     assert answer.headers[b"x-told"] == b"yes"
-    assert b"keep-alive" not in answer.headers
+    assert not {b"keep-alive", b"connection", b"x-inside"} & set(answer.headers)
+
+
+def test_headers_that_connection_names_end_at_the_gate(superlink: SuperLink) -> None:
+    call(
+        gate(superlink.client),
+        "/v1/fleet/get-run",
+        connection="close, X-Trace ,\tx-Other",
+        x_trace="1",
+        X_Other="2",
+        x_kept="3",
+        proxy_authorization="secret",
+    )
+    told = superlink.seen[0][2]
+    assert told["x-kept"] == "3"
+    assert not {"x-trace", "x-other", "proxy-authorization"} & set(told)
+    assert "X-Trace" not in told.get("connection", "")
+
+
+def test_a_request_that_says_it_is_too_large_is_refused_unread(superlink: SuperLink) -> None:
+    answer = call(
+        gate(superlink.client, largest=1000), "/v1/fleet/push-object", content_length="1001"
+    )
+    assert (answer.status, answer.body) == (413, b"A request has at most 1000 bytes here.")
+    assert superlink.seen == []
+
+
+def test_a_request_that_turns_out_too_large_never_reaches_the_superlink_whole(
+    superlink: SuperLink,
+) -> None:
+    app, pieces = gate(superlink.client, largest=1000), [bytes(400), bytes(400)]
+    assert call(app, "/v1/fleet/push-object", body=bytes(201), pieces=pieces).status == 413
+    assert superlink.seen == []
+    assert call(app, "/v1/fleet/push-object", body=bytes(200), pieces=pieces).status == 418
+    assert superlink.seen[0][1] == bytes(1000)
+
+
+def test_a_piece_of_an_array_as_flower_sends_it_passes(superlink: SuperLink) -> None:
+    from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE as PIECE
+
+    assert 2 * PIECE < LARGEST_REQUEST * 2**20
+    body = bytes(PIECE + 4096)
+    assert call(gate(superlink.client), "/v1/fleet/push-object", body=body).status == 418
 
 
 @pytest.mark.parametrize(
@@ -144,3 +200,24 @@ def test_missing_certificates_are_one_sentence(
     files = ["--root-certificates", missing, "--ssl-certfile", missing, "--ssl-keyfile", missing]
     assert main(["--superlink", "superlink:8000", *files]) == 1
     assert "cannot be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--port", "99999"], "--port is a whole number from 1 to 65535, not '99999'."),
+        (["--port", "0"], "--port is a whole number from 1 to 65535, not '0'."),
+        (["--port", "http"], "--port is a whole number from 1 to 65535, not 'http'."),
+        (["--superlink", "nonsense"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'nonsense'."),
+        (["--superlink", "host:99999"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'host:99999'."),
+        (["--superlink", "a@b:80"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'a@b:80'."),
+        (["--superlink", "host:80/x"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'host:80/x'."),
+        (["--largest-request", "-1"], "--largest-request is a whole number from 1 to 2048, not '-1'."),
+    ],
+)  # fmt: skip
+def test_a_wrong_address_or_number_is_one_sentence_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    files = ["--root-certificates", "a", "--ssl-certfile", "b", "--ssl-keyfile", "c"]
+    assert main(["--superlink", "[::1]:8000", *files, *arguments]) == 1
+    assert capsys.readouterr().err == f"fedsketch-gate: {sentence}\n"

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fedsketch.server.roster import ROSTER_VARIABLE
+
 ROOT = Path(__file__).parents[2]
 FILES = ("docker-compose.yml", "docker-compose.device.yml")
 ONCE = {"certs", "register", "fedsketch", "enroll"}
@@ -47,7 +49,15 @@ def test_what_shall_last_is_watched_and_started_again(file: str, name: str) -> N
 def test_no_secret_is_an_environment_variable(file: str, name: str) -> None:
     named = set(services(file)[name].get("environment", {}))
     ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA"}
-    assert named <= ours | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
+    assert named <= ours | {ROSTER_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
+
+
+def test_the_serverapp_reads_the_roster_where_register_writes_it() -> None:
+    compose, script = services("docker-compose.yml"), (ROOT / "docker" / "register.sh").read_text()
+    assert compose["serverapp"]["environment"][ROSTER_VARIABLE] == "/trust/roster.json"
+    assert "trust:/trust:ro" in compose["serverapp"]["volumes"]
+    assert "trust:/trust" in compose["register"]["volumes"]
+    assert "cp /certs/ca.crt /certs/roster.json /trust/" in script
 
 
 def _mounts(service: dict[str, Any]) -> dict[str, str]:

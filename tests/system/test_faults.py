@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from fedsketch.client.enroll import enrol
 from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.guard.ledger_state import LedgerState
 from fedsketch.conf import Config, compose
@@ -348,6 +349,24 @@ def test_a_device_whose_policy_refuses_is_a_dropout_that_spends_nothing(trio: Ne
     assert current.problems == []
     assert [(row["clients"], row["dropped"]) for row in current.heard.rows] == [(2, 1)]
     assert "too small for this device" in (current.folder / "run.log").read_text()
+    assert _charged(trio) == [before[0] + 1, before[1] + 1, before[2]]
+
+
+@pytest.mark.slow
+def test_a_node_whose_peers_know_another_key_is_lost_alone_and_named(trio: Network) -> None:
+    """It has a new key in its folder and in its own copy of the roster, and nobody else has heard of it."""
+    place, before = trio.private / "nodes" / "2" / "device", _charged(trio)
+    kept = {path: path.read_bytes() for path in (place / "identity.key", place / "roster.json")}
+    enrol(place, rotate=True)
+    current = _begin(trio, TRIO, "wrong-key")
+    current.thread.join(PATIENCE)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    assert current.problems == []
+    assert [(row["clients"], row["dropped"]) for row in current.heard.rows] == [(2, 1)]
+    said = (current.folder / "run.log").read_text()
+    node = int((trio.private / "nodes" / "2" / "node-id").read_text())
+    assert f"node {node}: advertise: its signature does not verify" in said
     assert _charged(trio) == [before[0] + 1, before[1] + 1, before[2]]
 
 

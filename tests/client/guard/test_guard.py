@@ -18,6 +18,7 @@ from fedsketch.client.enroll import enrol
 from fedsketch.client.guard.guard import DEVICE_VARIABLE, DeviceGuard, SimulatedGuard, guard_of
 from fedsketch.client.guard.offer import offer_of
 from fedsketch.client.guard.policy import Policy
+from fedsketch.conf import compose
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate_skellam
 from fedsketch.privacy.accounting.releases import (
@@ -35,6 +36,7 @@ from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.local import LocalGrid
+from fedsketch.runtime.processes import fitting_policy
 from fedsketch.secagg import (
     Aborted,
     Refusal,
@@ -79,15 +81,19 @@ def settings_of(
     drops: int = 1,
     colluders: int = 0,
     consistency: bool = True,
+    groups: int = 1,
     application: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> RoundSettings:
     """What an honest server proposes, with changes to what the application commits to."""
-    whole = ring(n, drops, colluders, **options).to_record() if application is None else application
+    members = -(-n // groups)
+    if application is None:
+        application = ring(members, drops, colluders, **options).to_record()
+    whole = dict(application)
     whole = {**whole, **(record or {})}
     bits = options.get("bits", 32)
-    plan = SecAggOptions(drops=drops, colluders=colluders, consistency=consistency)
+    plan = SecAggOptions(drops=drops, colluders=colluders, consistency=consistency, groups=groups)
     vector = VectorFormat(DIM, bits, {k: v for k, v in whole.items() if v is not None})
     return plan.settings(RUN, round, range(2, n + 2), vector, MODEL)
 
@@ -249,7 +255,13 @@ def test_a_folder_that_cannot_be_read_is_a_refusal(guard: DeviceGuard) -> None:
 @pytest.mark.parametrize(
     ("changes", "offer", "sentence"),
     [
-        ({"smallest_cohort": 7}, {}, "A sum over 6 clients is too small for this device: its owner asks for 7."),
+        (
+            {"smallest_cohort": 7}, {"drops": 0},
+            "A sum over 6 clients is too small for this device, and the round would release one if all tolerated dropouts happen: "
+            "its owner asks for 7.",
+        ),
+        ({"smallest_cohort": 6}, {"drops": 1}, "A sum over 5 clients is too small for this device"),
+        ({"smallest_cohort": 6}, {"n": 12, "drops": 1, "groups": 2}, "A sum over 5 clients is too small for this device"),
         ({"largest_drops": 0.1}, {}, "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1."),
         (
             {"assumed_colluders": 0.2}, {},
@@ -285,10 +297,22 @@ def test_a_round_outside_the_policy_is_refused_with_a_sentence(
 
 
 def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> None:
+    guard.policy = replace(guard.policy, smallest_cohort=5)  # as many as are left after one dropout
     guard.admit(settings_of())
+    guard.admit(settings_of(12, groups=2))
     guard.admit(settings_of(round=2, bits=20))
     guard.policy = replace(guard.policy, allow_semi_honest=True)
     guard.admit(settings_of(round=3, consistency=False))
+
+
+def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_may_drop_out(
+    guard: DeviceGuard,
+) -> None:
+    demo = Path(fedsketch.client.__path__[0]).parent / "docker" / "demo-policy.toml"
+    run = compose(["clients.total=3", "clients.per_round=3", "clients.tolerated_dropouts=0.34"])
+    for policy in (Policy.load(demo), fitting_policy(run)):
+        guard.policy = policy
+        guard.admit(settings_of(3, drops=1))
 
 
 @pytest.mark.parametrize(
@@ -439,7 +463,7 @@ def test_an_aborted_round_stays_charged_at_its_worst_case(make_fleet: Callable[.
     ("changes", "reason"),
     [
         ({"smallest_noise": 4.5}, "advertise: The noise multiplier of the honest clients is 4"),
-        ({"smallest_cohort": 20}, "advertise: A sum over 6 clients is too small"),
+        ({"smallest_cohort": 20}, "advertise: A sum over 5 clients is too small"),
         (
             {"epsilon": 0.01},
             "advertise: The privacy budget of this device does not cover this round",
@@ -473,15 +497,16 @@ def test_a_replayed_round_is_refused_after_a_restart(make_fleet: Callable[..., F
     fleet.run(settings)
     fleet.states = dict.fromkeys(fleet.folders, b"")  # the nodes lost all but their folders
     for again in (settings.encoded, settings_of(6, noise=5.0).encoded):
-        with pytest.raises(Refusal, match="Round 1 of run 1 was seen before by this device"):
+        with pytest.raises(
+            Refusal, match="Round 1 of run 1 is over: the vector of round 1 has left"
+        ):
             fleet.answer(Step.ADVERTISE, 2, again)
 
 
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        (Step.ADVERTISE, "was seen before by this device"),
-        (Step.MASK, "was charged before: its vector has left this device"),
+        (Step.MASK, "is over: the vector of round 1 has left this device"),
         (Step.SIGN, "This device has signed a survivor list of Round 1 of run 1 before"),
         (Step.UNMASK, "is not open in this device's ledger: it has ended"),
     ],
@@ -497,6 +522,27 @@ def test_no_step_is_taken_twice_though_the_state_of_the_node_is_put_back(
     fleet.states[2] = before
     with pytest.raises(Refusal, match=sentence):
         fleet.answer(step, 2, request)
+
+
+def test_of_keys_that_were_advertised_twice_for_a_round_one_vector_leaves(
+    make_fleet: Callable[..., Fleet],
+) -> None:
+    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys; what it had before is
+    kept by an attacker and put back. Only one of the two sessions sends a vector."""
+    fleet = make_fleet(6)
+    settings = settings_of(6)
+    ledger = fleet.folders[2] / "ledger.jsonl"
+    untouched = ledger.read_bytes()
+    first = fleet.run(settings, until=Step.MASK)
+    old = fleet.states[2]
+    fleet.states = dict.fromkeys(fleet.folders, b"")
+    second = fleet.run(settings, until=Step.MASK)
+    assert ledger.read_bytes() == untouched
+    fleet.answer(Step.MASK, 2, second.requests()[2])
+    fleet.states[2] = old
+    with pytest.raises(Refusal, match="is over: the vector of round 1 has left this device"):
+        fleet.answer(Step.MASK, 2, first.requests()[2])
+    assert fleet.guard(2).ledger.verified()[0].rounds == 1
 
 
 def test_a_second_survivor_list_is_not_signed(make_fleet: Callable[..., Fleet]) -> None:
@@ -538,9 +584,9 @@ def test_a_tampered_ledger_makes_a_device_a_dropout(make_fleet: Callable[..., Fl
     fleet.run(settings_of(6))
     path = fleet.folders[2] / "ledger.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2] + lines[4:]))  # the charge is gone
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))  # the charge is gone
     coordinator = fleet.run(settings_of(6, round=2))
-    assert coordinator.lost[2].startswith("advertise: The ledger is damaged before or at line 3")
+    assert coordinator.lost[2].startswith("advertise: The ledger is damaged before or at line 2")
 
 
 def test_a_run_calibrated_for_the_policys_budget_fits_exactly(guard: DeviceGuard) -> None:

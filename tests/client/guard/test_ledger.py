@@ -1,5 +1,7 @@
 """The ledger on disk: rules, budget, crashes, tampering, races, and agreement with a model in memory."""
 
+import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -14,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fedsketch.client.guard.ledger
-from fedsketch.client.guard import ledger_file as journal
 from fedsketch.client.guard.ledger import Ledger
+from fedsketch.client.guard.ledger_file import hashed_line, own_hash
 from fedsketch.client.guard.ledger_state import Budget, RoundId
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
@@ -80,37 +82,52 @@ def test_a_charge_that_is_never_settled_stays_at_its_worst_case(ledger: Ledger) 
     assert Ledger(ledger.path).state().spent(DELTA) == pytest.approx(expected)
 
 
-def test_admitting_costs_nothing(ledger: Ledger) -> None:
-    ledger.admit(this(1), release(), ENDLESS)
-    assert ledger.state().spent(DELTA) == 0.0
+def test_a_server_that_only_opens_rounds_leaves_the_ledger_as_it_was(ledger: Ledger) -> None:
+    """10,000 rounds in 100 runs, none of which goes on: no byte on the disk, and nothing spent."""
+    charged(ledger, 1)
+    before = ledger.path.read_bytes()
+    for number in range(10_000):
+        ledger.admit(this(2 + number // 100, run=7 + number % 100), release(), ENDLESS)
+    assert ledger.path.read_bytes() == before
+    assert ledger.state().spent(DELTA) == pytest.approx(epsilon(release()))
+
+
+def test_rounds_are_charged_in_ascending_order(ledger: Ledger) -> None:
+    """So that one number per run tells all rounds that can never be charged again."""
+    charged(ledger, 5)
+    for number in (4, 5):
+        with pytest.raises(
+            Refusal, match=f"Round {number} of run 7 is over: the vector of round 5"
+        ):
+            ledger.charge(this(number), release(), ENDLESS)
+    charged(ledger, 6)
 
 
 @pytest.mark.parametrize(
     ("prepare", "step", "sentence"),
     [
-        ("ac", lambda x: x.admit(this(1), release(), ENDLESS), "Round 1 of run 7 was seen before by this device."),
-        ("a", lambda x: x.admit(this(1, digest="e"), release(), ENDLESS), "was seen before"),
-        ("", lambda x: x.charge(this(1), release(), ENDLESS), "it has ended or was never admitted."),
-        ("ac", lambda x: x.charge(this(1), release(), ENDLESS), "was charged before: its vector has left this device."),
-        ("acs", lambda x: x.charge(this(1), release(), ENDLESS), "it has ended or was never admitted."),
-        ("a", lambda x: x.charge(this(1, digest="e"), release(), ENDLESS), "was admitted with other settings."),
-        ("a", lambda x: x.charge(this(1, run=8), release(), ENDLESS), "Round 1 of run 8 is not open"),
-        ("a", lambda x: x.endorse(this(1), "list"), "was never charged on this device."),
-        ("ace", lambda x: x.endorse(this(1), "list"), "has signed a survivor list of Round 1 of run 7 before."),
-        ("ace", lambda x: x.endorse(this(1), "other"), "has signed a survivor list"),
-        ("a", lambda x: x.settle(this(1), "list", release(), signed=False), "was never charged on this device."),
-        ("ac", lambda x: x.settle(this(1), "list", release(), signed=True), "signed no such survivor list"),
-        ("ace", lambda x: x.settle(this(1), "other", release(), signed=True), "signed no such survivor list"),
-        ("acs", lambda x: x.settle(this(1), "list", release(), signed=False), "it has ended or was never admitted."),
-        ("ac", lambda x: x.settle(this(1), "l", release(unit=Unit.EXAMPLE), signed=False), "set unit back."),
-        ("ac", lambda x: x.admit(this(2), release(unit=Unit.EXAMPLE), ENDLESS), "its policy now asks for each example"),
+        ("c", lambda x: x.admit(this(1), release(), ENDLESS), "Round 1 of run 7 is over: the vector of round 1 has left this device."),
+        ("c", lambda x: x.admit(this(0), release(), ENDLESS), "is over"),
+        ("c", lambda x: x.charge(this(1), release(), ENDLESS), "is over"),
+        ("c", lambda x: x.charge(this(1, digest="e"), release(), ENDLESS), "is over"),
+        ("cs", lambda x: x.charge(this(1), release(), ENDLESS), "is over"),
+        ("", lambda x: x.endorse(this(1), "list"), "it has ended or was never charged."),
+        ("c", lambda x: x.endorse(this(1, run=8), "list"), "Round 1 of run 8 is not open"),
+        ("c", lambda x: x.endorse(this(1, digest="e"), "list"), "was charged with other settings."),
+        ("ce", lambda x: x.endorse(this(1), "list"), "has signed a survivor list of Round 1 of run 7 before."),
+        ("ce", lambda x: x.endorse(this(1), "other"), "has signed a survivor list"),
+        ("", lambda x: x.settle(this(1), "list", release(), signed=False), "it has ended or was never charged."),
+        ("c", lambda x: x.settle(this(1), "list", release(), signed=True), "signed no such survivor list"),
+        ("ce", lambda x: x.settle(this(1), "other", release(), signed=True), "signed no such survivor list"),
+        ("cs", lambda x: x.settle(this(1), "list", release(), signed=False), "it has ended or was never charged."),
+        ("c", lambda x: x.settle(this(1), "l", release(unit=Unit.EXAMPLE), signed=False), "set unit back."),
+        ("c", lambda x: x.admit(this(2), release(unit=Unit.EXAMPLE), ENDLESS), "its policy now asks for each example"),
     ],
 )  # fmt: skip
 def test_a_step_out_of_order_is_refused_and_changes_nothing(
     ledger: Ledger, prepare: str, step: Callable[[Ledger], None], sentence: str
 ) -> None:
     steps: dict[str, Callable[[], None]] = {
-        "a": lambda: ledger.admit(this(1), release(), ENDLESS),
         "c": lambda: ledger.charge(this(1), release(), ENDLESS),
         "e": lambda: ledger.endorse(this(1), "list"),
         "s": lambda: ledger.settle(this(1), "list", release(), signed=False),
@@ -122,16 +139,6 @@ def test_a_step_out_of_order_is_refused_and_changes_nothing(
         step(ledger)
     assert sentence in str(caught.value)
     assert ledger.path.read_bytes() == before
-
-
-def test_a_round_whose_vector_never_left_ends_when_a_later_one_is_admitted(ledger: Ledger) -> None:
-    charged(ledger, 1)
-    ledger.admit(this(2), release(), ENDLESS)
-    ledger.admit(this(3), release(), ENDLESS)
-    with pytest.raises(Refusal, match="Round 2 of run 7 is not open"):
-        ledger.charge(this(2), release(), ENDLESS)
-    ledger.settle(this(1), "list", release(12), signed=False)  # the one before may still end
-    ledger.charge(this(3), release(), ENDLESS)
 
 
 def test_only_the_last_round_whose_vector_left_can_still_be_settled(ledger: Ledger) -> None:
@@ -156,7 +163,6 @@ def test_a_charge_beyond_the_budget_is_refused_with_what_is_left(ledger: Ledger)
     budget = Budget(epsilon(*[release()] * 3), DELTA, 100)
     for number in (1, 2, 3):
         charged(ledger, number, budget)
-    ledger.admit(this(4), release(), ENDLESS)  # a charge is refused even if the admission was not
     refused: list[Callable[[], None]] = [
         lambda: ledger.charge(this(4), release(), budget),
         lambda: ledger.admit(this(5), release(), budget),
@@ -200,8 +206,6 @@ def test_of_processes_that_race_for_the_last_budget_exactly_as_many_win_as_it_co
     ledger: Ledger,
 ) -> None:
     budget = Budget(epsilon(*[release()] * 3), DELTA, 100)
-    for run in range(8):
-        ledger.admit(this(1, run), release(), budget)
     fork = multiprocessing.get_context("fork")
     barrier, wins = fork.Barrier(8), fork.Queue()
 
@@ -246,7 +250,7 @@ def test_every_line_is_json_and_names_its_kind_and_time(ledger: Ledger) -> None:
     ledger.endorse(this(1), "list")
     ledger.settle(this(1), "list", release(), signed=True)
     lines = [json.loads(line) for line in ledger.path.read_text().splitlines()]
-    kinds = ["begun", "admitted", "charged", "endorsed", "settled"]
+    kinds = ["begun", "charged", "endorsed", "settled"]
     assert [line["entry"] for line in lines] == kinds
     assert all(line["time"] for line in lines)
 
@@ -262,22 +266,34 @@ def test_a_line_is_synced_before_the_step_returns(
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", spy)
-    ledger.admit(this(1), release(), ENDLESS)
+    ledger.charge(this(1), release(), ENDLESS)
     assert sizes == [ledger.path.stat().st_size]
 
 
 def test_a_half_written_last_line_is_dropped_wherever_it_was_cut(ledger: Ledger) -> None:
-    ledger.admit(this(1), release(), ENDLESS)
+    charged(ledger, 1)
     whole = ledger.path.read_bytes()
-    ledger.charge(this(1), release(), ENDLESS)
+    charged(ledger, 2)
     longer = ledger.path.read_bytes()
-    for cut in range(len(whole) + 1, len(longer)):
+    for cut in range(len(whole) + 1, len(longer) - 1):
         ledger.path.write_bytes(longer[:cut])
-        assert ledger.state().spent(DELTA) == 0.0
+        assert ledger.state().rounds == 1
         assert ledger.path.read_bytes() == whole
     # Blocks that the file system had promised but never written read as zeros.
     ledger.path.write_bytes(whole + bytes(4096))
-    ledger.charge(this(1), release(), ENDLESS)
+    charged(ledger, 2)
+    assert ledger.verified()[1] == 3
+
+
+@pytest.mark.parametrize("ending", [b"", b"\x0b", b"J", b"\x00" * 4096])
+def test_a_last_line_that_lacks_only_its_newline_counts(ledger: Ledger, ending: bytes) -> None:
+    """Cut off or damaged: nobody can tell whether the vector has left, so it has."""
+    charged(ledger, 1)
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole[:-1] + ending)
+    assert ledger.state().rounds == 1
+    assert ledger.path.read_bytes() == whole
+    charged(ledger, 2)
     assert ledger.verified()[1] == 3
 
 
@@ -286,8 +302,44 @@ def test_an_acknowledged_line_is_never_dropped(ledger: Ledger) -> None:
     charged(ledger, 1)
     data = ledger.path.read_bytes()
     ledger.path.write_bytes(data[:-40] + b"\n")
+    with pytest.raises(Refusal, match="The ledger is damaged before or at line 2"):
+        ledger.state()
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_every_flipped_bit_is_refused_or_changes_nothing(
+    ledger: Ledger, sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every line: the first, one that is sealed, and the last, which no later line vouches for."""
+    if sealed:
+        monkeypatch.setattr(fedsketch.client.guard.ledger, "_TAIL_LINES", 3)
+        monkeypatch.setattr(fedsketch.client.guard.ledger, "_TAIL_FACTOR", 1)
+    charged(ledger, 1)
+    ledger.endorse(this(1), "list")
+    if sealed:
+        ledger.note_unmasked("train.J*")  # one bit away from a newline
+    ledger.settle(this(1), "list", release(14), signed=True)
+    charged(ledger, 2)
+    whole, right = ledger.path.read_bytes(), ledger.state()
+    assert (b'"seal"' in whole) == sealed
+    unnoticed = []
+    with ledger.path.open("r+b", buffering=0) as file:
+        for place, bit in itertools.product(range(len(whole)), range(8)):
+            os.pwrite(file.fileno(), bytes([whole[place] ^ 1 << bit]), place)
+            try:
+                assert ledger.state() == right
+                unnoticed.append(place)
+            except Refusal:
+                os.pwrite(file.fileno(), whole[place : place + 1], place)
+    assert unnoticed == [len(whole) - 1] * 8  # the last newline, which was put back
+    assert ledger.path.read_bytes() == whole  # no refusal has changed anything else
+
+
+def test_a_ledger_of_the_format_before_is_refused_with_what_to_do(ledger: Ledger) -> None:
+    old = {"before": "0" * 64, "entry": "begun", "time": "", "format": "fedsketch-ledger/1"}
+    ledger.path.write_text(json.dumps(old, separators=(",", ":")) + "\n")
     with pytest.raises(
-        Refusal, match=r"Line 3 of the ledger is not what fedsketch-ledger/1 allows"
+        Refusal, match=r"was begun by an older version, .*: go on with that version"
     ):
         ledger.state()
 
@@ -311,7 +363,7 @@ def test_a_tampered_ledger_is_refused(
     ledger: Ledger, how: str, sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if sealed:
-        monkeypatch.setattr(fedsketch.client.guard.ledger, "_TAIL_LINES", 8)
+        monkeypatch.setattr(fedsketch.client.guard.ledger, "_TAIL_LINES", 4)
     for number in range(1, 9):
         charged(ledger, number)
     assert (b'"seal"' in ledger.path.read_bytes()) == sealed
@@ -334,10 +386,11 @@ def relinked(entries: list[dict[str, Any]]) -> bytes:
     for entry in entries:
         head = {"before": before}
         if "seal" in entry:
-            head["seal"] = journal._hash(data)
-        facts = {key: value for key, value in entry.items() if key not in ("before", "seal")}
-        data += journal._line({**head, **facts})
-        before = journal._hash(data.splitlines()[-1])
+            head["seal"] = hashlib.sha256(data).hexdigest()
+        facts = {k: value for k, value in entry.items() if k not in ("before", "seal", "hash")}
+        line = hashed_line({**head, **facts})
+        before = str(own_hash(line[:-1]))
+        data += line
     return data
 
 
@@ -350,12 +403,12 @@ def test_lines_that_break_the_rules_are_refused_though_their_hashes_fit(ledger: 
         [*entries, entries[-1]],
         [*entries, {"entry": "unheard"}],
         [*entries, {"entry": "charged"}],
-        [*entries[:2], {**entries[2], "release": {"mechanism": {"type": "Free"}}}],
+        [*entries[:1], {**entries[1], "release": {"mechanism": {"type": "Free"}}}],
         [{"entry": "begun", "format": "other/1"}, *entries[1:]],
         entries[1:],
     ):
         ledger.path.write_bytes(relinked(forged))
-        with pytest.raises(Refusal, match="is not what fedsketch-ledger/1 allows there"):
+        with pytest.raises(Refusal, match="is not what fedsketch-ledger/2 allows there"):
             ledger.state()
 
 
@@ -363,7 +416,7 @@ def test_verifying_finds_totals_that_are_not_the_sum(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fedsketch.client.guard.ledger, "_TAIL_LINES", 4)
-    for number in range(1, 5):
+    for number in range(1, 8):
         charged(ledger, number)
     entries = [json.loads(line) for line in ledger.path.read_text().splitlines()]
     place = next(i for i, entry in enumerate(entries) if entry["entry"] == "totals")
@@ -402,7 +455,7 @@ def test_a_full_disk_is_a_refusal_that_leaves_the_file_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(os, failing, fail)
         with pytest.raises(Refusal, match="The ledger cannot be written"):
-            ledger.admit(this(1), release(), ENDLESS)
+            ledger.charge(this(1), release(), ENDLESS)
     assert ledger.path.read_bytes() == before
     charged(ledger, 1)
 
@@ -430,16 +483,14 @@ class Model:
     def step(self, what: str, run: int, round: int, survivors: int) -> bool:
         key, stage = (run, round), self.stage.get((run, round))
         if what == "admit":
+            return round > self.last[run]
+        if what == "charge":
             if round <= self.last[run]:
                 return False
-            mine = [k for k in sorted(self.stage) if k[0] == run]
-            left = [k for k in mine if self.stage[k] in ("charged", "endorsed")]
-            for k in mine:
-                if k not in left[-1:]:
-                    self.stage[k] = "ended"
-            self.last[run], self.stage[key] = round, "admitted"
-        elif what == "charge" and stage == "admitted":
-            self.stage[key], self.cost[key] = "charged", release(10)
+            mine = [k for k in sorted(self.stage) if k[0] == run and self.stage[k] != "ended"]
+            for k in mine[:-1]:
+                self.stage[k] = "ended"
+            self.last[run], self.stage[key], self.cost[key] = round, "charged", release(10)
         elif what == "endorse" and stage == "charged":
             self.stage[key] = "endorsed"
         elif what == "settle" and stage == "endorsed":
@@ -490,8 +541,9 @@ def test_any_sequence_of_steps_and_restarts_agrees_with_a_model_in_memory(
         elif what == "verify":
             Ledger(path).verified()
         elif what == "several":
+            next_round = model.last[run] + 1
             for one in ("admit", "charge", "endorse", "settle")[: survivors - 9]:
-                _take(path, model, one, run, model.last[run] + (one == "admit"), survivors)
+                _take(path, model, one, run, next_round, survivors)
         else:
             _take(path, model, what, run, round, survivors)
     state, _ = Ledger(path).verified()
