@@ -352,7 +352,6 @@ def test_a_device_whose_policy_refuses_is_a_dropout_that_spends_nothing(trio: Ne
     assert _charged(trio) == [before[0] + 1, before[1] + 1, before[2]]
 
 
-@pytest.mark.slow
 def test_a_node_whose_peers_know_another_key_is_lost_alone_and_named(trio: Network) -> None:
     """It has a new key in its folder and in its own copy of the roster, and nobody else has heard of it."""
     place, before = trio.private / "nodes" / "2" / "device", _charged(trio)
