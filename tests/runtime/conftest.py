@@ -55,7 +55,9 @@ def _logging_restored() -> Iterator[None]:
     yield
     for log, handlers, level, propagate in before:
         for handler in set(log.handlers) - set(handlers):
-            handler.close()
+            # Only files: absl's handler, if a test imports it first, would close pytest's own output.
+            if isinstance(handler, logging.FileHandler):
+                handler.close()
         log.handlers[:], log.level, log.propagate = handlers, level, propagate
 
 
