@@ -26,7 +26,7 @@ from fedsketch.replay.records import PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.base import LocalWork
-from fedsketch.strategies.shared.messages import Broadcast, announced
+from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -40,6 +40,8 @@ class Workspace:
         # To be loaded and used, not to be kept: the next message loads other parameters.
         self._model = lru_cache(maxsize=2)(self._new_model)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
+        # The clients of a cohort are sent the same bytes: what those hold is read once, and never written into.
+        self._decoded = lru_cache(maxsize=8)(decoded)
         self._replicas = Replicas(self._version_0)
 
     def prepare(
@@ -47,6 +49,8 @@ class Workspace:
     ) -> RecordDict | None:
         """Judge what a broadcast asks for, and take in the parcel that came with it (`replay.parcels`). Returns what to answer instead
         of training, where the parcel is of no use; raises `Refusal`. The device's data are not looked at."""
+        if folder is None and PARCEL not in parcel:
+            return None  # a simulated device judges nothing, and follows nothing here
         config, numbers = announced(content)
         config = self._admitted(config, folder)
         if PARCEL not in parcel:
@@ -59,7 +63,7 @@ class Workspace:
         self, content: RecordDict, client: int, state: RecordDict, folder: Path | None
     ) -> RecordDict:
         """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
-        received = Broadcast.from_records(content)
+        received = Broadcast.from_records(content, self._decoded)
         config, mechanism = self._admitted(received.config, folder), received.mechanism
         broadcast = self._completed(replace(received, config=config))
         if mechanism.unit is not config.privacy.unit:

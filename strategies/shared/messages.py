@@ -4,7 +4,7 @@ Down goes a `Broadcast`, the same for the whole cohort. Up comes one vector per 
 aggregation sits between; either way the server makes an `Aggregate` of it and never asks whose it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -48,14 +48,21 @@ class Broadcast:
         return records
 
     @staticmethod
-    def from_records(records: RecordDict) -> "Broadcast":
+    def from_records(
+        records: RecordDict, decode: Callable[..., torch.Tensor] | None = None
+    ) -> "Broadcast":
+        """`decode` makes a tensor of an array's fields, `decoded` unless given: who reads one broadcast many times may remember it."""
+        make = decoded if decode is None else decode
         head = records.config_records["head"]
         arrays = records.array_records.get("arrays", ArrayRecord())
         return Broadcast(
             config=from_json(str(head["config"])),
             round=int(head["round"]),  # type: ignore[arg-type]
             mechanism=mechanism_from_record(records.config_records[MECHANISM]),
-            arrays={key: _tensor(array) for key, array in arrays.items()},
+            arrays={
+                key: make(array.dtype, tuple(array.shape), array.stype, array.data)
+                for key, array in arrays.items()
+            },
             numbers=dict(records.config_records.get("numbers", {})),  # type: ignore[arg-type]
         )
 
@@ -79,6 +86,7 @@ def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
     return config, dict(records.config_records.get("numbers", {}))  # type: ignore[arg-type]
 
 
-def _tensor(array: Array) -> torch.Tensor:
+def decoded(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> torch.Tensor:
+    """The tensor in a Flower array."""
     # Flower hands out read-only memory that the message owns; torch wants to be allowed to write.
-    return torch.from_numpy(array.numpy().copy())
+    return torch.from_numpy(Array(dtype, shape, stype, data).numpy().copy())
