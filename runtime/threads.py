@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 VARIABLE = "OMP_NUM_THREADS"  # what torch, MKL and OpenBLAS read when they are imported
 
-# Parameters from which on two threads may pay; `python benchmarks/threads.py` measures it. So far it was measured only on two cores that
-# others used too. With about three processes a core, two threads made a round of mlp 32, 512 and 1024 (up to 0.8 million parameters) 1.2
-# to 3 times as long, and a round of mlp 2048 and 4096 (1.6 and 3.3 million) 0.9 times as long. With five, they made every update longer,
-# by 1.4 to 14 times, those of cnn and resnet too.
+# Parameters from which on two threads may pay; `python benchmarks/threads.py` measures it. On two idle cores a gradient with two threads
+# took, over one thread: mlp 32 to 1024 (up to 0.8 million parameters) 0.95 to 1.28 times as long, mlp 2048 and 4096 (1.6 and 3.3
+# million) 0.92 and 0.97 times, and the convolutions of cnn and resnet 0.77 and 0.67 times. On cores that others use too, two threads
+# made all of them longer, up to 14 times. Who has idle cores and a convolutional model sets OMP_NUM_THREADS=2.
 LARGE_MODEL = 1_000_000
 
 
