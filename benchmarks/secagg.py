@@ -123,7 +123,7 @@ def ours(neighbours: int, dim: int) -> Cost:
             if step is Step.MASK:
                 ticket = device.open_mask(nodes[i], states[i], request, MODEL)
                 states[i] = device.spend(nodes[i], ticket)
-                states[i], reply = device.mask(nodes[i], ticket, vector)
+                states[i], reply = device.mask(ticket, vector)
             else:
                 states[i], reply = STEPS[step](nodes[i], states[i], request)
             if i < MEASURED:
@@ -235,7 +235,7 @@ class OneOfMany:
         if step is Step.MASK:
             vector = np.zeros(self.settings.dim, dtype="<u4")
             ticket = device.open_mask(self._node, self._state, request, MODEL)
-            self._state, reply = device.mask(self._node, ticket, vector)
+            self._state, reply = device.mask(ticket, vector)
         else:
             self._state, reply = STEPS[step](self._node, self._state, request)
         self.milliseconds[step] = 1000 * (time.process_time() - began)

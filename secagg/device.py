@@ -139,6 +139,8 @@ class MaskTicket:
     settings: RoundSettings
     memory: DeviceState
     session: Session
+    add: tuple[bytes, ...]  # keys of the masks that are added to the vector
+    subtract: tuple[bytes, ...]
 
 
 def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> MaskTicket:
@@ -161,9 +163,17 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
         peer = settings.cohort[index]
         incoming = session.peers[index][32:]
         shares[index] = keys.unseal(incoming, ciphertext, session.context, peer, node.id)
-    return MaskTicket(
-        settings, memory, replace(session, broadcast=broadcast, alive=alive, shares=shares)
-    )
+    # A peer's key that is no key is found here, before anything is charged.
+    add = [keys.self_mask_key(session.seed, session.context, broadcast, node.id)]
+    subtract: list[bytes] = []
+    private_s = keys.load_private(session.private_s)
+    for index in expected:
+        peer = settings.cohort[index]
+        secret = keys.agree(private_s, session.peers[index][:32])
+        key = keys.pair_mask_key(secret, session.context, broadcast, node.id, peer)
+        (add if node.id < peer else subtract).append(key)
+    opened = replace(session, broadcast=broadcast, alive=alive, shares=shares)
+    return MaskTicket(settings, memory, opened, tuple(add), tuple(subtract))
 
 
 def spend(node: Node, ticket: MaskTicket) -> bytes:
@@ -177,7 +187,7 @@ def spend(node: Node, ticket: MaskTicket) -> bytes:
     return memory.encode()
 
 
-def mask(node: Node, ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
+def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     """Mask the vector, and forget the keys of the masks."""
     session, settings = ticket.session, ticket.settings
     _need(vector.shape == (settings.dim,), f"The vector does not have {settings.dim} numbers.")
@@ -185,16 +195,8 @@ def mask(node: Node, ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     _need(vector.dtype == dtype, f"The vector is not of type {dtype}.")
     if settings.bits < 8 * dtype.itemsize and int(vector.max()) >> settings.bits:
         raise Refusal(f"A number of the vector does not fit into {settings.bits} bits.")
-    add = [keys.self_mask_key(session.seed, session.context, session.broadcast, node.id)]
-    subtract: list[bytes] = []
-    private_s = keys.load_private(session.private_s)
-    for index in session.peers.keys() & set(session.alive):
-        peer = settings.cohort[index]
-        secret = keys.agree(private_s, session.peers[index][:32])
-        key = keys.pair_mask_key(secret, session.context, session.broadcast, node.id, peer)
-        (add if node.id < peer else subtract).append(key)
     masked = np.array(vector)
-    apply_masks(masked, add, subtract)
+    apply_masks(masked, ticket.add, ticket.subtract)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
     memory.sessions[settings.digest] = replace(
         session, stage=Stage.MASKED, private_s=b"", seed=b"", peers={}

@@ -115,7 +115,7 @@ def _masking_mod(
         else:
             # Nothing from here on may refuse: the vector is paid for.
             vector = _trained(codec, node, ticket, message, context, call_next)
-            state, masked = device.mask(node, ticket, vector)
+            state, masked = device.mask(ticket, vector)
             _keep(context, state)
             packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)
             reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({"vector": packed})})

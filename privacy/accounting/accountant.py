@@ -37,7 +37,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class _Pass:
-    """An unfinished full pass: its rule, the rounds it has had, and the dearest of them (charged in full from the first round)."""
+    """An unfinished full pass: its rule, the rounds it has had, and the most expensive of them (charged in full from the first round)."""
 
     release: Release
     rounds: int
@@ -152,7 +152,7 @@ class Accountant:
             self._sampled[price.pair] = self._sampled.get(price.pair, 0) + count
 
     def _record_passes(self, release: Release, length: int, count: int, price: Cost) -> None:
-        """A unit is in one round of a pass: the pass costs the dearest round (parallel composition), whichever that is."""
+        """A unit is in one round of a pass: the pass costs its most expensive round (parallel composition), whichever that is."""
         current = self._pass
         if current is not None:
             self._refuse_other_pass(current.release, release)

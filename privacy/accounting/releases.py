@@ -122,7 +122,7 @@ class WithoutReplacement:
 class FullPasses:
     """Each unit is in at most one of every `rounds_per_pass` consecutive releases, whatever was released before.
 
-    One release is recorded per round; a pass then costs what its dearest round costs. The order of the units must not
+    One release is recorded per round; a pass then costs what its most expensive round costs. The order of the units must not
     depend on earlier outputs (shuffle as you like). Removing a unit from a shuffled list shifts all that follow it into other rounds, so
     the adjacency is zero-out or replace-one, not add/remove.
     """

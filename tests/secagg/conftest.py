@@ -52,7 +52,7 @@ class Fleet:
         if step is Step.MASK:
             ticket = device.open_mask(me, state, request, model)
             self.states[node] = device.spend(me, ticket)
-            self.states[node], reply = device.mask(me, ticket, self.vectors[node])
+            self.states[node], reply = device.mask(ticket, self.vectors[node])
             return reply
         steps = {
             Step.ADVERTISE: device.advertise,

@@ -69,7 +69,22 @@ def test_a_vector_that_does_not_fit_is_refused(fleet: Build, model_hash: bytes) 
     good = devices.vectors[node]
     for wrong in (good[:-1], good.astype("<u8"), good | (1 << 20), good.astype(float)):
         with pytest.raises(Refusal):
-            device.mask(devices.nodes[node], ticket, wrong)
+            device.mask(ticket, wrong)
+
+
+def test_a_peer_whose_mask_key_is_no_key_is_found_before_the_charge(
+    fleet: Build, model_hash: bytes
+) -> None:
+    """A colluding client could else make its peers pay for a vector that never leaves."""
+    devices = fleet(4)
+    coordinator = devices.run(until=Step.MASK)
+    node, request = next(iter(coordinator.requests().items()))
+    memory = DeviceState.decode(devices.states[node])
+    session = memory.sessions[devices.settings.digest]
+    index, known = next(iter(session.peers.items()))
+    session.peers[index] = bytes(32) + known[32:]  # a point of low order
+    with pytest.raises(Refusal, match="not a valid X25519 key"):
+        device.open_mask(devices.nodes[node], memory.encode(), request, model_hash)
 
 
 # 1, 2. The size of the keys.

@@ -128,7 +128,7 @@ class Fleet:
             ticket = device.open_mask(me, state, request, model)
             self.states[node] = device.spend(me, ticket)
             vector = np.full(DIM, node, dtype=np.uint32)
-            self.states[node], reply = device.mask(me, ticket, vector)
+            self.states[node], reply = device.mask(ticket, vector)
             return reply
         steps = {
             Step.ADVERTISE: device.advertise,
