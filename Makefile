@@ -35,9 +35,9 @@ run-tests: $(VENV)/.installed-dev
 	$(PYTEST)
 
 # CA, server certificate and node folders in ./certs; calling it again keeps what is there.
-# make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml
+# make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml DATA=digits
 certs: $(VENV)/.installed
-	$(BIN)/fedsketch-certs certs --nodes $(or $(NODES),0) $(foreach name,$(NAMES),--name $(name)) $(if $(POLICY),--policy $(POLICY))
+	$(BIN)/fedsketch-certs certs --nodes $(or $(NODES),0) $(foreach name,$(NAMES),--name $(name)) $(if $(POLICY),--policy $(POLICY)) $(if $(DATA),--data $(DATA))
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""`fedsketch-enroll`: makes a device's folder, adds its public key to a roster, and shows what the device has spent and whom it believes.
+"""`fedsketch-enroll`: makes a device's folder, describes its data, adds its key to a roster, shows what it has spent and whom it believes.
 
 The private key is made here and never leaves the folder. The id of a node is given by the SuperLink when the node is registered, so
 it may come later; the roster goes from owner to owner, by hand, and never through the server.
@@ -16,13 +16,14 @@ from pathlib import Path
 
 from fedsketch.client.command import Parser, run
 from fedsketch.client.fingerprints import node_fingerprint, roster_fingerprint
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.guard import (
+    CARD,
     DEVICE_VARIABLE,
     IDENTITY,
     LEDGER,
     POLICY,
     ROSTER,
-    DeviceGuard,
 )
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_file import sync_folder
@@ -50,6 +51,7 @@ def _parser() -> Parser:
         help="the roster that all devices of a federation share",
     )
     parser.add_argument("--policy", type=Path, metavar="FILE", help="a policy to begin with")
+    add_data_arguments(parser)
     parser.add_argument(
         "--public-key", metavar="HEX", help="instead of a folder: the key of a device elsewhere"
     )
@@ -64,6 +66,32 @@ def _parser() -> Parser:
     )
     parser.add_argument("--verify", action="store_true", help="check the whole ledger")
     return parser
+
+
+def add_data_arguments(parser: Parser) -> None:
+    """Those of every command that makes a data card."""
+    parser.add_argument(
+        "--data",
+        metavar="PATH",
+        help="the device's data (images by class, or an .npz file), to be described in its data card; or the name of a data set "
+        "that holds nothing private",
+    )
+    parser.add_argument(
+        "--classes",
+        metavar="NAMES",
+        help="the classes of the runs, with commas between, or their number, where --data does not show them all",
+    )
+
+
+def asked_card(asked: argparse.Namespace) -> DataCard | None:
+    """The card of the data that a command names, if it does."""
+    if asked.data is None:
+        if asked.classes is not None:
+            raise ValueError("--classes goes with --data.")
+        return None
+    from fedsketch.client.describe import card_of  # torch: not for those who only look
+
+    return card_of(asked.data, asked.classes)
 
 
 def _run(asked: argparse.Namespace) -> None:
@@ -85,9 +113,12 @@ def _run(asked: argparse.Namespace) -> None:
     if asked.folder is None:
         raise ValueError("name the device's folder: fedsketch-enroll FOLDER.")
     if asked.show or asked.verify:
-        _show(DeviceGuard(asked.folder), verify=asked.verify)
+        _show(asked.folder, verify=asked.verify)
         return
-    public = enrol(asked.folder, asked.node_id, asked.roster, asked.policy, rotate=asked.rotate)
+    card = asked_card(asked)
+    public = enrol(
+        asked.folder, asked.node_id, asked.roster, asked.policy, card, rotate=asked.rotate
+    )
     _say_what_is_next(asked.folder, public)
 
 
@@ -96,6 +127,7 @@ def enrol(
     node_id: int | None = None,
     roster: Path | None = None,
     policy: Path | None = None,
+    card: DataCard | None = None,
     *,
     rotate: bool = False,
 ) -> bytes:
@@ -110,6 +142,9 @@ def enrol(
             _write(folder / POLICY, wanted.to_toml() if policy is None else policy.read_text())
         elif policy is not None and (folder / POLICY).read_text() != policy.read_text():
             raise ValueError(f"{folder / POLICY} exists and differs: edit it, it is not replaced.")
+        if card is not None:
+            (folder / CARD).unlink(missing_ok=True)
+            _write(folder / CARD, card.to_toml())
         with contextlib.suppress(FileExistsError):
             Ledger(folder / LEDGER).create()
         own = folder / ROSTER
@@ -180,6 +215,11 @@ def _node_of(path: Path, public: bytes) -> int | None:
 def _say_what_is_next(folder: Path, public: bytes) -> None:
     node = _node_of(folder / ROSTER, public)
     print(f"Public key: {public.hex()}")
+    if not (folder / CARD).exists():
+        print(
+            "Next: describe the data, or the device takes part in nothing:\n"
+            f"  fedsketch-enroll {folder} --data <images by class, or an .npz file>"
+        )
     if node is None:
         print(
             "Next: register the node (flwr supernode register NODE.pub) and call\n"
@@ -208,18 +248,20 @@ def _print_fingerprints(path: Path, folder: Path | None) -> None:
         print(f"{node:>{width}}: {node_fingerprint(node, key)}{mark}")
 
 
-def _show(guard: DeviceGuard, *, verify: bool) -> None:
-    policy, public = guard.policy, guard.identity.public
+def _show(folder: Path, *, verify: bool) -> None:
+    policy, public = Policy.load(folder / POLICY), Identity.load(folder / IDENTITY).public
+    ledger = Ledger(folder / LEDGER)
     if verify:
-        state, lines = guard.ledger.verified()
+        state, lines = ledger.verified()
         print(f"Ledger: {lines} lines, whole and in order")
     else:
-        state = guard.ledger.state()
-    node = _node_of(guard.folder / ROSTER, public)
+        state = ledger.state()
+    node = _node_of(folder / ROSTER, public)
     spent = state.spent(policy.delta)
     left = max(0.0, policy.epsilon - spent) if state.unmasked == 0 else 0.0
     print(f"Public key: {public.hex()}")
     print(f"Node: {'not in the roster yet' if node is None else node}")
+    print(f"Data: {_described(folder / CARD)}")
     print(
         f"Spent: epsilon {spent:.4g} of {policy.epsilon:g} at delta {policy.delta:g}, {left:.4g} left "
         f"(per {policy.unit}, against the server and the assumed colluders, zero-out)"
@@ -227,6 +269,16 @@ def _show(guard: DeviceGuard, *, verify: bool) -> None:
     print(f"Rounds: {state.rounds} of {policy.most_rounds}, {state.settled} of them settled")
     if state.unmasked:
         print(f"Unmasked replies: {state.unmasked}; no epsilon holds for this device any more")
+
+
+def _described(file: Path) -> str:
+    if not file.exists():
+        return "no card yet (--data)"
+    card = DataCard.load(file)
+    shape = " x ".join(map(str, card.shape))
+    return (
+        f"{card.data}, {shape}, {len(card.classes)} classes, at most {card.largest_shard} examples"
+    )
 
 
 if __name__ == "__main__":

@@ -29,14 +29,14 @@ from fedsketch.strategies.shared.base import LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.job import Job, Task
 
 
 class Workspace:
     """Trains for one client after the other."""
 
     def __init__(self) -> None:
-        self._job = lru_cache(maxsize=2)(Job)
+        self._job = lru_cache(maxsize=2)(lambda task: Job(*task))
         # To be loaded and used, not to be kept: the next message loads other parameters.
         self._model = lru_cache(maxsize=2)(self._new_model)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
@@ -52,11 +52,11 @@ class Workspace:
         if folder is None and PARCEL not in parcel:
             return None  # a simulated device judges nothing, and follows nothing here
         config, numbers = announced(content)
-        config = self._admitted(config, folder)
+        task = self._admitted(config, folder)
         if PARCEL not in parcel:
             return None
         goal = str(numbers["fingerprint"])
-        problem = self._replicas.receive(parcel, config, goal, folder)
+        problem = self._replicas.receive(parcel, task, goal, folder)
         return None if problem is None else asks_for_the_whole(problem)
 
     def take_part(
@@ -64,17 +64,18 @@ class Workspace:
     ) -> RecordDict:
         """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
         received = Broadcast.from_records(content, self._decoded)
-        config, mechanism = self._admitted(received.config, folder), received.mechanism
-        broadcast = self._completed(replace(received, config=config))
+        task, mechanism = self._admitted(received.config, folder), received.mechanism
+        config = task.config
+        broadcast = self._completed(replace(received, config=config), task)
         if mechanism.unit is not config.privacy.unit:
             raise UnsafeUpdateError(
                 "the mechanism protects another unit than the configuration names."
             )
-        model = self._model(config)
+        model = self._model(task)
         model.load(broadcast.model)
         generator = _batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory:
-            shard = self._job(config).shard(client)
+            shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory)
             rows = self._device_half(config.strategy.name).rows(work)
         if not os.environ.get(SIMULATION_VARIABLE):
@@ -82,28 +83,28 @@ class Workspace:
         with noise_stream(client, broadcast.round) as stream:
             return reply_with(mechanism.release(rows, stream, broadcast.round))
 
-    def _admitted(self, config: Config, folder: Path | None) -> Config:
+    def _admitted(self, config: Config, folder: Path | None) -> Task:
         """The configuration as this device plays it; in a simulation as it came."""
         if folder is None:
-            return config
-        policy = DeviceGuard(folder).policy
-        config = admitted(config, policy)
-        check_size(self._job(config).parameters, policy)
-        return config
+            return Task(config)
+        guard = DeviceGuard(folder)
+        task = admitted(config, guard.policy, guard.card)
+        check_size(self._job(task).parameters, guard.policy)
+        return task
 
-    def _completed(self, broadcast: Broadcast) -> Broadcast:
+    def _completed(self, broadcast: Broadcast, task: Task) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
         goal = broadcast.numbers.get("fingerprint")
         if goal is None:
             return broadcast
-        arrays = self._replicas.arrays(broadcast.config, str(goal), broadcast.round)
+        arrays = self._replicas.arrays(task, str(goal), broadcast.round)
         return replace(broadcast, arrays=arrays)
 
-    def _new_model(self, config: Config) -> FlatModel:
-        return self._job(config).model()
+    def _new_model(self, task: Task) -> FlatModel:
+        return self._job(task).model()
 
-    def _version_0(self, config: Config) -> Replayed:
-        return make_replica(config, self._new_model(config))
+    def _version_0(self, task: Task) -> Replayed:
+        return make_replica(task.config, self._new_model(task))
 
 
 def noise_stream(client: int, round: int) -> Stream:

@@ -13,9 +13,9 @@ from flwr.app import RecordDict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import Replayed, open_steps, open_whole, size_of
+from fedsketch.tasks.job import Task
 
 FILE = "replica.safetensors"
 
@@ -24,7 +24,7 @@ FILE = "replica.safetensors"
 class _Held:
     """A state that was brought up to date for a run, by its fingerprint."""
 
-    config: Config
+    task: Task
     fingerprint: str
     state: Replayed
 
@@ -32,45 +32,43 @@ class _Held:
 class Replicas:
     """The newest state that this process has made, for all clients in it; `version_0` makes what everybody starts from."""
 
-    def __init__(self, version_0: Callable[[Config], Replayed]) -> None:
+    def __init__(self, version_0: Callable[[Task], Replayed]) -> None:
         self._version_0 = version_0
         self._held: _Held | None = None
         self._arrays: tuple[str, int, dict[str, torch.Tensor]] | None = None
 
-    def receive(
-        self, parcel: RecordDict, config: Config, goal: str, folder: Path | None
-    ) -> str | None:
+    def receive(self, parcel: RecordDict, task: Task, goal: str, folder: Path | None) -> str | None:
         """Bring the replica to the state with the fingerprint `goal`; or say why this parcel does not get it there."""
-        if self._holds(config, goal):
+        if self._holds(task, goal):
             return None  # another client of this process was here
         whole = open_whole(parcel)
         if whole is not None:
-            state = self._version_0(config)
+            state = self._version_0(task)
             state.load_state_dict(whole)
             if state.fingerprint() != goal:
                 raise UnsafeUpdateError(
                     "the state that came is not the one that all devices were told."
                 )
-            self._keep(config, state, goal, folder)
+            self._keep(task, state, goal, folder)
             return None
         first, steps = open_steps(parcel)
         before, self._held = self._held, None  # the steps change it in place
         tried = False
-        for state in self._starts(config, before, folder, range(first, first + len(steps) + 1)):
+        for state in self._starts(task, before, folder, range(first, first + len(steps) + 1)):
             # The server sends the whole where that is shorter: more than this is work for nothing.
             if sum(step.mean.numel() for step in steps) > size_of(state):
                 raise UnsafeUpdateError("the steps that came are longer than the whole state.")
             for step in steps[state.version - first :]:
                 state.apply(step)
             if state.fingerprint() == goal:
-                self._keep(config, state, goal, folder)
+                self._keep(task, state, goal, folder)
                 return None
             tried = True
         return "another result" if tried else f"version {first} is not here"
 
-    def arrays(self, config: Config, goal: str, server_round: int) -> dict[str, torch.Tensor]:
+    def arrays(self, task: Task, goal: str, server_round: int) -> dict[str, torch.Tensor]:
         """What the replica gives a device in a round, in the place of arrays that are sent."""
-        if self._held is None or not self._holds(config, goal):
+        if self._held is None or not self._holds(task, goal):
             raise UnsafeUpdateError(
                 "the broadcast names a state that came with no parcel: set strategy.broadcast=full."
             )
@@ -80,34 +78,34 @@ class Replicas:
             self._arrays = (goal, server_round, copies)
         return self._arrays[2]
 
-    def _holds(self, config: Config, goal: str) -> bool:
+    def _holds(self, task: Task, goal: str) -> bool:
         held = self._held
-        return held is not None and held.fingerprint == goal and held.config == config
+        return held is not None and held.fingerprint == goal and held.task == task
 
     def _starts(
-        self, config: Config, held: _Held | None, folder: Path | None, versions: range
+        self, task: Task, held: _Held | None, folder: Path | None, versions: range
     ) -> Iterator[Replayed]:
         """States of these versions from which the steps may lead to the goal."""
-        if held is not None and held.config == config and held.state.version in versions:
+        if held is not None and held.task == task and held.state.version in versions:
             yield held.state
         if folder is not None:
-            kept = self._kept(config, folder)
+            kept = self._kept(task, folder)
             if kept is not None and kept.version in versions:
                 yield kept
         if 0 in versions:
-            yield self._version_0(config)
+            yield self._version_0(task)
 
-    def _keep(self, config: Config, state: Replayed, goal: str, folder: Path | None) -> None:
-        self._held = _Held(config, goal, state)
+    def _keep(self, task: Task, state: Replayed, goal: str, folder: Path | None) -> None:
+        self._held = _Held(task, goal, state)
         if folder is not None:
             unfinished = folder / f"{FILE}.unfinished"
             tensors = {name: x.contiguous() for name, x in state.state_dict().items()}
             save_file(tensors, unfinished)
             unfinished.rename(folder / FILE)
 
-    def _kept(self, config: Config, folder: Path) -> Replayed | None:
+    def _kept(self, task: Task, folder: Path) -> Replayed | None:
         """What the device's folder holds, if it fits this run: a fingerprint decides whether it is of use."""
-        state = self._version_0(config)
+        state = self._version_0(task)
         try:
             state.load_state_dict(load_file(folder / FILE))
         except (OSError, SafetensorError, KeyError, RuntimeError, ValueError):

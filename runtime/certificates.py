@@ -29,7 +29,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsketch.client.command import Parser, run
-from fedsketch.client.enroll import enrol
+from fedsketch.client.enroll import add_data_arguments, asked_card, enrol
+from fedsketch.client.guard.card import DataCard
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
@@ -53,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(asked: argparse.Namespace) -> None:
     if asked.device is not None:
         if asked.folder is not None or asked.nodes or asked.name:
-            raise CertificateError("--device makes one node's folder and goes with --policy alone.")
-        make_node(asked.device, None, asked.policy)
+            raise CertificateError(
+                "--device makes one node's folder and goes with --policy and --data alone."
+            )
+        make_node(asked.device, None, asked.policy, asked_card(asked))
         print(
             f"Send {asked.device / AUTH_PUBLIC} and {asked.device / IDENTITY_PUBLIC} to the operator of the server; "
             f"put the ca.crt and roster.json that come back into {asked.device} and {asked.device / DEVICE}."
@@ -63,7 +66,9 @@ def _run(asked: argparse.Namespace) -> None:
         raise CertificateError("name the folder: fedsketch-certs FOLDER.")
     else:
         life = timedelta(days=asked.days)
-        for line in make_all(asked.folder, asked.name, asked.nodes, asked.policy, life):
+        for line in make_all(
+            asked.folder, asked.name, asked.nodes, asked.policy, life, asked_card(asked)
+        ):
             print(line)
 
 
@@ -83,6 +88,7 @@ def _parser() -> Parser:
         "--nodes", type=int, default=0, metavar="N", help="make folders nodes/0 to nodes/N-1"
     )
     parser.add_argument("--policy", type=Path, metavar="FILE", help="the policy of new devices")
+    add_data_arguments(parser)
     parser.add_argument(
         "--days", type=int, default=365, metavar="N", help="life of the server's certificate"
     )
@@ -98,17 +104,20 @@ def make_all(
     nodes: int = 0,
     policy: Path | None = None,
     life: timedelta = timedelta(days=365),
+    card: DataCard | None = None,
 ) -> list[str]:
     """Make what is missing; a line about each thing that was made or kept."""
     _private(folder)
     told = [_make_ca(folder), _make_server(folder, names, life)]
     _private(folder / NODES)
     for number in range(nodes):
-        told.append(make_node(folder / NODES / str(number), folder / CA_CERTIFICATE, policy))
+        told.append(make_node(folder / NODES / str(number), folder / CA_CERTIFICATE, policy, card))
     return told
 
 
-def make_node(folder: Path, ca: Path | None, policy: Path | None) -> str:
+def make_node(
+    folder: Path, ca: Path | None, policy: Path | None, card: DataCard | None = None
+) -> str:
     """A node's two keys and its device folder."""
     _private(folder)
     known = (folder / AUTH_KEY).exists()
@@ -121,7 +130,7 @@ def make_node(folder: Path, ca: Path | None, policy: Path | None) -> str:
     private = load_ssh_private_key((folder / AUTH_KEY).read_bytes(), password=None)
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     (folder / AUTH_PUBLIC).write_bytes(public + b"\n")
-    identity = enrol(folder / DEVICE, policy=policy)
+    identity = enrol(folder / DEVICE, policy=policy, card=card)
     (folder / IDENTITY_PUBLIC).write_text(identity.hex() + "\n")
     if ca is not None:
         (folder / CA_CERTIFICATE).write_bytes(ca.read_bytes())

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedsketch.client.describe import card_for
 from fedsketch.client.guard.guard import DEVICE_VARIABLE
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
@@ -79,7 +80,7 @@ class Network:
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         policy = self.private / "policy.toml"
         policy.write_text(fitting_policy(self.config).to_toml())
-        make_all(self.private, nodes=nodes, policy=policy)
+        make_all(self.private, nodes=nodes, policy=policy, card=card_for(self.config))
         for state in self.private.glob(f"{_STATE}*"):
             state.unlink()  # or a SuperLink would start the interrupted run once more, beside the resumed one
         self._port = _free_port()

@@ -3,8 +3,9 @@
 `client_app` makes a ClientApp whose train handlers never answer in the clear. A mod around them admits, then charges, then lets the
 handler train, turns its reply into the masked vector and drops everything else. Once the guard is charged a vector leaves, whatever
 happens in the handler: one that fails is a device with nothing to say (`Codec.silence`), and the reason stays in the node's own log. So
-nothing that depends on the device's data leaves it but the vector: no text, no size, no silence. Where devices are simulated
-(`Guard.quiet` is false) a failing handler is an error reply with its reason, for whoever is writing it.
+nothing that depends on the device's data leaves it but the vector: no text, no size, no silence. What nobody has foreseen is one fixed
+sentence, because Flower would send the text of an exception. Where devices are simulated (`Guard.quiet` is false) a failure is an error
+reply with its reason, for whoever is writing it.
 
 The other stages are query handlers of their own, which do not touch the application (nor import what it imports). A refusal travels as a
 sentence in a normal reply, so that the server can log why a node dropped out: it is made from settings, policy and roster alone.
@@ -99,7 +100,20 @@ def _masking_mod(
                 return _unmasked(node, message, apart, context, call_next, prepare)
         except SecAggError as error:
             return _refused(message, str(error))
-        answer = ConfigRecord()
+        try:
+            return masked(node, request, message, apart, context, call_next)
+        except Exception:
+            return _refused(message, _unforeseen(node))
+
+    def masked(
+        node: Node,
+        request: ConfigRecord,
+        message: Message,
+        apart: RecordDict,
+        context: Context,
+        call_next: Handler,
+    ) -> Message:
+        content, answer = message.content, ConfigRecord()
         try:
             ticket = device.open_mask(
                 node, _state(context), _bytes(request, "body"), broadcast_hash(content)
@@ -115,9 +129,9 @@ def _masking_mod(
         else:
             # Nothing from here on may refuse: the vector is paid for.
             vector = _trained(codec, node, ticket, message, context, call_next)
-            state, masked = device.mask(ticket, vector)
+            state, body = device.mask(ticket, vector)
             _keep(context, state)
-            packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)
+            packed = Array("uint8", (len(body),), VECTOR_KIND, body)
             reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({"vector": packed})})
         _take_next_step(node, context, request, answer)
         return Message(reply, reply_to=message)
@@ -177,6 +191,14 @@ def _unmasked(
     return call_next(message, context) if instead is None else Message(instead, reply_to=message)
 
 
+def _unforeseen(node: Node) -> str:
+    """What is told of the exception that is being handled: the same whatever it is. Raised again where devices are simulated."""
+    if not node.guard.quiet:
+        raise
+    log.exception("A message could not be answered")
+    return "This device could not answer: the log of its node says why."
+
+
 def _refused(message: Message, sentence: str) -> Message:
     refusal = ConfigRecord({"refusal": sentence})
     return Message(RecordDict({RECORD: refusal}), reply_to=message)
@@ -185,10 +207,13 @@ def _refused(message: Message, sentence: str) -> Message:
 def _take_step(
     step: str, node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord, key: str
 ) -> None:
+    refusal = "refusal" if key == "body" else "next-refusal"
     try:
         state, reply = _STEPS[step](node, _state(context), _bytes(request, key))
     except SecAggError as error:
-        answer["refusal" if key == "body" else "next-refusal"] = str(error)
+        answer[refusal] = str(error)
+    except Exception:
+        answer[refusal] = _unforeseen(node)
     else:
         _keep(context, state)
         answer[key] = reply

@@ -8,7 +8,9 @@ import logging
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,9 @@ import torch
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 DATA_VARIABLE = "FEDSKETCH_DATA"
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -60,6 +65,23 @@ def own(shape: Sequence[int], classes: Sequence[str], most: int | None = None) -
     return examples
 
 
+def survey(path: Path) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+    """The shape of the first example and the classes that the data show, for an owner who describes them; `read` checks the rest."""
+    if path.is_dir():
+        classes = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
+        for file, _ in _files(path, classes):
+            with _image(file) as image:
+                return (len(image.getbands()), image.height, image.width), classes
+        raise _none(path)
+    inputs, targets = _arrays(path)
+    if inputs.ndim != 4 or not np.issubdtype(targets.dtype, np.integer) or targets.size == 0:
+        raise DataError(
+            f"{path} has inputs of shape {inputs.shape}: give (N, channels, height, width), and an integer target for each."
+        )
+    _, channels, height, width = inputs.shape
+    return (channels, height, width), tuple(map(str, range(max(2, int(targets.max()) + 1))))
+
+
 def read(path: Path, shape: Sequence[int], classes: Sequence[str]) -> Examples:
     """Examples of this shape (channels, height, width), with the index of a class in `classes` as target."""
     try:
@@ -80,9 +102,7 @@ def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> 
         )
     found = list(_files(root, classes))
     if not found:
-        raise DataError(
-            f"{root} holds no example: put images into {root}/<class>, as {', '.join(SUFFIXES)}."
-        )
+        raise _none(root)
     pixels = np.empty((len(found), *shape), dtype=np.uint8)
     for image, (file, _) in zip(pixels, found, strict=True):
         image[:] = _pixels(file, shape)
@@ -104,19 +124,32 @@ def _files(root: Path, classes: Sequence[str]) -> Iterator[tuple[Path, int]]:
                 yield file, index[folder.name]
 
 
+def _none(root: Path) -> DataError:
+    return DataError(
+        f"{root} holds no example: put images into {root}/<class>, as {', '.join(SUFFIXES)}."
+    )
+
+
 def _pixels(file: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    channels, height, width = shape
+    with _image(file) as image:
+        if (image.mode, image.size) != (MODES[channels], (width, height)):
+            raise DataError(
+                f"{file} is {image.mode}, {image.width} x {image.height}, and the run wants {MODES[channels]}, "
+                f"{width} x {height}: convert it, or move it away."
+            )
+        return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+@contextmanager
+def _image(file: Path) -> Iterator["Image.Image"]:
+    """A picture to read from, until the end of the block."""
     # It comes with torchvision, whose own reader needs operators that a CPU build of torch lacks.
     from PIL import Image
 
-    channels, height, width = shape
     try:
         with Image.open(file, formats=FORMATS) as image:
-            if (image.mode, image.size) != (MODES[channels], (width, height)):
-                raise DataError(
-                    f"{file} is {image.mode}, {image.width} x {image.height}, and the run wants {MODES[channels]}, "
-                    f"{width} x {height}: convert it, or move it away."
-                )
-            return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
+            yield image
     except PermissionError:
         raise
     except (OSError, SyntaxError) as error:  # Pillow's word for a broken PNG is SyntaxError
@@ -125,15 +158,7 @@ def _pixels(file: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 def _read_arrays(file: Path, shape: tuple[int, ...], classes: int) -> Examples:
     """Bytes become 0 to 1; floats are taken as they are."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:  # a pickle would run its code
-            inputs, targets = arrays["inputs"], arrays["targets"]
-    except PermissionError:
-        raise
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{file} is no whole .npz file with arrays 'inputs' and 'targets': write it anew."
-        ) from error
+    inputs, targets = _arrays(file)
     if inputs.shape[1:] != shape or targets.shape != inputs.shape[:1]:
         raise DataError(
             f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run wants "
@@ -157,3 +182,16 @@ def _read_arrays(file: Path, shape: tuple[int, ...], classes: int) -> Examples:
             f"{file} has inputs that are no numbers: take out what is infinite or not a number."
         )
     return Examples(numbers, torch.from_numpy(targets.astype(np.int64)))
+
+
+def _arrays(file: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The two arrays of an .npz file, as they are."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:  # a pickle would run its code
+            return arrays["inputs"], arrays["targets"]
+    except PermissionError:
+        raise
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{file} is no whole .npz file with arrays 'inputs' and 'targets': write it anew."
+        ) from error

@@ -1,6 +1,7 @@
 """A configuration's job: its data, who has which part of them, and its model."""
 
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -15,6 +16,20 @@ from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 
 
+class Kind(NamedTuple):
+    """What examples are like: all that a model must know of them."""
+
+    shape: tuple[int, int, int]
+    classes: int
+
+
+class Task(NamedTuple):
+    """A configuration, and the kind of its data where that is known without reading them: on a device, from its owner's card."""
+
+    config: Config
+    kind: Kind | None = None
+
+
 class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
@@ -22,8 +37,9 @@ class Job:
     device opens.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, kind: Kind | None = None) -> None:
         self._config = config
+        self._kind = kind
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -59,20 +75,23 @@ class Job:
 
     def model(self) -> FlatModel:
         """The initial model, on the configured device."""
-        module = models.build(self._config.model, *self._shape_and_classes, self._config.seed)
+        module = models.build(self._config.model, *self.kind, self._config.seed)
         return FlatModel(module, _device(self._config.device))
 
     @property
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
-        return models.parameters(self._config.model, *self._shape_and_classes)
+        return models.parameters(self._config.model, *self.kind)
 
     @property
-    def _shape_and_classes(self) -> tuple[tuple[int, int, int], int]:
+    def kind(self) -> Kind:
+        """What an example is like. Reads the data only if nobody has said it."""
         data = self._config.data
+        if self._kind is not None:
+            return self._kind
         if isinstance(data, FolderConfig):
-            return data.shape, len(data.class_names)
-        return self.dataset.train.shape, self.dataset.classes
+            return Kind(data.shape, len(data.class_names))
+        return Kind(self.dataset.train.shape, self.dataset.classes)
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:

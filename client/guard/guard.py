@@ -1,7 +1,7 @@
 """Who decides on a device: its owner's policy and ledger, or, in a simulation, nobody.
 
-A device is a folder that `fedsketch-enroll` makes: its private key, the roster of its peers, the policy and the ledger. It is named by
-the operator of the node, in the environment or the node's own configuration, never by a message.
+A device is a folder that `fedsketch-enroll` makes: its private key, the roster of its peers, the policy, the data card and the ledger. It
+is named by the operator of the node, in the environment or the node's own configuration, never by a message.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from logging import getLogger
 from pathlib import Path
 
 from flwr.app import Context
 
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_state import RoundId
 from fedsketch.client.guard.offer import Offer, offer_of
@@ -32,10 +34,13 @@ from fedsketch.secagg import (
     SimulationGuard,
 )
 
+log = getLogger(__name__)
+
 # The device's folder; the key "device" of a SuperNode's --node-config comes first.
 DEVICE_VARIABLE = "FEDSKETCH_DEVICE"
 
-IDENTITY, ROSTER, POLICY, LEDGER = "identity.key", "roster.json", "policy.toml", "ledger.jsonl"
+IDENTITY, ROSTER, LEDGER = "identity.key", "roster.json", "ledger.jsonl"
+POLICY, CARD = "policy.toml", "data.toml"
 
 
 def guard_of(context: Context) -> Guard:
@@ -93,6 +98,11 @@ class DeviceGuard:
         with self._files():
             return Policy.load(self.folder / POLICY)
 
+    @cached_property
+    def card(self) -> DataCard:
+        with self._files():
+            return DataCard.load(self.folder / CARD)
+
     def admit(self, settings: RoundSettings) -> None:
         offer = self.judge(settings)
         worst = offer.release(offer.least, self._unit)
@@ -129,6 +139,7 @@ class DeviceGuard:
             raise Refusal(
                 f"{SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
             )
+        _ = self.card  # who has none takes no part, and peers should know before they count on it
         policy, offer = self.policy, offer_of(settings)
         clip, asked = offer.mechanism.bound, settings.n // settings.groups
         if not settings.consistency and not policy.allow_semi_honest:
@@ -174,16 +185,17 @@ class DeviceGuard:
 
     @contextmanager
     def _files(self) -> Iterator[None]:
-        """Whatever is wrong with the folder is a refusal, in one sentence."""
+        """Whatever is wrong with the folder is a refusal, in one sentence; names and contents of files are for the node's own log."""
         try:
             yield
         except FileNotFoundError as error:
             name = Path(error.filename).name
             raise Refusal(f"This device has no {name}: make it with fedsketch-enroll.") from error
-        except OSError as error:
-            raise Refusal(f"This device cannot read its own files ({error.strerror}).") from error
-        except SettingsError as error:
-            raise Refusal(str(error)) from error
+        except (OSError, SettingsError) as error:
+            log.error("%s", error)
+            raise Refusal(
+                "This device cannot use its own files: the log of its node says why."
+            ) from error
 
 
 def _id(settings: RoundSettings) -> RoundId:

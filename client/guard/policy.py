@@ -1,29 +1,28 @@
-"""What the owner of a device allows: a TOML file that no message can change.
-
-Every key has a default, so a file may hold only what differs; a key that is not known is refused, because a
-misspelt limit would not limit anything.
-"""
+"""What the owner of a device allows: a TOML file that no message can change. Every key has a default, so it may hold only what differs."""
 
 from __future__ import annotations
 
 import math
-import tomllib
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from fedsketch.client.guard.ledger_state import Budget
+from fedsketch.client.guard.owners_file import OwnersFile, key
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.secagg import SettingsError
 
 
 def _key(default: Any, explanation: str) -> Any:
-    return field(default=default, metadata={"explanation": explanation})
+    return key(explanation, default)
 
 
 @dataclass(frozen=True)
-class Policy:
-    """The limits; `explanation` in each field's metadata is what the file says about it."""
+class Policy(OwnersFile):
+    """The limits."""
+
+    what: ClassVar[str] = "policy"
+    head: ClassVar[str] = (
+        "What this device allows. No message can change it; edit it as you like, it is read anew for every message."
+    )
 
     smallest_cohort: int = _key(
         20,
@@ -79,25 +78,25 @@ class Policy:
     )
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            _check_type(one.name, getattr(self, one.name), one.default)
-        _need(self.smallest_cohort >= 2, "smallest_cohort is at least 2: a sum of one is no sum.")
+        super().__post_init__()
+        self.need(
+            self.smallest_cohort >= 2, "smallest_cohort is at least 2: a sum of one is no sum."
+        )
         for name in ("largest_drops", "assumed_colluders"):
-            _need(0 <= getattr(self, name) < 1, f"{name} is a share: at least 0 and below 1.")
-        _need(0 < self.largest_clip < math.inf, "largest_clip is positive and finite.")
-        _need(
+            self.need(0 <= getattr(self, name) < 1, f"{name} is a share: at least 0 and below 1.")
+        self.need(0 < self.largest_clip < math.inf, "largest_clip is positive and finite.")
+        self.need(
             len(self.rings) > 0 and all(16 <= bits <= 64 for bits in self.rings),
             "rings holds one size at least, each from 16 to 64 bits.",
         )
-        _need(0 <= self.smallest_noise < math.inf, "smallest_noise is finite and not negative.")
-        _need(self.unit in list(Unit), 'unit is "client" or "example".')
-        _need(self.epsilon > 0, "epsilon is positive.")
-        _need(0 < self.delta < 1, "delta lies strictly between 0 and 1.")
-        _need(self.most_rounds >= 0, "most_rounds is not negative.")
-        _need(self.largest_model >= 1, "largest_model is at least 1.")
-        _need(self.most_local_steps >= 1, "most_local_steps is at least 1.")
-        _need('"' not in self.plugins, "plugins holds names and commas.")
-        _need(
+        self.need(0 <= self.smallest_noise < math.inf, "smallest_noise is finite and not negative.")
+        self.need(self.unit in list(Unit), 'unit is "client" or "example".')
+        self.need(self.epsilon > 0, "epsilon is positive.")
+        self.need(0 < self.delta < 1, "delta lies strictly between 0 and 1.")
+        self.need(self.most_rounds >= 0, "most_rounds is not negative.")
+        self.need(self.largest_model >= 1, "largest_model is at least 1.")
+        self.need(self.most_local_steps >= 1, "most_local_steps is at least 1.")
+        self.need(
             not self.allow_unmasked or self.epsilon == math.inf,
             "allow_unmasked lets out what no budget can count: set epsilon = inf as well, or allow_unmasked = false.",
         )
@@ -109,55 +108,3 @@ class Policy:
     @property
     def budget(self) -> Budget:
         return Budget(self.epsilon, self.delta, self.most_rounds)
-
-    @classmethod
-    def load(cls, path: Path) -> Policy:
-        """From a file; raises SettingsError with a sentence that names the key."""
-        try:
-            table = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"This device's policy is not TOML: {error}.") from error
-        known = [one.name for one in fields(cls)]
-        for name in table:
-            _need(name in known, f"there is no key {name!r}; the keys are {', '.join(known)}.")
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
-        }
-        # TOML tells 1 from 1.0; people do not.
-        for one in fields(cls):
-            if isinstance(one.default, float) and type(values.get(one.name)) is int:
-                values[one.name] = float(values[one.name])
-        return cls(**values)
-
-    def to_toml(self) -> str:
-        """The file with every key explained."""
-        parts = [
-            "# What this device allows. No message can change it; edit it as you like, it is read anew for every message.\n"
-        ]
-        for one in fields(self):
-            comment = "\n".join(f"# {line}" for line in one.metadata["explanation"].split("\n"))
-            parts.append(f"{comment}\n{one.name} = {_toml(getattr(self, one.name))}\n")
-        return "\n".join(parts)
-
-
-def _check_type(name: str, value: object, default: object) -> None:
-    right = type(value) is type(default)
-    if isinstance(value, tuple):
-        right = right and all(type(item) is int for item in value)
-    kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    _need(right, f"{name} is {kind.get(type(default), 'a list of whole numbers')}.")
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'  # a unit's name: nothing to escape
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value)
-
-
-def _need(condition: bool, rule: str) -> None:
-    if not condition:
-        raise SettingsError(f"In this device's policy, {rule}")

@@ -1,4 +1,4 @@
-"""What of a run's configuration a real device accepts: judged from the configuration and the policy, before data or model is touched.
+"""What of a run's configuration a real device accepts: judged by the policy and the data card, before data or model is touched.
 
 A message can name a task; it cannot point a device at files, at a processor or at code, and it cannot ask for more work than the
 owner allows. Where a simulation takes the configuration as it is, a device takes what this module makes of it.
@@ -9,19 +9,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.data.synthetic import SyntheticConfig
 from fedsketch.conf.plugins import built_in
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.secagg import Refusal
+from fedsketch.tasks.job import Kind, Task
 
 # Data sets that are no files: embedded in a package, or made up. Whatever else a device has, it has in its own folder.
 _NO_FILES = ("digits", "synthetic")
 
 
-def admitted(config: Config, policy: Policy) -> Config:
-    """The configuration as this device plays it; raises `Refusal` for what its owner does not allow."""
+def admitted(config: Config, policy: Policy, card: DataCard) -> Task:
+    """The run as this device plays it; raises `Refusal` for what its owner does not allow."""
     for group in ("strategy", "model", "data"):
         name = getattr(config, group).name
         if name not in built_in(group) and name not in policy.allowed_plugins:
@@ -36,16 +39,33 @@ def admitted(config: Config, policy: Policy) -> Config:
         raise Refusal(
             "A message cannot point a device at files: run with data=folder, whose place the device's owner names."
         )
+    _compare(config, card)
     if isinstance(data, SyntheticConfig):
         _within(math.prod(data.shape) * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
-    return replace(config, device="auto", data=replace(data, root=None))
+    played = replace(config, device="auto", data=replace(data, root=None))
+    return Task(played, Kind(card.example, len(card.classes)))
 
 
 def check_size(parameters: int, policy: Policy) -> None:
     """Raises `Refusal` where a model is larger than the owner allows."""
     _within(parameters, policy.largest_model)
+
+
+def _compare(config: Config, card: DataCard) -> None:
+    data = config.data
+    fits = data.name == card.data
+    if isinstance(data, FolderConfig):
+        fits &= (data.shape, data.class_names) == (card.shape, card.classes)
+        if config.privacy.unit is Unit.EXAMPLE:
+            fits &= data.largest_shard >= card.largest_shard
+    elif isinstance(data, SyntheticConfig):
+        fits &= (data.shape, data.classes) == (card.shape, len(card.classes))
+    if not fits:
+        raise Refusal(
+            "The run is for data of another kind than the data card of this device says: compare data.* with the owners."
+        )
 
 
 def _within(asked: float, allowed: float) -> None:

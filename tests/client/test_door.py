@@ -21,6 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedsketch.client.app import make_app
 from fedsketch.client.enroll import enrol
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
@@ -34,6 +35,7 @@ from fedsketch.tasks.job import Job
 
 NODES = 4
 POLICY = Policy(smallest_cohort=3, assumed_colluders=0.0, smallest_noise=0.1, epsilon=1000.0)
+CARD = DataCard("folder", (1, 2, 2), ("0", "1"), 4)
 RUN = [
     "strategy=dp_fedavg",
     "data=folder",
@@ -100,7 +102,7 @@ class Fleet:
         roster = self.root / "roster.json"
         folders = {node: self.root / f"device{node}" for node in range(2, NODES + 2)}
         for node, folder in folders.items():
-            enrol(folder, node, roster, self.root / "policy.toml")
+            enrol(folder, node, roster, self.root / "policy.toml", CARD)
         for folder in folders.values():
             enrol(folder, roster=roster)
         local = LocalGrid(make_app(), NODES)
@@ -317,6 +319,35 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
     "code by name": {"strategy": {"name": "os"}},
     "a model of a package": {"model": {"name": "antigravity"}},
 }
+
+
+OTHER_KINDS: dict[str, dict[str, dict[str, Any]]] = {
+    "another shape": {"data": {"shape": [1, 4, 1]}},
+    "more classes": {"data": {"classes": 3}},
+    "a class by name": {"data": {"classes": ["0", "pneumonia"]}},
+    "a smaller bound on the examples": {
+        "data": {"largest_shard": 3},
+        "privacy": {"unit": "example", "clip": 0.1},
+    },
+    "made-up data": {
+        "data": {"name": "synthetic", "root": None, "partition": PARTITION, **MADE_UP}
+    },
+}
+HOSTILE |= OTHER_KINDS
+
+
+def test_a_run_for_other_data_is_refused_by_the_card(worlds: Any, tmp_path: Path) -> None:
+    """Before: whether a class exists, the shape, and by bisection the number of examples."""
+
+    def attack(fleet: Fleet) -> list[str]:
+        start = torch.zeros(fleet.strategy.model.size)
+        return [fleet.play(start, n + 1, **OTHER_KINDS[what]) for n, what in enumerate(OTHER_KINDS)]
+
+    few, many = _npz(tmp_path / "few.npz", 0.5, 3), _npz(tmp_path / "many.npz", 0.5, 4000)
+    told = worlds(attack, few, many)
+    _same(told)
+    for end in told[0][0]:
+        assert "The run is for data of another kind than the data card of this device says" in end
 
 
 @pytest.mark.parametrize("what", sorted(HOSTILE))

@@ -5,9 +5,12 @@ import os
 import stat
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fedsketch.client.enroll import main
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_state import Budget, RoundId
 from fedsketch.client.guard.policy import Policy
@@ -19,7 +22,7 @@ from fedsketch.privacy.accounting.releases import (
     Skellam,
     Unit,
 )
-from fedsketch.secagg import Identity, Roster
+from fedsketch.secagg import Identity, Roster, SettingsError
 
 RELEASE = Release(
     Skellam(1e8, 4096.0, 1e5), NoSampling(), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.SERVER
@@ -235,7 +238,7 @@ def test_verify_reads_the_whole_ledger(tmp_path: Path, capsys: pytest.CaptureFix
         (["D", "--node-id", "3", "--roster", "broken.json"], "broken.json is not a roster of the format secagg-roster/1."),
         (["D", "--policy", "broken.json"], "In this device's policy, there is no key"),
         (["D", "--policy", "missing.toml"], "missing.toml: No such file or directory."),
-        (["D", "--show"], "This device has no policy.toml: make it with fedsketch-enroll."),
+        (["D", "--show"], "D/policy.toml: No such file or directory."),
         (["file"], "file: File exists."),
         (["--public-key", "00"], "--public-key goes with --roster and --node-id, and without a folder."),
         (["--public-key", "xy", "--node-id", "1", "--roster", "r"], "a public key is 64 hexadecimal digits."),
@@ -267,3 +270,80 @@ def test_a_key_that_others_may_read_is_refused(
     (tmp_path / "device" / "identity.key").chmod(0o644)
     assert main([str(tmp_path / "device")]) == 1
     assert "run chmod 600 on it." in capsys.readouterr().err
+
+
+def _arrays(path: Path, classes: int, count: int) -> Path:
+    targets = np.arange(count) % classes
+    np.savez(path, inputs=np.zeros((count, 1, 2, 3), np.float32), targets=targets)
+    return path
+
+
+def test_the_data_card_describes_the_data_and_hides_their_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = _arrays(tmp_path / "own.npz", 3, 37)
+    assert main([str(tmp_path / "device"), "--data", str(data)]) == 0
+    card = DataCard.load(tmp_path / "device" / "data.toml")
+    assert card == DataCard("folder", (1, 2, 3), ("0", "1", "2"), 64)
+    assert stat.S_IMODE((tmp_path / "device" / "data.toml").stat().st_mode) == 0o600
+    capsys.readouterr()
+    assert main([str(tmp_path / "device"), "--show"]) == 0
+    shown = capsys.readouterr().out
+    assert "Data: folder, 1 x 2 x 3, 3 classes, at most 64 examples" in shown
+    assert "37" not in shown.split("Data:")[1].splitlines()[0]
+
+
+def test_classes_that_a_device_does_not_have_are_said_by_its_owner(tmp_path: Path) -> None:
+    data = _arrays(tmp_path / "own.npz", 2, 4)
+    for asked, expected in (("10", tuple("0123456789")), ("cat,dog", ("cat", "dog"))):
+        assert main([str(tmp_path / "device"), "--data", str(data), "--classes", asked]) == 0
+        assert DataCard.load(tmp_path / "device" / "data.toml").classes == expected
+
+
+def test_images_are_described_by_their_folders(tmp_path: Path) -> None:
+    for name in ("dog", "cat"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (5, 4)).save(tmp_path / "images" / name / "0.png")
+    assert main([str(tmp_path / "device"), "--data", str(tmp_path / "images")]) == 0
+    card = DataCard.load(tmp_path / "device" / "data.toml")
+    assert card == DataCard("folder", (3, 4, 5), ("cat", "dog"), 2)
+
+
+def test_a_data_set_that_everybody_has_is_described_by_its_name(tmp_path: Path) -> None:
+    assert main([str(tmp_path / "device"), "--data", "digits"]) == 0
+    card = DataCard.load(tmp_path / "device" / "data.toml")
+    assert (card.data, card.shape, len(card.classes)) == ("digits", (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize("trouble", ["broken", "empty", "other classes", "nowhere", "no data"])
+def test_data_that_cannot_be_described_change_nothing(
+    tmp_path: Path, trouble: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, more = tmp_path / "own.npz", list[str]()
+    if trouble == "broken":
+        data.write_bytes(b"PK no archive")
+    elif trouble == "empty":
+        _arrays(data, 2, 0)
+    elif trouble == "other classes":
+        _arrays(data, 5, 10)
+        more = ["--classes", "3"]
+    asked = ["--classes", "3"] if trouble == "no data" else ["--data", str(data), *more]
+    assert main([str(tmp_path / "device"), *asked]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "device").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('data = "folder"\nshape = [1, 8]\nclasses = ["a", "b"]\nlargest_shard = 2', "three"),
+        ('data = "folder"\nshape = [1, 8, 0]\nclasses = ["a", "b"]\nlargest_shard = 2', "three"),
+        ('data = "folder"\nshape = [1, 8, 8]\nclasses = ["a", "a"]\nlargest_shard = 2', "once"),
+        ('data = "folder"\nshape = [1, 8, 8]\nclasses = [1, 2]\nlargest_shard = 2', "texts"),
+        ('data = "folder"\nshape = [1, 8, 8]\nclasses = ["a", "b"]', "'largest_shard' is missing"),
+    ],
+)
+def test_a_wrong_card_is_refused_with_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "data.toml").write_text(text)
+    with pytest.raises(SettingsError, match=sentence):
+        DataCard.load(tmp_path / "data.toml")

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 import fedsketch.client
 from fedsketch.client.enroll import enrol
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.guard import DEVICE_VARIABLE, DeviceGuard, SimulatedGuard, guard_of
 from fedsketch.client.guard.offer import offer_of
 from fedsketch.client.guard.policy import Policy
@@ -55,6 +56,7 @@ from fedsketch.secagg.device import Node
 from fedsketch.strategies.shared.codec import RingCodec
 from fedsketch.strategies.shared.uploads import MECHANISM, reply_with
 
+CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
 RUN, DIM, MODEL = 1, 6, b"\x11" * 32
 POLICY = Policy(smallest_cohort=4, largest_drops=0.4, assumed_colluders=0.0, epsilon=100.0)
 
@@ -106,7 +108,7 @@ class Fleet:
         self.roster = root / "roster.json"
         (root / "policy.toml").write_text(policy.to_toml())
         for node, folder in self.folders.items():
-            enrol(folder, node, self.roster, root / "policy.toml")
+            enrol(folder, node, self.roster, root / "policy.toml", CARD)
         for folder in self.folders.values():
             enrol(folder, roster=self.roster)
         self.states = dict.fromkeys(self.folders, b"")
@@ -219,34 +221,62 @@ def test_importing_the_guard_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["identity.key", "roster.json", "policy.toml"])
-def test_a_missing_file_is_a_refusal_that_names_it(guard: DeviceGuard, name: str) -> None:
+FILES = {
+    "identity": "identity.key",
+    "roster": "roster.json",
+    "policy": "policy.toml",
+    "card": "data.toml",
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_missing_file_is_a_refusal_that_names_it(guard: DeviceGuard, what: str) -> None:
+    name = FILES[what]
     (guard.folder / name).unlink()
     with pytest.raises(Refusal) as caught:
-        getattr(guard, name.partition(".")[0])
+        getattr(guard, what)
     assert str(caught.value) == f"This device has no {name}: make it with fedsketch-enroll."
 
 
-def test_a_private_key_that_others_may_read_is_refused(guard: DeviceGuard) -> None:
-    (guard.folder / "identity.key").chmod(0o640)
-    with pytest.raises(Refusal, match=r"Others may read the private key .*: run chmod 600 on it\."):
-        _ = guard.identity
+def _others_may_read_the_key(folder: Path) -> None:
+    (folder / "identity.key").chmod(0o640)
 
 
-def test_a_broken_roster_or_policy_is_a_refusal(guard: DeviceGuard) -> None:
-    (guard.folder / "roster.json").write_text("{}")
-    (guard.folder / "policy.toml").write_text("epsilom = 1")
-    with pytest.raises(Refusal, match="is not a roster of the format"):
-        _ = guard.roster
-    with pytest.raises(Refusal, match="there is no key 'epsilom'"):
-        _ = guard.policy
+def _no_roster(folder: Path) -> None:
+    (folder / "roster.json").write_text("{}")
 
 
-def test_a_folder_that_cannot_be_read_is_a_refusal(guard: DeviceGuard) -> None:
-    (guard.folder / "policy.toml").unlink()
-    (guard.folder / "policy.toml").mkdir()
-    with pytest.raises(Refusal, match="This device cannot read its own files"):
-        _ = guard.policy
+def _misspelt_policy(folder: Path) -> None:
+    (folder / "policy.toml").write_text("epsilom = 1")
+
+
+def _card_that_is_a_folder(folder: Path) -> None:
+    (folder / "data.toml").unlink()
+    (folder / "data.toml").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("what", "damage", "reason"),
+    [
+        ("identity", _others_may_read_the_key, "Others may read the private key"),
+        ("roster", _no_roster, "is not a roster of the format"),
+        ("policy", _misspelt_policy, "there is no key 'epsilom'"),
+        ("card", _card_that_is_a_folder, "Is a directory"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
+    guard: DeviceGuard,
+    what: str,
+    damage: Callable[[Path], None],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    damage(guard.folder)
+    with pytest.raises(Refusal) as caught:
+        getattr(guard, what)
+    told = "This device cannot use its own files: the log of its node says why."
+    assert str(caught.value) == told
+    assert reason in caplog.text
 
 
 # ---------------------------------------------------------------------------- what the policy refuses

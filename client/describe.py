@@ -1,0 +1,42 @@
+"""The data card of a device, made from its data: they are read whole and checked, once, by their owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedsketch.client.guard.card import DataCard
+from fedsketch.conf import Config, compose
+from fedsketch.tasks import folder
+from fedsketch.tasks.job import Job
+
+
+def card_of(what: str, classes: str | None = None) -> DataCard:
+    """The card of the owner's files at a path, or of a data set that has a name and holds nothing private.
+
+    `classes` is their number, or their names with commas between, where the data do not show all of them.
+    """
+    if not Path(what).exists():
+        return card_for(compose([f"data={what}"]))
+    shape, found = folder.survey(Path(what))
+    names = found if classes is None else _names(classes)
+    examples = folder.read(Path(what), shape, names)
+    return DataCard("folder", shape, tuple(names), _rounded_up(len(examples)))
+
+
+def card_for(config: Config) -> DataCard:
+    """The card of devices that a run's data set is made for."""
+    job = Job(config)
+    names = getattr(config.data, "class_names", None) or tuple(map(str, range(job.kind.classes)))
+    return DataCard(config.data.name, job.kind.shape, names, _rounded_up(job.largest_shard))
+
+
+def _names(classes: str) -> Sequence[str]:
+    if classes.isdigit():
+        return tuple(map(str, range(int(classes))))
+    return tuple(name.strip() for name in classes.split(","))
+
+
+def _rounded_up(count: int) -> int:
+    """To a power of two: the card may be found out, the number of examples shall not."""
+    return 1 << (count - 1).bit_length()

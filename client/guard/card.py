@@ -1,0 +1,50 @@
+"""The data card: what kind of data a device has, as far as a run may ask. A TOML file that its owner makes from the data, once.
+
+Whether a run fits is decided by comparing its configuration with this card. The data themselves are not looked at before the guard is
+charged, so a refusal tells what the card says, and nothing of the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedsketch.client.guard.owners_file import OwnersFile, key
+
+
+@dataclass(frozen=True)
+class DataCard(OwnersFile):
+    """What the owner says about the data."""
+
+    what: ClassVar[str] = "data card"
+    head: ClassVar[str] = (
+        "What kind of data this device has. No message can change it. Whoever sends messages can find out what stands here, but no more."
+    )
+
+    data: str = key(
+        '"folder": the owner\'s own files, where FEDSKETCH_DATA says. Else the name of a data set that holds nothing private.'
+    )
+    shape: tuple[int, ...] = key("Channels, height and width of an example.")
+    classes: tuple[str, ...] = key("The names of the classes, in the order of their numbers.")
+    largest_shard: int = key(
+        "No fewer than the examples of this device: rounded up, so that their number stays unknown. A run with\n"
+        "privacy.unit=example must allow so many (data.largest_shard)."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.need(
+            len(self.shape) == 3 and all(size >= 1 for size in self.shape),
+            "shape is a list of three numbers: channels, height, width.",
+        )
+        self.need(
+            len(self.classes) >= 2 and len(set(self.classes)) == len(self.classes),
+            "classes holds two names at least, each once.",
+        )
+        self.need(self.largest_shard >= 1, "largest_shard is at least 1.")
+
+    @property
+    def example(self) -> tuple[int, int, int]:
+        """The shape, of the length that was checked."""
+        channels, height, width = self.shape
+        return channels, height, width
