@@ -1,7 +1,6 @@
-"""A server that ships code of its own to a device, on real processes: `fedsketch-node` answers with the installed app, and unpacks nothing."""
+"""A server that ships code of its own, on real processes: `fedsketch-node` answers with the installed app, and unpacks nothing."""
 
 import json
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from fedsketch.client.enroll import enrol
 from fedsketch.client.guard.guard import DEVICE_VARIABLE, IDENTITY
 from fedsketch.runtime.children import Children
 from fedsketch.runtime.flower import COMMANDS, Connection, connected, environment, unreachable
+from fedsketch.runtime.processes import _free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 ROOT = Path(__file__).parents[2]
@@ -154,9 +154,3 @@ def test_our_node_answers_with_the_installed_app_and_unpacks_nothing(tmp_path: P
     assert f"this device runs fedsketch {own} and the server fedsketch 9.9.9" in other["error"]
     unpacked = [path for path in attack.home.rglob("*") if path.is_file()]
     assert not [path for path in unpacked if path.suffix in (".py", ".toml")], unpacked
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
