@@ -35,7 +35,7 @@ def run_supernode() -> None:
 
 
 def run_superexec() -> None:
-    """`flower-superexec`. Whatever kind of app a server names (Flower knows six), the installed ClientApp answers."""
+    """`flower-superexec`. Whatever kind of app a server names (an AgentApp, for one), the installed ClientApp answers."""
     executor = "flwr.supercore.superexec.executor.subprocess_executor"
     _replace(executor, subprocess=_Next(_CLIENTAPP))
     _run(_SUPEREXEC)
