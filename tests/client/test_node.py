@@ -5,13 +5,13 @@ import sys
 
 GIVES_UP = """
 import sys, threading
-import fedsketch.client.node as node
+import fedsketch.client.node as node, fedsketch.client.programs as programs
 
 class Program:
     def load(self):
         return lambda: threading.Thread(target=threading.Event().wait).start()
 
-node.entry_points = lambda **asked: (Program(),) if asked["name"] == "flower-supernode" else ()
+programs.entry_points = lambda **asked: (Program(),) if asked["name"] == "flower-supernode" else ()
 node.main()
 """
 

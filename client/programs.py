@@ -1,0 +1,125 @@
+"""Flower's programs of a device, with the installed app in place of the server's: nothing that a server ships is unpacked or imported.
+
+On a device each of Flower's programs starts the next one: `flower-supernode` holds the connection, its `flower-superexec` waits for
+messages, and one `flwr-clientapp` per message unpacks the bundle that the server sent and imports the ClientApp from it. Here
+each starts the next one from this file, whatever it asks for, and the last one takes the app of the package that this file is part of.
+
+Flower has no setting for that, so names inside of its modules are replaced. They are those of one release: with another release, or
+if one of the names is missing, nothing starts.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points, version
+from typing import Any
+
+from flwr.clientapp import ClientApp
+
+RELEASE = "1.41.0"  # of Flower, as pyproject.toml pins it
+_SUPERNODE, _SUPEREXEC, _CLIENTAPP = "flower-supernode", "flower-superexec", "flwr-clientapp"
+_OURS = "fedsketch"
+
+
+class ForeignCode(RuntimeError):
+    """Something would run that is not the owner's; the message says what to change."""
+
+
+def run_supernode() -> None:
+    """`flower-supernode` with the arguments of this process."""
+    _replace("flwr.supernode.start_client_internal", subprocess=_Next(_SUPEREXEC))
+    command = "flwr.supernode.cli.flower_supernode"
+    _replace(command, start_client_internal=_judged(import_module(command).start_client_internal))
+    _run(_SUPERNODE)
+
+
+def run_superexec() -> None:
+    """`flower-superexec`. Whatever kind of app a server names (an AgentApp, for one), the installed ClientApp answers."""
+    executor = "flwr.supercore.superexec.executor.subprocess_executor"
+    _replace(executor, subprocess=_Next(_CLIENTAPP))
+    _run(_SUPEREXEC)
+
+
+def run_clientapp() -> None:
+    """`flwr-clientapp` for one message."""
+    _replace(
+        "flwr.supernode.runtime.run_clientapp",
+        install_from_fab=_leave_packed,
+        get_load_client_app_fn=_installed,
+    )
+    _run(_CLIENTAPP)
+
+
+class _Next:
+    """What a module of Flower gets as `subprocess`: it starts one program of ours, whichever it asks for."""
+
+    DEVNULL = subprocess.DEVNULL
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def Popen(self, command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        # -P: a file in the working directory is not ours either.
+        ours = [sys.executable, "-P", "-m", "fedsketch.client.programs", self._program]
+        return subprocess.Popen([*ours, *command[1:]], **options)
+
+
+def _judged(start: Callable[..., None]) -> Callable[..., None]:
+    """Start the SuperNode unless its arguments let other code in."""
+
+    def judge(**settings: Any) -> None:
+        if settings["isolation"] != "subprocess":
+            raise ForeignCode(
+                "leave `--isolation process` out: a program that is started apart from the node would run the server's code."
+            )
+        if settings["runtime_dependency_install"]:
+            raise ForeignCode(
+                "leave `--allow-runtime-dependency-installation` out: it installs what the server names; install it yourself."
+            )
+        start(**settings)
+
+    return judge
+
+
+def _leave_packed(bundle: bytes, skip_prompt: bool) -> None:
+    """Unpacking runs nothing, but it writes where the bundle says: its version may be a path that leads out of Flower's folder."""
+
+
+def _installed(**_: Any) -> Callable[[str, str, str], ClientApp]:
+    def load(app: str, release: str, _hash: str) -> ClientApp:
+        """The installed app, if the server says that it runs the same one; else both sides would misread each other's messages."""
+        own, asked = f"{_OURS} {version(_OURS)}", f"{app.rpartition('/')[2]} {release}"
+        if asked != own:
+            raise ForeignCode(
+                f"this device runs {own} and the server {asked}: install the same on both."
+            )
+        from fedsketch.client.app import app as installed
+
+        return installed
+
+    return load
+
+
+def _replace(module: str, **names: Any) -> None:
+    if version("flwr") != RELEASE:
+        raise ForeignCode(
+            f"Flower is {version('flwr')} here: install flwr=={RELEASE}, or the server's code may run."
+        )
+    home = import_module(module)
+    for name, value in names.items():
+        if not hasattr(home, name):
+            raise ForeignCode(
+                f"{module} of Flower has no {name}: install flwr=={RELEASE} again, unchanged."
+            )
+        setattr(home, name, value)
+
+
+def _run(program: str) -> None:
+    (script,) = entry_points(group="console_scripts", name=program)
+    script.load()()
+
+
+if __name__ == "__main__":
+    sys.argv = sys.argv[1:]
+    {_SUPEREXEC: run_superexec, _CLIENTAPP: run_clientapp}[sys.argv[0]]()

@@ -1,0 +1,79 @@
+"""A node runs the installed app or nothing. tests/system/test_hostile_bundle.py attacks it on real processes."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.supercore.constant import TaskType
+
+from fedsketch.client import programs
+from fedsketch.runtime.processes import _free_port
+
+ROOT = Path(__file__).parents[2]
+STARTS = """
+import subprocess, sys
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
+from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+from fedsketch.client import programs
+
+def launch(program):
+    for kind in TaskType:
+        SubprocessExecutor().launch(ExecutionSpec(task_type=kind, runtime_api_address="a:1", token="t", insecure=True,
+            root_certificates_path=None, runtime_dependency_install=False, parent_pid=1, suppress_output=True, task_id=1, fab_hash=None))
+
+programs._run = launch
+subprocess.Popen = lambda command, **options: print(*command[1:])
+programs.run_superexec()
+"""
+
+
+def _python(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own, because names inside of Flower are replaced for good."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+def test_whatever_kind_of_app_a_server_names_the_installed_one_is_started() -> None:
+    done = _python(STARTS)
+    assert done.returncode == 0, done.stderr
+    ours = "-P -m fedsketch.client.programs flwr-clientapp --runtime-api-address a:1 --token t --insecure --parent-pid 1"
+    assert done.stdout.splitlines() == [ours] * len(TaskType)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--isolation", "process"], ["--isol=process"], ["--allow-runtime-dependency-installation"]],
+)
+def test_arguments_that_let_other_code_in_end_the_node_with_one_sentence(
+    arguments: list[str],
+) -> None:
+    nobody = ["--insecure", "--superlink=127.0.0.1:9", f"--port={_free_port()}"]
+    done = _python("from fedsketch.client.node import main; main()", *nobody, *arguments)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("fedsketch-node: leave `--")
+
+
+def test_another_release_of_flower_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "version", lambda package: "1.42.0")
+    for start in (programs.run_supernode, programs.run_superexec, programs.run_clientapp):
+        with pytest.raises(programs.ForeignCode, match=r"Flower is 1\.42\.0 here"):
+            start()
+
+
+def test_a_name_that_flower_does_not_have_is_refused() -> None:
+    with pytest.raises(programs.ForeignCode, match="has no not_there"):
+        programs._replace("flwr.app", not_there=None)
+
+
+def test_the_release_is_the_one_that_the_project_pins() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"flwr[simulation]=={programs.RELEASE}" in project["dependencies"]
