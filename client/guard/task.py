@@ -40,7 +40,7 @@ def admitted(config: Config, policy: Policy) -> Config:
         _within(math.prod(data.shape) * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
-    return replace(config, device="auto", data=replace(data, root=None))
+    return replace(config, device="auto", data=replace(data, root=None, public_root=None))
 
 
 def check_size(parameters: int, policy: Policy) -> None:
