@@ -5,7 +5,7 @@ with `SETTINGS = TheClass`. `conf.plugins` finds it by the group and the name.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -56,6 +56,8 @@ class OptimizerConfig:
 @frozen
 class StrategySettings(Settings):
     """What every strategy has."""
+
+    noise_in_training: ClassVar[bool] = False  # whether its local steps are noised, each on its own
 
     local: LocalConfig
     server: OptimizerConfig
