@@ -59,6 +59,13 @@ class SubspaceSketch(Sketch):
         bases = [None if basis is None else orthonormalise(basis.float()) for basis in rounded]
         return cls(blocks, bases)
 
+    def matrices(self, device: torch.device) -> list[Tensor]:
+        """V_1, V_2, ..., with an identity for every part that is kept whole."""
+        return [
+            torch.eye(block.size, device=device) if basis is None else basis.to(device).T
+            for block, basis in zip(self.blocks, self.bases, strict=True)
+        ]
+
     @property
     def description_bytes(self) -> int:
         return sum(2 * basis.numel() for basis in self.bases if basis is not None)  # float16
@@ -86,13 +93,13 @@ class SubspaceSketch(Sketch):
         return torch.cat(
             [
                 part if basis is None else part @ basis.to(part)
-                for part, basis in zip(rows.split(sizes, dim=1), self.bases, strict=True)
+                for part, basis in zip(torch.split(rows, sizes, dim=1), self.bases, strict=True)
             ],
             dim=1,
         )
 
     def _parts_of(self, rows: Tensor) -> Sequence[Tensor]:
-        return rows.split([block.stop - block.start for block in self.blocks], dim=1)
+        return torch.split(rows, [block.stop - block.start for block in self.blocks], dim=1)
 
     def _parts(self) -> Iterable[Part]:
         for block, basis in zip(self.blocks, self.bases, strict=True):

@@ -13,7 +13,7 @@ after whatever V does to a row, so a V that somebody made up changes accuracy an
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,8 +22,6 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting
 from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
 from fedsketch.privacy.mechanisms.randomness import derived_key
-from fedsketch.sketching.identity import IdentitySketch
-from fedsketch.sketching.sketch import Sketch
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
@@ -34,8 +32,7 @@ from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
-
-_AT_ONCE = 256  # examples whose gradients are held in memory
+from fedsketch.tasks.per_example import PerExample
 
 
 class FedPcdp(DPFedAvg):
@@ -45,15 +42,15 @@ class FedPcdp(DPFedAvg):
         self.settings = _settings(config)
         self._blocks = _blocks(self.settings, model)
         super().__init__(config, job, model, cohorts)
-        projected = self.settings.projection != "none"
-        if projected and len(job.public) < self.settings.public_examples:
+        self._projects = not all(block.whole for block in self._blocks)
+        if self._projects and len(job.public) < self.settings.public_examples:
             raise DataError(
                 f"There are {len(job.public):,} public examples and strategy.public_examples asks for "
                 f"{self.settings.public_examples:,}: raise data.public, or lower it and strategy.rank."
             )
         self._refresh = -1  # the number of the refresh that `_bases` is of
         self._bases: list[torch.Tensor | None] = []
-        self._sketch: Sketch = IdentitySketch(model.size)
+        self._sketch: SubspaceSketch | None = None
         self._rank: int | None = None
 
     def upload_size(self, server_round: int) -> int:
@@ -74,8 +71,6 @@ class FedPcdp(DPFedAvg):
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
         """The directions of every tensor that is not sent whole."""
-        if self.settings.projection == "none":
-            return {}, {}
         refresh = (server_round - 1) // self.settings.refresh
         if refresh != self._refresh:
             self._take_directions(refresh)
@@ -83,6 +78,7 @@ class FedPcdp(DPFedAvg):
         return arrays, {}
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
+        assert self._sketch is not None  # since the round's broadcast
         self.optimizer.step(self._sketch.adjoint(aggregate.sum / self.clients(aggregate)))
 
     def metrics(self) -> dict[str, float | None]:
@@ -96,8 +92,8 @@ class FedPcdp(DPFedAvg):
         assert isinstance(noise, TrainingNoise)
         one = noise.mechanism(self.config.clients.per_round)
         sentence = (
-            f" The noise is that of one local step: {one.steps} steps in a round, an example in each with probability {one.rate:.4g}, by a draw "
-            "that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing."
+            f" The noise is that of one local step: {one.steps} steps in a round, an example in each with probability {one.rate:.4g}, "
+            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing."
         )
         if self.config.privacy.accounting is Accounting.paper and math.isfinite(
             noise.paper_epsilon()
@@ -112,13 +108,17 @@ class FedPcdp(DPFedAvg):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._refresh, self._rank = state["refresh"], state["rank"]
-        self._use([basis if basis is None else basis.to(self.model.device) for basis in state["bases"]])
+        self._use(
+            [basis if basis is None else basis.to(self.model.device) for basis in state["bases"]]
+        )
 
     # ------------------------------------------------------------------ the virtual client
     def _take_directions(self, refresh: int) -> None:
-        public = self._public_block(refresh)
-        gradients = self.model.per_example_gradients(public.inputs, public.targets)
         bases: list[torch.Tensor | None] = []
+        gradients = torch.empty(0)
+        if self._projects:
+            public = self._public_block(refresh)
+            gradients = PerExample(self.model).gradients(public.inputs, public.targets)
         self._refresh, self._rank = refresh, 0
         for i, block in enumerate(self._blocks):
             if block.whole:
@@ -154,24 +154,21 @@ class FedPcdpDevice(DeviceHalf):
     """The device's half: a model that the mechanism trains."""
 
     def __init__(self) -> None:
-        self._last: tuple[list[torch.Tensor | None], Sketch] | None = None
+        self._last: tuple[list[torch.Tensor | None], SubspaceSketch] | None = None
 
     def trainee(self, work: LocalWork) -> "Training":
         config = work.broadcast.config
         settings = _settings(config)
-        sketch: Sketch = IdentitySketch(work.model.size)
-        if settings.projection != "none":
-            sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
+        sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
         assert config.privacy.clip is not None
         return Training(work.model, work.shard, sketch, settings, config.privacy.clip)
 
-    def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> Sketch:
+    def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> SubspaceSketch:
         """Made once a round for all clients that share a process: they are handed the same tensors."""
-        bases = [None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)]
-        known = self._last is not None and len(self._last[0]) == len(bases)
-        if self._last is None or not known or any(
-            old is not new for old, new in zip(self._last[0], bases, strict=True)
-        ):
+        bases = [
+            None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)
+        ]
+        if self._last is None or list(map(id, self._last[0])) != list(map(id, bases)):
             self._last = (bases, SubspaceSketch.restored(blocks, bases))
         return self._last[1]
 
@@ -183,21 +180,28 @@ class Training:
         self,
         model: FlatModel,
         shard: Examples,
-        sketch: Sketch,
+        sketch: SubspaceSketch,
         settings: FedPcdpConfig,
         clip: float,
     ) -> None:
         self.examples = len(shard)
         self._model, self._shard, self._sketch = model, shard, sketch
+        self._gradients = PerExample(model)
         self._settings, self._clip = settings, clip
         self._late = settings.projection == "after"
         self.width = model.size if self._late else sketch.shape[0]
+        matrices = sketch.matrices(model.device)
+        self._matrices = matrices[0] if len(matrices) == 1 else matrices
 
     def rows(self, chosen: torch.Tensor) -> Iterator[torch.Tensor]:
-        for part in chosen.split(_AT_ONCE):
-            inputs, targets = self._shard.inputs[part], self._shard.targets[part]
-            gradients = self._model.per_example_gradients(inputs, targets, _AT_ONCE)
-            rows = gradients if self._late else self._sketch.forward(gradients)
+        drawn = self._shard.take(chosen)
+        batch = drawn.inputs, drawn.targets
+        made: Iterable[torch.Tensor]
+        if self._settings.projection == "before":
+            made = [self._gradients.projected(*batch, self._matrices)]
+        else:
+            made = self._gradients.blocks(*batch)
+        for rows in made:
             yield scaled(rows, self._settings, self._clip)
 
     def step(self, update: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ very record, and the device does what it judged. Everything about a round's priv
 
 | where | what |
 |---|---|
-| device | `run`: by default `release` of the device's rows: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
+| device | `run`, usually `release`: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
 | server | `total`: the sum of the uploads in real numbers; `noise_std`: the noise in it |
 | accountant | `seen`: what a sum shows to an adversary, for a protected unit |
 | wire | `to_record` and `mechanism_from_record`, which believes nothing that it reads |
@@ -77,7 +77,9 @@ class Mechanism(ABC):
 
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         """Bound every row, add the rows up, blur and encode the sum."""
-        raise UnsafeUpdateError(f"the mechanism {self.kind} blurs nothing that is already computed.")
+        raise UnsafeUpdateError(
+            f"the mechanism {self.kind} blurs nothing that is already computed."
+        )
 
     @property
     def local_steps(self) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +47,6 @@ from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.sums import into_ring, real_sum, ring_sum
 from fedsketch.privacy.mechanisms.trainee import LocalHalf, Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
-
-if TYPE_CHECKING:
-    import torch
 
 _RINGS = range(16, 65)
 _MOST = 2**31  # steps, rows, clients and numbers: beyond any use, and floats stay exact
@@ -164,7 +161,9 @@ class NoisyTraining(Mechanism):
         return self.lr * self.steps * self.clip / (1.0 - self.momentum)
 
     def facts(self) -> dict[str, str]:
-        facts = {"local steps": f"{self.steps}, each example drawn with probability {self.rate:.4g}"}
+        facts = {
+            "local steps": f"{self.steps}, each example drawn with probability {self.rate:.4g}"
+        }
         if self.bits:
             facts["ring"] = f"{self.bits} bits, scale {self.scale:.6g}"
         return facts

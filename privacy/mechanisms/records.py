@@ -8,7 +8,9 @@ from fedsketch.privacy.mechanisms.mechanism import KIND, Mechanism, UnsoundMecha
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
-_KINDS: Mapping[str, type[Mechanism]] = {kind.kind: kind for kind in (SkellamRing, GaussianNoise, NoisyTraining)}
+_KINDS: Mapping[str, type[Mechanism]] = {
+    kind.kind: kind for kind in (SkellamRing, GaussianNoise, NoisyTraining)
+}
 
 
 def mechanism_from_record(record: Mapping[str, Any]) -> Mechanism:

@@ -62,7 +62,9 @@ class DeviceHalf:
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`)."""
-        raise UnsafeUpdateError("the mechanism blurs an upload, and this strategy noises its steps.")
+        raise UnsafeUpdateError(
+            "the mechanism blurs an upload, and this strategy noises its steps."
+        )
 
     def trainee(self, work: LocalWork) -> Trainee:
         """The model that the round's mechanism trains."""
