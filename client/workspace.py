@@ -5,7 +5,7 @@ the state that Flower keeps for its node.
 """
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
@@ -25,7 +26,7 @@ from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
-from fedsketch.strategies.shared.base import LocalWork
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
@@ -74,14 +75,11 @@ class Workspace:
         model = self._model(task)
         model.load(broadcast.model)
         generator = _batch_generator(config, client, broadcast.round)
-        with memory_in(state) as memory:
+        with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory)
-            rows = self._device_half(config.strategy.name).rows(work)
-        if not os.environ.get(SIMULATION_VARIABLE):
-            rows = finite_rows(rows)  # in a simulation the mechanism refuses them, loudly
-        with noise_stream(client, broadcast.round) as stream:
-            return reply_with(mechanism.release(rows, stream, broadcast.round))
+            half = _HalfAtWork(self._device_half(config.strategy.name), work)
+            return reply_with(mechanism.run(half, stream, broadcast.round))
 
     def _admitted(self, config: Config, folder: Path | None) -> Task:
         """The configuration as this device plays it; in a simulation as it came."""
@@ -105,6 +103,22 @@ class Workspace:
 
     def _version_0(self, task: Task) -> Replayed:
         return make_replica(task.config, self._new_model(task))
+
+
+@dataclass(frozen=True)
+class _HalfAtWork:
+    """A `LocalHalf` for mechanisms: what a strategy's half does in this round."""
+
+    half: DeviceHalf
+    work: LocalWork
+
+    def rows(self) -> torch.Tensor:
+        rows = self.half.rows(self.work)
+        # In a simulation the mechanism refuses them, loudly.
+        return rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+
+    def trainee(self) -> Trainee:
+        return self.half.trainee(self.work)
 
 
 def noise_stream(client: int, round: int) -> Stream:

@@ -218,7 +218,9 @@ class Config:
                 f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
             )
         local = self.strategy.local
-        if self.privacy.unit is Unit.EXAMPLE and (local.steps > 1 or local.epochs or local.batch):
+        once = local.steps == 1 and not local.epochs and not local.batch
+        by_example = once or self.strategy.noise_in_training
+        if self.privacy.unit is Unit.EXAMPLE and not by_example:
             raise ValueError(
                 "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, strategy.local.epochs=null "
                 "and strategy.local.batch=0"

@@ -5,7 +5,7 @@ with `SETTINGS = TheClass`. `conf.plugins` finds it by the group and the name.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -57,6 +57,8 @@ class OptimizerConfig:
 class StrategySettings(Settings):
     """What every strategy has."""
 
+    noise_in_training: ClassVar[bool] = False  # whether its local steps are noised, each on its own
+
     local: LocalConfig
     server: OptimizerConfig
 
@@ -78,16 +80,25 @@ class PartitionConfig:
 
 @frozen
 class DataSettings(Settings):
-    """A data set: `root` is the place of its files, if it has any."""
+    """A data set: `root` is the place of its files, if it has any, and `public_root` that of public examples on the server."""
 
     root: str | None
+    # Packages that were written before there was public data have no such key in their YAML files.
+    public_root: str | None = Field(default=None, kw_only=True)
 
 
 @frozen
 class PartitionedSettings(DataSettings):
-    """A data set that every machine of a run can load whole; each client takes its part of it."""
+    """A data set that every machine of a run can load whole; each client takes its part of it. `public` examples are no client's."""
 
     partition: PartitionConfig
+    public: int = Field(default=0, ge=0, kw_only=True)
+
+    def check(self, config: "Config") -> None:
+        if self.public and self.public_root is not None:
+            raise ValueError(
+                "data.public holds examples out of the training set and data.public_root names others: set one of them"
+            )
 
 
 @frozen

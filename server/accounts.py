@@ -3,12 +3,10 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import pairwise
 
 from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant
-from fedsketch.privacy.accounting.releases import NoSampling
 from fedsketch.strategies.shared.base import FederatedStrategy
 
 
@@ -54,7 +52,7 @@ class Accounts:
                 fewest = self._strategy.sizes.survivors(cohort)
                 seen = self._strategy.releases(server_round, cohort, fewest)[Against.model]
                 # The same cohort will be asked again, so its draw hides nobody a second time.
-                self._accountants[Against.model].record(replace(seen, sampling=NoSampling()))
+                self._accountants[Against.model].record(seen.with_known_cohort())
 
     def epsilon(self) -> dict[str, float | None]:
         """What each adversary can have learned so far; None means no guarantee."""

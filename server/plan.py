@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsketch.conf import Config
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.guarantee import guarantee
@@ -77,7 +78,7 @@ def make_plan(config: Config) -> Plan:
         downlink_bytes=down,
         mechanism=mechanism.to_record(),
         mechanism_facts=mechanism.facts(),
-        best_snr=_best_snr(config, mechanism.noise_std(cohort), noise.dim),
+        best_snr=_best_snr(mechanism, cohort, noise.dim),
         epsilon_over_rounds=curve,
     )
 
@@ -96,8 +97,9 @@ def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float |
     return curve
 
 
-def _best_snr(config: Config, noise_std: float, dim: int) -> float | None:
+def _best_snr(mechanism: Mechanism, cohort: int, dim: int) -> float | None:
     """If all clients of a cohort agreed on one direction at full clip: the norm of the sum over the norm of its noise."""
-    if noise_std == 0 or config.privacy.clip is None:
+    noise_std = mechanism.noise_std(cohort)
+    if noise_std == 0 or mechanism.reach is None:
         return None
-    return config.clients.per_round * config.privacy.clip / (noise_std * math.sqrt(dim))
+    return cohort * mechanism.reach / (noise_std * math.sqrt(dim))

@@ -4,6 +4,7 @@ All clients simulated in one process share one copy of the tensors, so nobody ma
 `take` copies.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,9 +42,27 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples to train on, to be spread over clients, and examples to test on."""
+    """Examples to train on, to be spread over clients, and examples to test on.
+
+    `mean` and `deviation`, per channel, are those with which it normalised pixels from 0 to 1; without effect if it did not.
+    """
 
     name: str
     train: Examples
     test: Examples
     classes: int
+    mean: tuple[float, ...] = (0.0,)
+    deviation: tuple[float, ...] = (1.0,)
+
+    def normalised(self, examples: Examples) -> Examples:
+        """Examples with pixels from 0 to 1, on the scale of this data set."""
+        inputs = normalise_(examples.inputs.clone(), self.mean, self.deviation)
+        return Examples(inputs, examples.targets)
+
+
+def normalise_(
+    inputs: torch.Tensor, mean: Sequence[float], deviation: Sequence[float]
+) -> torch.Tensor:
+    """Every channel less its mean, over its deviation; in place."""
+    shift, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, deviation))
+    return inputs.sub_(shift).div_(scale)

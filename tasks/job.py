@@ -7,13 +7,14 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
-from fedsketch.conf.settings import PartitionedSettings
+from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
+from fedsketch.tasks.public import held_out, read_public
 
 
 class Kind(NamedTuple):
@@ -44,6 +45,20 @@ class Job:
     @cached_property
     def dataset(self) -> Dataset:
         return datasets.load(self._config.data, self._config.seed)
+
+    @cached_property
+    def public(self) -> Examples:
+        """The server's public examples, which are no client's (`tasks.public`). A device never asks for them."""
+        data = self._config.data
+        if data.public_root is not None:
+            shape, classes = self.kind
+            names = tuple(map(str, range(classes)))
+            if isinstance(data, FolderConfig):
+                names = data.class_names
+            return read_public(data.public_root, self.dataset, shape, names)
+        if isinstance(data, PartitionedSettings) and data.public:
+            return self.dataset.train.take(self._held_out[0])
+        raise DataError(_no_public_data(data))
 
     def shard(self, client: int) -> Examples:
         """The examples of one client."""
@@ -107,13 +122,29 @@ class Job:
             "shards_per_client": settings.shards_per_client,
             "exponent": settings.exponent,
         }
-        return partition(
-            self.dataset.train.targets,
+        targets = self.dataset.train.targets
+        parts = partition(
+            targets[self._held_out[1]] if data.public else targets,
             self._config.clients.total,
             settings.scheme,
             self._config.seed,
             **{key: value for key, value in options.items() if value is not None},  # type: ignore[arg-type]
         )
+        return [self._held_out[1][part] for part in parts] if data.public else parts
+
+    @cached_property
+    def _held_out(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The indices of public examples, and of all that clients share."""
+        data = self._config.data
+        assert isinstance(data, PartitionedSettings)
+        return held_out(self.dataset, data.public, self._config.seed)
+
+
+def _no_public_data(data: DataSettings) -> str:
+    folder_key = "data.public_root to a folder of images by class or an .npz file on the server"
+    if isinstance(data, PartitionedSettings):
+        return f"The run needs public data: set data.public to a number of examples to hold out, or {folder_key}."
+    return f"The run needs public data: set {folder_key}."
 
 
 def _device(name: str) -> torch.device:

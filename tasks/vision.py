@@ -18,7 +18,7 @@ import torch
 from fedsketch.conf.settings import DataSettings
 from fedsketch.tasks import idx, torchvision_import
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.examples import Dataset, Examples, normalise_
 
 SYSTEM_FOLDERS = ("/usr/share/datasets",)
 DOWNLOAD_TIMEOUT = 30.0  # seconds without an answer
@@ -86,7 +86,7 @@ def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
                 "delete this folder and start again."
             )
     train, test = (_normalised(source, *split) for split in splits)
-    return Dataset(name, train, test, classes=10)
+    return Dataset(name, train, test, 10, source.mean, source.deviation)
 
 
 def _first_found(source: _Source, folders: Sequence[Path]) -> tuple[_Pixels, _Pixels] | None:
@@ -142,11 +142,8 @@ def _read_cifar(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None
 
 
 def _normalised(source: _Source, pixels: torch.Tensor, targets: torch.Tensor) -> Examples:
-    mean = torch.tensor(source.mean).view(1, -1, 1, 1)
-    deviation = torch.tensor(source.deviation).view(1, -1, 1, 1)
-    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
-    inputs.div_(255).sub_(mean).div_(deviation)
-    return Examples(inputs, targets.to(torch.int64))
+    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+    return Examples(normalise_(inputs, source.mean, source.deviation), targets.to(torch.int64))
 
 
 def _download(source: _Source, root: Path, searched: str) -> None:

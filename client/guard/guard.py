@@ -167,6 +167,8 @@ class DeviceGuard:
             raise Refusal(
                 f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of this device's owner."
             )
+        if offer.mechanism.local_steps > policy.most_local_steps:
+            raise Refusal("The round asks for more local steps than this device's owner allows.")
         if settings.dim > policy.largest_model + 1:  # a weight may travel with the update
             raise Refusal("A vector of this round is longer than this device's owner allows.")
         if settings.bits not in policy.rings:

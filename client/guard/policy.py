@@ -44,7 +44,8 @@ class Policy(OwnersFile):
     smallest_noise: float = _key(
         1.0,
         "Smallest noise multiplier of one round: standard deviation of the noise that the honest clients bring if all\n"
-        "tolerated drops happen, over what one unit can change in the sum.",
+        "tolerated drops happen, over what one unit can change in the sum. Where noise is inside of local training: of this\n"
+        "device alone, in one local step.",
     )
     unit: str = _key(
         "client",

@@ -44,7 +44,7 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Task:
         _within(math.prod(data.shape) * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
-    played = replace(config, device="auto", data=replace(data, root=None))
+    played = replace(config, device="auto", data=replace(data, root=None, public_root=None))
     return Task(played, Kind(card.example, len(card.classes)))
 
 

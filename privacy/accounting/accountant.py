@@ -69,10 +69,10 @@ class Accountant:
     @property
     def releases(self) -> int:
         """How many releases were recorded."""
-        return sum(count for _, count in self._ledger)
+        return sum(count * release.times for release, count in self._ledger)
 
     def record(self, release: Release, count: int = 1) -> None:
-        """Compose `count` more releases. Raises UnsupportedReleaseError and changes nothing if it cannot."""
+        """Compose `count` more releases (each as often as it says). Raises UnsupportedReleaseError and changes nothing if it cannot."""
         if count < 0:
             raise ValueError(f"cannot record {count} releases.")
         self._refuse_other_terms(release)
@@ -82,7 +82,7 @@ class Accountant:
         if isinstance(release.sampling, FullPasses):
             self._record_passes(release, release.sampling.rounds_per_pass, count, price)
         else:
-            self._compose(price, count)
+            self._compose(price, count * release.times)
         if self._ledger and self._ledger[-1][0] == release:
             self._ledger[-1] = (release, self._ledger[-1][1] + count)
         else:

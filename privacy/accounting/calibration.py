@@ -19,6 +19,9 @@ FAST_TOLERANCE = 1e-10
 """Of the answer everywhere else."""
 LARGEST_NOISE = 1e6
 
+Price = Callable[[Release, int, float], float]
+"""Epsilon of so many releases of one kind at delta."""
+
 
 class ImpossibleBudgetError(ValueError):
     """No noise allowed here meets the budget; the message says what would be possible."""
@@ -32,11 +35,13 @@ def calibrate(
     delta: float,
     tight: bool = True,
     largest: float = LARGEST_NOISE,
+    price: Price | None = None,
 ) -> float:
     """The smallest noise multiplier z of the sum for which `rounds` releases `template(z)` cost at most `epsilon` at `delta`.
 
     `template` must give a release that costs less with a larger z. `tight=False` uses Renyi curves only for sampled Gaussians: milliseconds
-    instead of a few seconds, and about a tenth more noise. An infinite epsilon gives 0.
+    instead of a few seconds, and about a tenth more noise. `price` says what so many releases cost, where that is not for the accountant
+    to say. An infinite epsilon gives 0.
     """
     if not epsilon > 0.0:
         raise ImpossibleBudgetError(f"epsilon must be positive, not {epsilon}; inf means no noise.")
@@ -47,6 +52,8 @@ def calibrate(
 
     @cache
     def spent(z: float, finely: bool = False) -> float:
+        if price is not None:
+            return price(template(z), rounds, delta)
         accountant = Accountant(delta)
         accountant.record(template(z), rounds)
         return accountant.epsilon(tight=finely).epsilon

@@ -22,6 +22,7 @@ from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
     CoordinateSampledGaussian,
+    DrawnBy,
     FullPasses,
     Gaussian,
     MatrixGaussian,
@@ -71,7 +72,12 @@ def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
 def _refuse_what_does_not_fit(release: Release) -> None:
     _refuse_wrong_draws(release)
     server = release.adversary.name == "server"
-    if server and isinstance(release.sampling, Poisson | WithoutReplacement):
+    drawn_by_device = getattr(release.sampling, "drawn_by", None) is DrawnBy.DEVICE
+    if (
+        server
+        and isinstance(release.sampling, Poisson | WithoutReplacement)
+        and not drawn_by_device
+    ):
         raise UnsupportedReleaseError(
             "the server picks the cohort, so sampling hides nothing from it: state NoSampling for the server adversary."
         )
@@ -130,7 +136,7 @@ def _refuse_wrong_draws(release: Release) -> None:
 
 
 def cost(release: Release) -> Cost:
-    """The cost of one release (of one whole pass for FullPasses), or UnsupportedReleaseError."""
+    """The cost of one release, made once (of one whole pass for FullPasses), or UnsupportedReleaseError."""
     _refuse_what_does_not_fit(release)
     return _cost(release.mechanism, release.sampling, release.adjacency, release.unit)
 

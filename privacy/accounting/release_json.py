@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedsketch.privacy.accounting import releases as data
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
+    DrawnBy,
     Release,
     SketchKnowledge,
     Unit,
@@ -29,33 +30,46 @@ _TAGGED = {
         data.SketchedGaussian,
     )
 }
+_ENUMERATIONS: dict[str, type[Enum]] = {
+    "of": Unit,
+    "drawn_by": DrawnBy,
+    "knowledge": SketchKnowledge,
+}
+
+
+# Fields that came later: left out where they hold their default, so that what was written before reads the same.
+_LATER = ("drawn_by",)
 
 
 def _tagged(value: Any) -> dict[str, Any]:
-    fields = {k: v.value if isinstance(v, Enum) else v for k, v in asdict(value).items()}
-    return {"type": type(value).__name__, **fields}
+    state: dict[str, Any] = {"type": type(value).__name__}
+    for one in fields(value):
+        stated = getattr(value, one.name)
+        if one.name not in _LATER or stated != one.default:
+            state[one.name] = stated.value if isinstance(stated, Enum) else stated
+    return state
 
 
 def _untagged(state: dict[str, Any]) -> Any:
-    fields = dict(state)
-    kind = _TAGGED.get(fields.pop("type"))
+    values = dict(state)
+    kind = _TAGGED.get(values.pop("type"))
     if kind is None:
         raise ValueError(f"{state['type']!r} is not a mechanism or sampling known here.")
-    if "of" in fields:
-        fields["of"] = Unit(fields["of"])
-    if "knowledge" in fields:
-        fields["knowledge"] = SketchKnowledge(fields["knowledge"])
-    return kind(**fields)
+    for name, enumeration in _ENUMERATIONS.items():
+        if name in values:
+            values[name] = enumeration(values[name])
+    return kind(**values)
 
 
 def release_to_json(release: Release) -> dict[str, Any]:
-    return {
+    state = {
         "mechanism": _tagged(release.mechanism),
         "sampling": _tagged(release.sampling),
         "adjacency": release.adjacency.value,
         "unit": release.unit.value,
         "adversary": str(release.adversary),
     }
+    return state if release.times == 1 else {**state, "times": release.times}
 
 
 def release_from_json(state: dict[str, Any]) -> Release:
@@ -65,4 +79,5 @@ def release_from_json(state: dict[str, Any]) -> Release:
         adjacency=Adjacency(state["adjacency"]),
         unit=Unit(state["unit"]),
         adversary=Adversary.parse(state["adversary"]),
+        times=state.get("times", 1),
     )

@@ -12,7 +12,7 @@ Conventions, the same everywhere in this project:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -22,6 +22,13 @@ class Unit(StrEnum):
 
     CLIENT = "client"
     EXAMPLE = "example"
+
+
+class DrawnBy(StrEnum):
+    """Who makes a secret draw: the coordinator of the rounds, or each device among its own examples, which then tells nobody."""
+
+    COORDINATOR = "coordinator"
+    DEVICE = "device"
 
 
 class Adjacency(StrEnum):
@@ -93,14 +100,18 @@ class Poisson:
     What the draw gave must show in nothing but the sum. So divide by the expected number of units, not by the realised one (which the
     adversary must not see), and let the noise of the sum be the same for every draw: devices that bring the noise
     share it among the realised cohort. Where the size of the cohort is public, state WithoutReplacement(realised size, population).
+    A draw by the device itself is a secret from the coordinator too.
     """
 
     rate: float
     of: Unit = Unit.CLIENT
+    drawn_by: DrawnBy = DrawnBy.COORDINATOR
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.rate <= 1.0:
             raise ValueError(f"a sampling rate lies between 0 and 1; {self.rate} does not.")
+        if self.drawn_by is DrawnBy.DEVICE and self.of is not Unit.EXAMPLE:
+            raise ValueError("a device draws among its own examples: state of=Unit.EXAMPLE.")
 
 
 @dataclass(frozen=True)
@@ -238,10 +249,26 @@ NoiseLaw = Gaussian | Skellam | CoordinateSampledGaussian | MatrixGaussian | Ske
 
 @dataclass(frozen=True)
 class Release:
-    """One thing seen by one adversary, once."""
+    """One thing seen by one adversary, once; or `times` of one kind in a row, such as the noised steps of a local training.
+
+    Each of those has noise and a secret draw of its own, and may depend on what the ones before it showed.
+    """
 
     mechanism: NoiseLaw
     sampling: Sampling
     adjacency: Adjacency
     unit: Unit
     adversary: Adversary
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if self.times < 1:
+            raise ValueError(f"a release is made at least once, not {self.times} times.")
+        if self.times > 1 and isinstance(self.sampling, FullPasses):
+            raise ValueError("a unit is in one release of a pass: state times=1 for full passes.")
+
+    def with_known_cohort(self) -> Release:
+        """The same for an adversary who knows whom the coordinator has drawn; what a device draws itself stays its secret."""
+        if getattr(self.sampling, "drawn_by", None) is DrawnBy.DEVICE:
+            return self
+        return replace(self, sampling=NoSampling())

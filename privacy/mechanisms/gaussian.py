@@ -25,6 +25,7 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.sums import real_sum
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
@@ -61,10 +62,7 @@ class GaussianNoise(Mechanism):
         return Upload(add_gaussian(vector, self._local_std, stream).astype(np.float32))
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        total = np.zeros(vectors[0].shape)
-        for vector in vectors:
-            total += vector
-        return total
+        return real_sum(vectors)
 
     def noise_std(self, devices: int) -> float:
         return self._local_std * math.sqrt(devices)

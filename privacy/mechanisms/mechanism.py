@@ -5,13 +5,15 @@ very record, and the device does what it judged. Everything about a round's priv
 
 | where | what |
 |---|---|
-| device | `release`: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
+| device | `run`, usually `release`: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
 | server | `total`: the sum of the uploads in real numbers; `noise_std`: the noise in it |
 | accountant | `seen`: what a sum shows to an adversary, for a protected unit |
 | wire | `to_record` and `mechanism_from_record`, which believes nothing that it reads |
 
 A row is what one unit contributes: a client's vector, or one vector per example. Adjacency is zero-out everywhere: the unit's rows are
 replaced by zeros, and its device still adds its noise.
+
+A mechanism that blurs inside of a training (`noisy_training`) runs that training itself, so that data is reached through it alone.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from numpy.typing import NDArray
 
 from fedsketch.privacy.accounting.releases import Adversary, Release, Sampling, Unit
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.trainee import LocalHalf
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
     import torch
@@ -67,9 +71,25 @@ class Mechanism(ABC):
     def bound(self) -> float | None:
         """The L2 norm that no row exceeds as it leaves; None: no bound, and so no privacy."""
 
-    @abstractmethod
+    def run(self, half: LocalHalf, stream: Stream, round: int) -> Upload:
+        """The device's part of a round. `round` is public: it seeds what all devices do alike."""
+        return self.release(half.rows(), stream, round)
+
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
-        """Bound every row, add the rows up, blur and encode the sum. `round` is public: it seeds what all devices do alike."""
+        """Bound every row, add the rows up, blur and encode the sum."""
+        raise UnsafeUpdateError(
+            f"the mechanism {self.kind} blurs nothing that is already computed."
+        )
+
+    @property
+    def local_steps(self) -> int:
+        """How many times it goes to the device's data in a round."""
+        return 1
+
+    @property
+    def reach(self) -> float | None:
+        """The norm of what one device sends without noise, if all that goes into it points one way; None: no bound."""
+        return self.bound
 
     def release_nothing(self, stream: Stream) -> Upload:
         """Where uploads are masked: what a device with nothing to say releases, its noise alone."""

@@ -5,9 +5,12 @@ from typing import Any
 
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.mechanism import KIND, Mechanism, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
-_KINDS: Mapping[str, type[Mechanism]] = {kind.kind: kind for kind in (SkellamRing, GaussianNoise)}
+_KINDS: Mapping[str, type[Mechanism]] = {
+    kind.kind: kind for kind in (SkellamRing, GaussianNoise, NoisyTraining)
+}
 
 
 def mechanism_from_record(record: Mapping[str, Any]) -> Mechanism:

@@ -46,6 +46,7 @@ from fedsketch.privacy.mechanisms.mechanism import (
 )
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE, sample_skellam
+from fedsketch.privacy.mechanisms.sums import into_ring, ring_sum
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
@@ -102,17 +103,11 @@ class SkellamRing(Mechanism):
                 values = rotated(values, round)
             rounded = round_conditionally(values * self.scale, self.l2_bound_squared, stream)
             total += rounded.sum(axis=0)
-        return total.astype(np.uint64) & self._mask
+        return into_ring(total, self.bits)
 
     # ------------------------------------------------------------------ on the server
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        ring = np.zeros(vectors[0].shape, dtype=np.uint64)
-        for vector in vectors:
-            ring += vector  # modulo 2^64, and so modulo 2^b
-        # Shifted to the top of the word and back, the b-bit integer gets its sign.
-        unused = 64 - self.bits
-        centred = (ring << np.uint64(unused)).view(np.int64) >> np.int64(unused)
-        values = centred.astype(np.float64) / self.scale
+        values = ring_sum(vectors, self.bits) / self.scale
         return unrotated(values, round) if self.rotate else values
 
     def noise_std(self, devices: int) -> float:
@@ -196,10 +191,6 @@ class SkellamRing(Mechanism):
                 raise UnsoundMechanismError(
                     f"The round's mechanism is for {name} = {value}, the round for {wanted}."
                 )
-
-    @property
-    def _mask(self) -> np.uint64:
-        return np.uint64((1 << self.bits) - 1)
 
 
 def l2_bound(dim: int, scaled_clip: float) -> float:

@@ -5,7 +5,7 @@ are protected and what a round shows to whom. In between lies the device's half,
 interface, so that a strategy also runs under Flower's own `start()`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,8 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import Sampling
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.trainee import Trainee
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
@@ -52,12 +54,21 @@ class LocalWork:
     memory: MutableMapping[str, torch.Tensor]
 
 
-class DeviceHalf(ABC):
-    """The device's half. One object serves all clients that share a process, so what it keeps must follow from the broadcast alone."""
+class DeviceHalf:
+    """The device's half: `rows`, or `trainee` where the strategy's mechanism has its noise inside of training.
 
-    @abstractmethod
+    One object serves all clients that share a process, so what it keeps must follow from the broadcast alone.
+    """
+
     def rows(self, work: LocalWork) -> torch.Tensor:
         """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`)."""
+        raise UnsafeUpdateError(
+            "the mechanism blurs an upload, and this strategy noises its steps."
+        )
+
+    def trainee(self, work: LocalWork) -> Trainee:
+        """The model that the round's mechanism trains."""
+        raise UnsafeUpdateError("the mechanism noises steps, and this strategy blurs its upload.")
 
 
 class FederatedStrategy(Strategy):
@@ -221,12 +232,16 @@ class FederatedStrategy(Strategy):
     def units(self, aggregate: Aggregate) -> float:
         """What a sum is divided by, a public number of privacy units: under Poisson sampling the true size of the cohort is
         secret, and the expected one stands in for it."""
-        clients: float = aggregate.clients
-        if self.config.clients.sampling is Sampling.poisson:
-            clients = self.config.clients.per_round
+        clients = self.clients(aggregate)
         if self.config.privacy.unit is Unit.EXAMPLE:
             clients *= self.job.examples / self.config.clients.total
         return clients
+
+    def clients(self, aggregate: Aggregate) -> float:
+        """The same in clients."""
+        if self.config.clients.sampling is Sampling.poisson:
+            return self.config.clients.per_round
+        return aggregate.clients
 
     # ------------------------------------------------------------------ inside
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:

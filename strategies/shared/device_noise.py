@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
-from fedsketch.privacy.accounting.calibration import calibrate, calibrate_skellam
+from fedsketch.privacy.accounting.calibration import Price, calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.dome_theorem import paper_noise_multiplier
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -111,11 +111,19 @@ def given_multiplier(config: Config) -> float | None:
     )
 
 
-def calibrated(config: Config, template: Callable[[float], Release]) -> float:
-    """The smallest noise multiplier with which all rounds of a run fit its budget."""
+def calibrated(
+    config: Config, template: Callable[[float], Release], price: Price | None = None
+) -> float:
+    """The smallest noise multiplier with which all rounds of a run fit its budget; `price` as in `calibrate`."""
     privacy = config.privacy
     assert privacy.epsilon is not None  # or the config would not have passed
-    return calibrate(template, rounds=config.rounds, epsilon=privacy.epsilon, delta=privacy.delta)
+    return calibrate(
+        template,
+        rounds=config.rounds,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        price=price,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -90,3 +90,13 @@ def test_only_a_gaussian_sketch_has_a_second_reading(sentence_of: Sentence) -> N
 
 def test_a_reproducible_run_says_that_it_is_not_private(sentence_of: Sentence) -> None:
     assert "NOT PRIVATE" in sentence_of(*SGM, "privacy.randomness=seeded", "privacy.against=model")
+
+
+def test_who_holds_public_data_is_said(sentence_of: Sentence) -> None:
+    assert "public" not in sentence_of("strategy=dome")
+    held_out = sentence_of("strategy=dome", "data.public=5")
+    assert "5 public examples of the training set, which no client has" in held_out
+    named = sentence_of("strategy=dome", "data.public_root=elsewhere")
+    assert "the public examples in elsewhere, which no device reads" in named
+    for sentence in (held_out, named):
+        assert "nothing about them counts as private" in sentence

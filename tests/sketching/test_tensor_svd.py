@@ -72,7 +72,9 @@ def test_smoothing_solves_the_problem_that_a_generic_solver_solves(
     found = t_product(*variables).detach()
     expected = smooth(stack, threshold).stack
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    assert float(value().detach()) == pytest.approx(float(_objective(expected, stack, threshold)), rel=1e-6)
+    assert float(value().detach()) == pytest.approx(
+        float(_objective(expected, stack, threshold)), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -1,0 +1,43 @@
+"""FedPCDP: local training with noised steps, in a subspace that public data gives."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.types import Count, Positive, frozen
+from fedsketch.privacy.accounting.releases import Unit
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class FedPcdpConfig(StrategySettings):
+    noise_in_training: ClassVar[bool] = True
+
+    projection: Literal["before", "after", "none"]
+    basis: Literal["tensor", "whole"]
+    rank: Count
+    public_examples: Count
+    refresh: Count
+    blocks: Literal["independent", "random", "fixed"]
+    clipping: Literal["flat", "automatic", "normalised", "adaptive"]
+    stabiliser: Positive
+
+    def __post_init__(self) -> None:
+        if self.local.epochs is not None or self.local.batch == 0:
+            raise ValueError(
+                "strategy=fedpcdp draws a batch for every local step: set strategy.local.epochs=null and strategy.local.batch"
+            )
+        if self.rank > self.public_examples:
+            raise ValueError(
+                "gradients of strategy.public_examples examples have no more directions than that: lower strategy.rank"
+            )
+
+    def check(self, config: "Config") -> None:
+        if config.privacy.unit is not Unit.EXAMPLE or config.privacy.clip is None:
+            raise ValueError(
+                "strategy=fedpcdp clips and noises examples: set privacy.unit=example and privacy.clip"
+            )
+
+
+SETTINGS = FedPcdpConfig

@@ -1,0 +1,122 @@
+"""A projection onto a few orthonormal directions of every part of a vector, such as the tensors of a model.
+
+The directions of a part are the strongest ones of given vectors (their top right singular vectors). A part with no more numbers than
+directions asked for is kept whole, so that nothing is lost and nothing is rotated. Where the given vectors have a smaller rank than asked
+for, random directions fill up: the size of a sketch stays the same, all its rows are orthonormal, and noise has one law in all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsketch.sketching.cholesky_qr import orthonormalise
+from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.sketch import Sketch
+
+CUTOFF = 1e-10  # of the largest singular value: what is smaller is rounding
+
+
+@dataclass(frozen=True)
+class Block:
+    """vector[start:stop], of which `size` numbers are kept."""
+
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def whole(self) -> bool:
+        return self.size == self.stop - self.start
+
+
+def blocks_of(bounds: Iterable[tuple[int, int]], rank: int) -> tuple[Block, ...]:
+    """Parts from `start` to `stop`, each with at most `rank` directions."""
+    return tuple(Block(start, stop, min(rank, stop - start)) for start, stop in bounds)
+
+
+class SubspaceSketch(Sketch):
+    """S = blockdiag(V_1, V_2, ...), V_l^T V_l = I; None stands for the identity of a part that is kept whole."""
+
+    def __init__(self, blocks: Sequence[Block], bases: Sequence[Tensor | None]) -> None:
+        super().__init__(sum(block.size for block in blocks), blocks[-1].stop)
+        for block, basis in zip(blocks, bases, strict=True):
+            wanted = None if block.whole else (block.size, block.stop - block.start)
+            if (None if basis is None else tuple(basis.shape)) != wanted:
+                raise ValueError(f"The directions of {block} should have the shape {wanted}.")
+        self.blocks = tuple(blocks)
+        self.bases = tuple(bases)
+
+    @classmethod
+    def restored(cls, blocks: Sequence[Block], rounded: Sequence[Tensor | None]) -> SubspaceSketch:
+        """From directions that were rounded on their way: made orthonormal again, alike on both sides.
+
+        Refuses directions that are not finite or depend on each other.
+        """
+        bases = [None if basis is None else orthonormalise(basis.float()) for basis in rounded]
+        return cls(blocks, bases)
+
+    def matrices(self, device: torch.device) -> list[Tensor]:
+        """V_1, V_2, ..., with an identity for every part that is kept whole."""
+        return [
+            torch.eye(block.size, device=device) if basis is None else basis.to(device).T
+            for block, basis in zip(self.blocks, self.bases, strict=True)
+        ]
+
+    @property
+    def description_bytes(self) -> int:
+        return sum(2 * basis.numel() for basis in self.bases if basis is not None)  # float16
+
+    def row_norms_squared(self) -> Tensor:
+        parts = [
+            torch.ones(block.size, dtype=torch.float64)
+            if basis is None
+            else basis.double().square().sum(dim=0).cpu()
+            for block, basis in zip(self.blocks, self.bases, strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _forward(self, rows: Tensor) -> Tensor:
+        return torch.cat(
+            [
+                part if basis is None else part @ basis.T.to(part)
+                for part, basis in zip(self._parts_of(rows), self.bases, strict=True)
+            ],
+            dim=1,
+        )
+
+    def _adjoint(self, rows: Tensor) -> Tensor:
+        sizes = [block.size for block in self.blocks]
+        return torch.cat(
+            [
+                part if basis is None else part @ basis.to(part)
+                for part, basis in zip(torch.split(rows, sizes, dim=1), self.bases, strict=True)
+            ],
+            dim=1,
+        )
+
+    def _parts_of(self, rows: Tensor) -> Sequence[Tensor]:
+        return torch.split(rows, [block.stop - block.start for block in self.blocks], dim=1)
+
+    def _parts(self) -> Iterable[Part]:
+        for block, basis in zip(self.blocks, self.bases, strict=True):
+            yield block.size
+            yield "whole" if basis is None else basis
+
+
+def principal_directions(rows: Tensor, size: int, seed: int) -> tuple[Tensor, int]:
+    """The top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of them `rows` spans.
+
+    The others are random directions in what is left, from the seed.
+    """
+    _, values, directions = torch.linalg.svd(rows.double(), full_matrices=False)
+    found = min(size, int((values > CUTOFF * values.max()).sum()))
+    if found == size:
+        return directions[:size], found
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(size - found, rows.shape[1], dtype=torch.float64, generator=generator)
+    columns = torch.cat([directions[:found], drawn.to(rows.device)]).T
+    return torch.linalg.qr(columns)[0].T, found

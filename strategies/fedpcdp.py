@@ -1,0 +1,247 @@
+"""FedPCDP (a withdrawn preprint: docs/strategies.md): local DP-SGD in a subspace that public examples span.
+
+Per refresh the server takes m public examples and the top k right singular vectors of their gradients, for every tensor by itself (or for
+the whole gradient): V. Devices run T local steps; in each, the rows of a Poisson batch are projected, clipped, summed, noised
+(`privacy.mechanisms.noisy_training`), and the model moves along V of the noised sum. They send V^T of all their moves, which the server
+averages, restores and applies with its rate.
+- `projection=before`: V^T g, then clip and noise in the subspace (FedPCDP, Algorithm 2; with one client PCDP-SGD, Algorithm 1).
+- `projection=after`: clip and noise in R^d, then V V^T of the noised sum (FedPDP).
+- `projection=none`: FedAvg with DP-SGD; V is the identity and no public data is needed.
+
+Formal guarantees: those of `privacy.mechanisms.noisy_training`. V is made from public data and earlier releases only, and the clip comes
+after whatever V does to a row, so a V that somebody made up changes accuracy and not privacy.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from fedsketch.conf import Config
+from fedsketch.conf.schema import Accounting
+from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
+from fedsketch.privacy.mechanisms.randomness import derived_key
+from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
+from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.shared.training_noise import TrainingNoise
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job
+from fedsketch.tasks.per_example import PerExample
+
+
+class FedPcdp(DPFedAvg):
+    """The server's half, with the virtual client that holds the public data."""
+
+    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+        self.settings = _settings(config)
+        self._blocks = _blocks(self.settings, model)
+        super().__init__(config, job, model, cohorts)
+        self._projects = not all(block.whole for block in self._blocks)
+        if self._projects and len(job.public) < self.settings.public_examples:
+            raise DataError(
+                f"There are {len(job.public):,} public examples and strategy.public_examples asks for "
+                f"{self.settings.public_examples:,}: raise data.public, or lower it and strategy.rank."
+            )
+        self._refresh = -1  # the number of the refresh that `_bases` is of
+        self._bases: list[torch.Tensor | None] = []
+        self._sketch: SubspaceSketch | None = None
+        self._rank: int | None = None
+
+    def upload_size(self, server_round: int) -> int:
+        return sum(block.size for block in self._blocks)
+
+    def plan_noise(self) -> TrainingNoise:
+        privacy = self.config.privacy
+        return TrainingNoise(
+            self.config,
+            self.upload_size(1),
+            self.job.largest_shard,
+            privacy.clip,
+            privacy.noise_multiplier,
+            self.job.examples / self.config.clients.total,
+        )
+
+    def broadcast_extras(
+        self, server_round: int
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+        """The directions of every tensor that is not sent whole."""
+        refresh = (server_round - 1) // self.settings.refresh
+        if refresh != self._refresh:
+            self._take_directions(refresh)
+        arrays = {_key(i): basis for i, basis in enumerate(self._bases) if basis is not None}
+        return arrays, {}
+
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        assert self._sketch is not None  # since the round's broadcast
+        self.optimizer.step(self._sketch.adjoint(aggregate.sum / self.clients(aggregate)))
+
+    def metrics(self) -> dict[str, float | None]:
+        return {"basis_rank": self._rank}
+
+    def adversary(self) -> str:
+        return f"{super().adversary()}, and all who see the models"
+
+    def remarks(self) -> str:
+        noise = self.noise
+        assert isinstance(noise, TrainingNoise)
+        one = noise.mechanism(self.config.clients.per_round)
+        sentence = (
+            f" The noise is that of one local step: {one.steps} steps in a round, an example in each with probability {one.rate:.4g}, "
+            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing."
+        )
+        if self.config.privacy.accounting is Accounting.paper and math.isfinite(
+            noise.paper_epsilon()
+        ):
+            sentence += f" The paper's conversion gives epsilon {noise.paper_epsilon():.4g}."
+        return sentence
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {"refresh": self._refresh, "bases": self._bases, "rank": self._rank}
+        return {**super().state_dict(), **kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._refresh, self._rank = state["refresh"], state["rank"]
+        self._use(
+            [basis if basis is None else basis.to(self.model.device) for basis in state["bases"]]
+        )
+
+    # ------------------------------------------------------------------ the virtual client
+    def _take_directions(self, refresh: int) -> None:
+        bases: list[torch.Tensor | None] = []
+        gradients = torch.empty(0)
+        if self._projects:
+            public = self._public_block(refresh)
+            gradients = PerExample(self.model).gradients(public.inputs, public.targets)
+        self._refresh, self._rank = refresh, 0
+        for i, block in enumerate(self._blocks):
+            if block.whole:
+                bases.append(None)
+                self._rank += block.size
+                continue
+            part = gradients[:, block.start : block.stop]
+            directions, found = principal_directions(part, block.size, self._seed(refresh, i))
+            bases.append(directions.half())  # as it travels
+            self._rank += found
+        self._use(bases)
+
+    def _use(self, bases: list[torch.Tensor | None]) -> None:
+        self._bases = bases
+        if bases:
+            self._sketch = SubspaceSketch.restored(self._blocks, bases)
+
+    def _public_block(self, refresh: int) -> Examples:
+        """The m public examples of a refresh (the paper's G.3)."""
+        count, all_of_them = self.settings.public_examples, len(self.job.public)
+        if self.settings.blocks == "random":
+            generator = torch.Generator().manual_seed(self._seed(refresh))
+            return self.job.public.take(torch.randperm(all_of_them, generator=generator)[:count])
+        number = 0 if self.settings.blocks == "fixed" else refresh % (all_of_them // count)
+        return self.job.public.take(torch.arange(number * count, (number + 1) * count))
+
+    def _seed(self, *labels: int) -> int:
+        key = derived_key(self.config.seed, "public directions", *labels)
+        return int.from_bytes(key[:7], "big")
+
+
+class FedPcdpDevice(DeviceHalf):
+    """The device's half: a model that the mechanism trains."""
+
+    def __init__(self) -> None:
+        self._last: tuple[list[torch.Tensor | None], SubspaceSketch] | None = None
+
+    def trainee(self, work: LocalWork) -> "Training":
+        config = work.broadcast.config
+        settings = _settings(config)
+        sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
+        assert config.privacy.clip is not None
+        return Training(work.model, work.shard, sketch, settings, config.privacy.clip)
+
+    def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> SubspaceSketch:
+        """Made once a round for all clients that share a process: they are handed the same tensors."""
+        bases = [
+            None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)
+        ]
+        if self._last is None or list(map(id, self._last[0])) != list(map(id, bases)):
+            self._last = (bases, SubspaceSketch.restored(blocks, bases))
+        return self._last[1]
+
+
+class Training:
+    """A `Trainee`: rows are gradients of examples, in coordinates of the subspace where it is projected onto before the clip."""
+
+    def __init__(
+        self,
+        model: FlatModel,
+        shard: Examples,
+        sketch: SubspaceSketch,
+        settings: FedPcdpConfig,
+        clip: float,
+    ) -> None:
+        self.examples = len(shard)
+        self._model, self._shard, self._sketch = model, shard, sketch
+        self._gradients = PerExample(model)
+        self._settings, self._clip = settings, clip
+        self._late = settings.projection == "after"
+        self.width = model.size if self._late else sketch.shape[0]
+        matrices = sketch.matrices(model.device)
+        self._matrices = matrices[0] if len(matrices) == 1 else matrices
+
+    def rows(self, chosen: torch.Tensor) -> Iterator[torch.Tensor]:
+        drawn = self._shard.take(chosen)
+        batch = drawn.inputs, drawn.targets
+        made: Iterable[torch.Tensor]
+        if self._settings.projection == "before":
+            made = [self._gradients.projected(*batch, self._matrices)]
+        else:
+            made = self._gradients.blocks(*batch)
+        for rows in made:
+            yield scaled(rows, self._settings, self._clip)
+
+    def step(self, update: torch.Tensor) -> None:
+        kept = self._sketch.forward(update) if self._late else update
+        move = self._sketch.adjoint(kept.to(self._model.vector))
+        self._model.vector.sub_(move)
+
+    def upload(self, total: torch.Tensor) -> torch.Tensor:
+        return self._sketch.forward(total) if self._late else total
+
+
+def scaled(rows: torch.Tensor, settings: FedPcdpConfig, clip: float) -> torch.Tensor:
+    """Every row g scaled to a norm of at most c by the chosen function (the paper's 6.2.2); `flat` is left to the mechanism.
+
+    |g| / (|g| + r) and |g| / (|g| + r / (|g| + r)) are below 1. The mechanism clips what rounding adds.
+    """
+    if settings.clipping == "flat":
+        return rows
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    r = settings.stabiliser
+    shift = {"automatic": r, "normalised": 0.0, "adaptive": r / (norms + r)}[settings.clipping]
+    lengths = norms + shift
+    return rows * torch.where(lengths > 0, clip / lengths, 0.0)
+
+
+def _blocks(settings: FedPcdpConfig, model: FlatModel) -> tuple[Block, ...]:
+    """The parts of a gradient that have directions of their own."""
+    if settings.projection == "none":
+        return (Block(0, model.size, model.size),)
+    parts = [(slot.start, slot.stop) for slot in model.layout]
+    return blocks_of([(0, model.size)] if settings.basis == "whole" else parts, settings.rank)
+
+
+def _key(block: int) -> str:
+    return f"directions-{block}"
+
+
+def _settings(config: Config) -> FedPcdpConfig:
+    assert isinstance(config.strategy, FedPcdpConfig)
+    return config.strategy
+
+
+SERVER, DEVICE = FedPcdp, FedPcdpDevice

@@ -1,0 +1,66 @@
+"""Noise inside of local training: how much of it a run needs, and what the devices of a round do.
+
+Every device's own noise is all that counts, against every adversary (`privacy.mechanisms.noisy_training`): each round of T local steps is
+T releases. The budget is met for an example of a client that takes part in every round, whichever client that is.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from fedsketch.conf.schema import Accounting, Noise
+from fedsketch.privacy.accounting.classic_conversion import classic_epsilon
+from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release
+from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
+from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
+
+
+@dataclass(frozen=True)
+class TrainingNoise(DeviceNoise):
+    """As for noise on uploads; `multiplier` is that of one local step. `share` is the number of examples of a client, in the mean."""
+
+    share: float
+
+    def mechanism(self, cohort: int, dim: int | None = None) -> NoisyTraining:
+        masked = self.config.secagg.noise is Noise.skellam
+        return replace(
+            _one_device(self),
+            dim=self.dim if dim is None else dim,
+            bits=self.config.secagg.bits if masked else 0,
+            clients=cohort,
+        )
+
+    def round_of(self, multiplier: float) -> NoisyTraining:
+        """One device's round with this noise."""
+        local = self.config.strategy.local
+        assert self.clip is not None
+        rate = min(1.0, local.batch / self.share)
+        return NoisyTraining(
+            unit=self.unit,
+            rows=self.rows,
+            clip=self.clip,
+            local_multiplier=multiplier,
+            rate=rate,
+            steps=local.steps,
+            batch=rate * self.share,
+            lr=local.lr,
+            momentum=local.momentum,
+            dim=self.dim,
+        )
+
+    def release(self, multiplier: float) -> Release:
+        """What a round with this noise shows to anybody."""
+        return self.round_of(multiplier).seen(1, self.unit, NoSampling(), Adversary.SERVER)
+
+    def paper_epsilon(self) -> float:
+        """Of all rounds, by the conversion of papers."""
+        seen = self.release(self.noise_multiplier)
+        return classic_epsilon(seen, self.config.rounds, self.config.privacy.delta)
+
+
+@lru_cache(maxsize=8)
+def _one_device(noise: TrainingNoise) -> NoisyTraining:
+    multiplier = noise.multiplier
+    if multiplier is None:
+        paper = noise.config.privacy.accounting is Accounting.paper
+        multiplier = calibrated(noise.config, noise.release, classic_epsilon if paper else None)
+    return noise.round_of(multiplier)

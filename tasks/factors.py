@@ -1,0 +1,159 @@
+"""One forward and one backward pass over a batch, from which the gradients of all its examples follow.
+
+Formal guarantee: the model runs under `torch.func.vmap`, where an example cannot see the others, whatever the model does. What belongs to
+an example is the same as if it were alone in its batch, so a clip of its gradient bounds all that it contributes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.layer_gradients import KnownLayer, known_layer
+from fedsketch.tasks.slot_gradients import ExplicitRows, SlotGradients
+
+Hook = Callable[[nn.Module, tuple[Any, ...], Any], Tensor | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the gradients of a model's parameters are made, for examples of one shape."""
+
+    known: dict[str, KnownLayer]  # by name of the layer
+    others: tuple[str, ...]  # names of the parameters that take the general route
+    numbers: int  # how many numbers one example needs, about
+
+
+def plan(model: FlatModel, example: Tensor) -> Plan:
+    """Watches the model work on one example, (1, ...).
+
+    The parameters of a layer take the fast route where the layer is of a known kind and is called once, that call is the only use of
+    them, and nothing writes into the layer's input afterwards. All others take the general route.
+    """
+    calls: dict[str, list[tuple[Tensor, int, Tensor]]] = {}
+
+    def watch(name: str) -> Hook:
+        def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if len(inputs) == 1 and isinstance(inputs[0], Tensor) and isinstance(output, Tensor):
+                calls.setdefault(name, []).append((inputs[0], inputs[0]._version, output))
+
+        return hook
+
+    layers = {
+        name: layer
+        for name, layer in model.module.named_modules()
+        if not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+    }
+    uses = _Uses(model.module.parameters())
+    with torch.no_grad(), _hooked((layer, watch(name)) for name, layer in layers.items()), uses:
+        model.module(example)
+    known: dict[str, KnownLayer] = {}
+    for name, seen in calls.items():
+        inputs, version, output = seen[0]
+        own = list(layers[name].parameters(recurse=False))
+        if len(seen) > 1 or inputs._version != version or any(uses.count[id(p)] != 1 for p in own):
+            continue
+        found = known_layer(layers[name], tuple(inputs.shape), tuple(output.shape))
+        if found is not None:
+            known[name] = found
+    fast = {_joined(name, own) for name in known for own, _ in layers[name].named_parameters()}
+    others = tuple(slot.name for slot in model.layout if slot.name not in fast)
+    general = sum(slot.stop - slot.start for slot in model.layout if slot.name in others)
+    numbers = uses.made + 2 * general + sum(layer.numbers for layer in known.values())
+    return Plan(known, others, numbers)
+
+
+def slot_gradients(
+    model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor
+) -> dict[str, SlotGradients]:
+    """The gradients of the examples, by parameter."""
+
+    def loss(
+        shifts: dict[str, Tensor], others: dict[str, Tensor], inputs: Tensor, targets: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        brought: dict[str, Tensor] = {}
+
+        def shift(name: str) -> Hook:
+            # The derivative by a shift of the layer's output is the gradient of the output.
+            def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
+                if name in brought:
+                    raise ModelError(_CHANGED)
+                brought[name] = inputs[0].detach()
+                return output + shifts[name]
+
+            return hook
+
+        with _hooked((model.module.get_submodule(name), shift(name)) for name in how.known):
+            logits = functional_call(model.module, others, (inputs,))
+        if brought.keys() != how.known.keys():
+            raise ModelError(_CHANGED)
+        return functional.cross_entropy(logits, targets), brought
+
+    shifts = {
+        name: torch.zeros(layer.outputs, device=model.device) for name, layer in how.known.items()
+    }
+    others = {name: model.module.get_parameter(name) for name in how.others}
+    of_each = vmap(grad(loss, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0, 0))
+    with torch.no_grad():
+        (outputs, rest), brought = of_each(
+            shifts, others, inputs.unsqueeze(1), targets.unsqueeze(1)
+        )
+    found: dict[str, SlotGradients] = {name: ExplicitRows(rows) for name, rows in rest.items()}
+    for name, layer in how.known.items():
+        for own, gradients in layer.gradients(brought[name], outputs[name]).items():
+            found[_joined(name, own)] = gradients
+    return found
+
+
+_CHANGED = "The model calls its layers in another way than for the first batch: make that depend on nothing but the shape of the input."
+
+
+class _Uses(TorchFunctionMode):
+    """Counts how often each of these parameters is handed to a function of torch, and the numbers that the functions return."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.count = Counter({id(parameter): 0 for parameter in parameters})
+        self.made = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            if id(tensor) in self.count:
+                self.count[id(tensor)] += 1
+        result = func(*args, **(kwargs or {}))
+        self.made += sum(tensor.numel() for tensor in _tensors(result))
+        return result
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)
+
+
+@contextmanager
+def _hooked(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
+    """With these forward hooks in place."""
+    with ExitStack() as stack:
+        for layer, hook in hooks:
+            stack.enter_context(layer.register_forward_hook(hook))
+        yield
+
+
+def _joined(layer: str, parameter: str) -> str:
+    return f"{layer}.{parameter}" if layer else parameter

@@ -1,0 +1,108 @@
+"""Layers whose per-example gradients follow from their inputs and from the gradients of their outputs, without a pass per example.
+
+`known_layer` goes by the exact type of a layer, because a subclass may compute something else.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedsketch.tasks.slot_gradients import (
+    ExplicitRows,
+    OuterProducts,
+    SlotGradients,
+    SumsOfOuterProducts,
+    few_positions,
+)
+
+Shape = tuple[int, ...]
+
+
+class KnownLayer(ABC):
+    """A layer, and how the gradients of its parameters are made."""
+
+    outputs: Shape  # of one example
+    numbers: int  # that `gradients` needs for one example, besides what it is given
+
+    @abstractmethod
+    def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
+        """By name of the parameter, from what B examples brought to the layer and the gradients of what it made, both (B, *shape)."""
+
+
+class LinearLayer(KnownLayer):
+    """y = W x + b on the last dimension; the others are positions."""
+
+    def __init__(self, layer: nn.Linear, inputs: Shape, outputs: Shape) -> None:
+        self.outputs = outputs
+        self._bias = layer.bias is not None
+        self._positions = math.prod(inputs[:-1])
+        work = _work(layer.in_features, layer.out_features, self._positions)
+        self.numbers = 0 if self._positions == 1 else work
+
+    def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
+        a = inputs.reshape(len(inputs), self._positions, -1)
+        b = outputs.reshape(len(outputs), self._positions, -1)
+        found: dict[str, SlotGradients] = {}
+        if self._positions == 1:
+            found["weight"] = OuterProducts(a[:, 0], b[:, 0])
+        else:
+            found["weight"] = SumsOfOuterProducts(a.mT.unsqueeze(1), b.mT.unsqueeze(1))
+        if self._bias:
+            found["bias"] = ExplicitRows(b.sum(dim=1))
+        return found
+
+
+class ConvolutionLayer(KnownLayer):
+    """A convolution of one image: a linear layer on the patches under its kernel, group by group."""
+
+    def __init__(self, layer: nn.Conv2d, inputs: Shape, outputs: Shape) -> None:
+        self.outputs = outputs
+        self._layer = layer
+        columns = math.prod(layer.weight.shape[1:])
+        positions = math.prod(outputs[-2:])
+        work = _work(columns, layer.out_channels // layer.groups, positions)
+        self.numbers = layer.groups * (columns * positions + work)
+
+    def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
+        layer = self._layer
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        images = functional.pad(inputs.squeeze(1), _padding(layer), mode)
+        patches = functional.unfold(
+            images, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
+        )
+        a = patches.unflatten(1, (layer.groups, -1))
+        b = outputs.reshape(len(outputs), layer.groups, layer.out_channels // layer.groups, -1)
+        found: dict[str, SlotGradients] = {"weight": SumsOfOuterProducts(a, b)}
+        if layer.bias is not None:
+            found["bias"] = ExplicitRows(b.sum(dim=3))
+        return found
+
+
+def known_layer(layer: nn.Module, inputs: Shape, outputs: Shape) -> KnownLayer | None:
+    """For a layer that makes `outputs` of one example's `inputs`; None: its gradients take the general route."""
+    if type(layer) is nn.Linear:
+        return LinearLayer(layer, inputs, outputs)
+    if type(layer) is nn.Conv2d and len(inputs) == 4 and inputs[0] == 1:
+        return ConvolutionLayer(layer, inputs, outputs)
+    return None
+
+
+def _padding(layer: nn.Conv2d) -> list[int]:
+    """Left, right, top, bottom, as `functional.pad` takes them."""
+    sides: list[int] = []
+    for axis in (1, 0):
+        if layer.padding == "same":
+            total = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
+            sides += [total // 2, total - total // 2]
+        elif layer.padding == "valid":
+            sides += [0, 0]
+        else:
+            sides += [int(layer.padding[axis])] * 2
+    return sides
+
+
+def _work(inputs: int, outputs: int, positions: int) -> int:
+    """The numbers in which a norm is computed: two Gram matrices, or the gradient."""
+    return 2 * positions**2 if few_positions(inputs, outputs, positions) else inputs * outputs

@@ -1,0 +1,143 @@
+"""The gradients of single examples: their norms, weighted sums, projections, and the gradients themselves.
+
+Formal guarantee: what is told of an example depends on that example alone (`tasks.factors`), also where another one brings nan or inf.
+
+All functions work on micro-batches, chosen so that they need about `MEMORY` bytes at a time, whatever the size of the batch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.factors import Plan, plan, slot_gradients
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.slot_gradients import SlotGradients
+
+MEMORY = 64 << 20
+_BYTES = 4  # of a float32
+
+
+class PerExample:
+    """The gradients g_1, ..., g_B of the examples of a batch, for a model as it is at the time of each call.
+
+    Norms are those of float32 gradients to 1e-5 of themselves. Beyond about 1e19 they are inf, because their squares are.
+    """
+
+    def __init__(self, model: FlatModel, memory: int = MEMORY) -> None:
+        self._model = model
+        self._memory = memory
+        self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
+
+    def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """(B,): |g_i|."""
+        parts = [_norms(slots) for slots, _ in self._passes(inputs, targets)]
+        return torch.cat([self._model.vector.new_empty(0), *parts])
+
+    def weighted_sum(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """(d,): sum_i w_i g_i. An example of weight 0 takes no part, even if its gradient is not finite."""
+        if weights.shape != targets.shape:
+            raise ModelError(
+                f"{len(targets)} examples need as many weights, not {tuple(weights.shape)}: give one weight per example."
+            )
+        total = torch.zeros_like(self._model.vector)
+        for slots, part in self._passes(inputs, targets):
+            self._add(total, slots, weights[part])
+        return total
+
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, weigh: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """(d,): sum_i w_i g_i with the weights that `weigh` makes of the norms, in the same pass.
+
+        `weigh` sees some norms at a time and must treat each by itself: a weight that depends on other examples has no sensitivity. An
+        example whose norm is not finite has weight 0.
+        """
+        total = torch.zeros_like(self._model.vector)
+        for slots, _ in self._passes(inputs, targets):
+            norms = _norms(slots)
+            self._add(total, slots, torch.where(norms.isfinite(), weigh(norms), 0.0))
+        return total
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """(B, d): the gradients themselves."""
+        rows = self._model.vector.new_empty(len(targets), self._model.size)
+        for slots, part in self._passes(inputs, targets, self._model.size):
+            self._fill(rows[part], slots)
+        return rows
+
+    def blocks(self, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
+        """The gradients, (b, d) for some examples at a time, in order; nothing for an empty batch."""
+        for slots, part in self._passes(inputs, targets, self._model.size):
+            rows = self._model.vector.new_empty(part.stop - part.start, self._model.size)
+            self._fill(rows, slots)
+            yield rows
+
+    def projected(
+        self, inputs: Tensor, targets: Tensor, bases: Tensor | Sequence[Tensor]
+    ) -> Tensor:
+        """(B, k): V^T g_i, for a matrix V (d, k); or, for a matrix (p_l, k_l) per slot of `layout`, V_l^T of its part, side by side."""
+        self._check(bases)
+        vector, layout = self._model.vector, self._model.layout
+        if isinstance(bases, Tensor):
+            result = vector.new_zeros(len(targets), bases.shape[1])
+        else:
+            result = vector.new_empty(len(targets), sum(basis.shape[1] for basis in bases))
+        longest = max(slot.stop - slot.start for slot in layout)
+        for slots, part in self._passes(inputs, targets, longest):
+            end = 0
+            for index, slot in enumerate(layout):
+                rows = slots.pop(slot.name).rows()
+                if isinstance(bases, Tensor):
+                    result[part].addmm_(rows, bases[slot.start : slot.stop])
+                    continue
+                start, end = end, end + bases[index].shape[1]
+                torch.mm(rows, bases[index], out=result[part, start:end])
+        return result
+
+    # ------------------------------------------------------------------ inside
+    def _passes(
+        self, inputs: Tensor, targets: Tensor, numbers: int = 0
+    ) -> Iterator[tuple[dict[str, SlotGradients], slice]]:
+        """Micro-batches of examples that need so many numbers each, besides those of the pass itself."""
+        if len(targets) == 0:
+            return
+        device, shape = self._model.device, tuple(inputs.shape[1:])
+        if shape not in self._plans:
+            self._plans[shape] = plan(self._model, inputs[:1].to(device))
+        how = self._plans[shape]
+        at_once = max(1, self._memory // (_BYTES * (how.numbers + numbers)))
+        for start in range(0, len(targets), at_once):
+            part = slice(start, min(start + at_once, len(targets)))
+            batch = inputs[part].to(device), targets[part].to(device)
+            yield slot_gradients(self._model, how, *batch), part
+
+    def _add(self, total: Tensor, slots: dict[str, SlotGradients], weights: Tensor) -> None:
+        weights = weights.to(total)
+        takes_part = weights != 0
+        if not bool(takes_part.all()):
+            slots = {name: gradients.select(takes_part) for name, gradients in slots.items()}
+            weights = weights[takes_part]
+        for slot in self._model.layout:
+            total[slot.start : slot.stop] += slots[slot.name].weighted_sum(weights)
+
+    def _fill(self, rows: Tensor, slots: dict[str, SlotGradients]) -> None:
+        for slot in self._model.layout:
+            rows[:, slot.start : slot.stop] = slots.pop(slot.name).rows()
+
+    def _check(self, bases: Tensor | Sequence[Tensor]) -> None:
+        layout = self._model.layout
+        given = [bases] if isinstance(bases, Tensor) else list(bases)
+        wanted = [slot.stop - slot.start for slot in layout]
+        if isinstance(bases, Tensor):
+            wanted = [self._model.size]
+        if [tuple(basis.shape[:-1]) for basis in given] != [(size,) for size in wanted]:
+            raise ModelError(
+                f"The gradients are projected by matrices of {wanted} rows, not of shapes "
+                f"{[tuple(basis.shape) for basis in given]}: make them for this model."
+            )
+
+
+def _norms(slots: dict[str, SlotGradients]) -> Tensor:
+    return torch.stack([slot.norms_squared() for slot in slots.values()]).sum(dim=0).sqrt()

@@ -1,0 +1,116 @@
+"""The per-example gradients of one parameter tensor, in a form that is cheaper than the rows where there is one.
+
+A weight that multiplies its layer's inputs has, for each example, the gradient sum_t b_t a_t^T over the T positions at which it is used:
+one for a linear layer on vectors, every place of its kernel for a convolution. Norms and weighted sums follow from the factors a and b.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+# The Gram route adds up terms of both signs. Where they cancel to less than this share, rounding (2^-24 per term and a few for the dot
+# products) could pass 1e-5 of the norm, and the norm is taken of the gradient itself.
+_SHARE_LEFT = 1 / 32
+
+
+class SlotGradients(ABC):
+    """g_1, ..., g_B, one per example, of p numbers each."""
+
+    @abstractmethod
+    def rows(self) -> Tensor:
+        """(B, p): the gradients themselves."""
+
+    @abstractmethod
+    def select(self, chosen: Tensor) -> "SlotGradients":
+        """Those of the chosen examples."""
+
+    def norms_squared(self) -> Tensor:
+        """(B,): |g_i|^2."""
+        return self.rows().square().sum(dim=1)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """(p,): sum_i w_i g_i."""
+        return weights @ self.rows()
+
+
+class ExplicitRows(SlotGradients):
+    """Gradients that are there as rows, because they are short or nothing cheaper is known."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows.flatten(1)
+
+    def rows(self) -> Tensor:
+        return self._rows
+
+    def select(self, chosen: Tensor) -> SlotGradients:
+        return ExplicitRows(self._rows[chosen])
+
+
+class OuterProducts(SlotGradients):
+    """Gradients of a weight at one position: b_i a_i^T, whose norm is |b_i| |a_i|."""
+
+    def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
+        self._inputs = inputs  # a, (B, in)
+        self._outputs = outputs  # b, (B, out)
+
+    def rows(self) -> Tensor:
+        return (self._outputs.unsqueeze(2) * self._inputs.unsqueeze(1)).flatten(1)
+
+    def select(self, chosen: Tensor) -> SlotGradients:
+        return OuterProducts(self._inputs[chosen], self._outputs[chosen])
+
+    def norms_squared(self) -> Tensor:
+        return _squared(self._inputs) * _squared(self._outputs)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return ((self._outputs * weights.unsqueeze(1)).T @ self._inputs).flatten()
+
+
+class SumsOfOuterProducts(SlotGradients):
+    """Gradients of a weight at T positions, in G groups: (B, G, in, T) inputs and (B, G, out, T) gradients of outputs.
+
+    The squared norm is the sum over s, t of (a_s . a_t) (b_s . b_t), which needs no gradient. That is cheaper where positions are few
+    and the weight is large; elsewhere the rows are made, once.
+    """
+
+    def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
+        self._inputs = inputs
+        self._outputs = outputs
+        self._rows: Tensor | None = None
+
+    def rows(self) -> Tensor:
+        if self._rows is None:
+            self._rows = (self._outputs @ self._inputs.transpose(2, 3)).flatten(1)
+        return self._rows
+
+    def select(self, chosen: Tensor) -> SlotGradients:
+        if self._rows is not None:
+            return ExplicitRows(self._rows[chosen])
+        return SumsOfOuterProducts(self._inputs[chosen], self._outputs[chosen])
+
+    def norms_squared(self) -> Tensor:
+        if not few_positions(self._inputs.shape[2], self._outputs.shape[2], self._inputs.shape[3]):
+            return super().norms_squared()
+        terms = self._inputs.transpose(2, 3) @ self._inputs
+        terms *= self._outputs.transpose(2, 3) @ self._outputs
+        squared = terms.sum(dim=(1, 2, 3))
+        cancelled = squared < _SHARE_LEFT * terms.abs().sum(dim=(1, 2, 3))
+        if bool(cancelled.any()):
+            squared[cancelled] = _squared(self.select(cancelled).rows())
+        return squared
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        if self._rows is not None:
+            return weights @ self._rows
+        weighted = self._outputs * weights.view(-1, 1, 1, 1)
+        return torch.einsum("bgot,bgit->goi", weighted, self._inputs).flatten()
+
+
+def few_positions(inputs: int, outputs: int, positions: int) -> bool:
+    """Whether two products positions x positions are clearly cheaper than the gradient, outputs x inputs."""
+    return 2 * positions * (inputs + outputs) < inputs * outputs
+
+
+def _squared(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1).square()
