@@ -77,7 +77,7 @@ class Workspace:
         generator = _batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
-            work = LocalWork(broadcast, shard, model, generator, memory)
+            work = LocalWork(broadcast, shard, model, generator, memory, client)
             half = _HalfAtWork(self._device_half(config.strategy.name), work)
             return reply_with(mechanism.run(half, stream, broadcast.round))
 

@@ -20,11 +20,13 @@ from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
 
 @dataclass(frozen=True)
 class VectorFormat:
-    """Length and ring of the vector, and what the application commits to in the round's hash."""
+    """Length and ring of the vector, what the application commits to in the round's hash, and into how many groups the cohort is cut for
+    it (None: as the options say)."""
 
     dim: int
     bits: int
     application: Mapping[str, Scalar] = field(default_factory=dict)
+    groups: int | None = None
 
 
 @dataclass(frozen=True)

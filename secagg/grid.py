@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
@@ -117,7 +118,8 @@ class SecAggGrid(WrappedGrid):
         ]
 
     def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
-        settings = self._options.settings(self._run_id, self._round, nodes, vector, broadcast)
+        options = self._options_for(vector)
+        settings = options.settings(self._run_id, self._round, nodes, vector, broadcast)
         self._round += 1
         return Coordinator(settings, self._roster)
 
@@ -126,9 +128,15 @@ class SecAggGrid(WrappedGrid):
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.step is not Step.MASK:
             return None
-        settings = ahead.settings
-        planned = VectorFormat(settings.dim, settings.bits, settings.application)
-        return ahead if settings.cohort == cohort and planned == vector else None
+        settings, groups = ahead.settings, self._options_for(vector).groups
+        planned = VectorFormat(settings.dim, settings.bits, settings.application, vector.groups)
+        same = settings.cohort == cohort and settings.groups == groups and planned == vector
+        return ahead if same else None
+
+    def _options_for(self, vector: VectorFormat) -> SecAggOptions:
+        if vector.groups is None:
+            return self._options
+        return replace(self._options, groups=vector.groups)
 
     def _stage(
         self,

@@ -7,7 +7,7 @@ interface, so that a strategy also runs under Flower's own `start()`.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.strategies.shared.device_noise import DeviceNoise, given_multiplier
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.shared.uploads import uploaded
+from fedsketch.strategies.shared.uploads import GROUPS, uploaded
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -44,7 +44,7 @@ class LocalWork:
     """What a device half works with in a round.
 
     `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round. What is put into
-    `memory` is there in the device's next round of the run, and never leaves it.
+    `memory` is there in the device's next round of the run, and never leaves it. `client` is the number by which the server knows it.
     """
 
     broadcast: Broadcast
@@ -52,6 +52,7 @@ class LocalWork:
     model: FlatModel
     generator: torch.Generator
     memory: MutableMapping[str, torch.Tensor]
+    client: int = 0
 
 
 class DeviceHalf:
@@ -105,6 +106,14 @@ class FederatedStrategy(Strategy):
     @abstractmethod
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         """Take the sum of a round into the model."""
+
+    def wants_parts(self, server_round: int) -> bool:
+        """Whether `update` is to get the sums of groups, or without masks every upload, beside the whole sum."""
+        return False
+
+    def groups(self, server_round: int) -> int:
+        """Into how many disjoint groups masks cut a cohort: the server then sees one sum for each."""
+        return 1
 
     def metrics(self) -> dict[str, float | None]:
         """What the strategy has to tell of the last round, beside what all tell."""
@@ -248,6 +257,8 @@ class FederatedStrategy(Strategy):
         if self.parcels is not None:
             return Broadcast(self.config, server_round, mechanism, {}, self.parcels.head())
         extra, numbers = self.broadcast_extras(server_round)
+        if self.groups(server_round) > 1:
+            numbers = {**numbers, GROUPS: self.groups(server_round)}
         arrays = {"model": self.model.vector, **extra}
         return Broadcast(self.config, server_round, mechanism, arrays, numbers)
 
@@ -255,7 +266,7 @@ class FederatedStrategy(Strategy):
         assert self._asked is not None
         mechanism, size = self._asked
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
-        parts: dict[int, tuple[NDArray[np.generic], int]] = {}
+        parts: dict[int, tuple[NDArray[np.generic], list[int]]] = {}
         for reply in replies:
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
@@ -265,23 +276,34 @@ class FederatedStrategy(Strategy):
                 self.dropped[client] = reason
                 continue
             survivors = self._survivors(reply)
-            parts[client] = (vector, len(survivors))
+            parts[client] = (vector, survivors)
             for survivor in survivors:
                 self.dropped.pop(survivor, None)
-        self.arrived = sum(clients for _, clients in parts.values())
-        needed = self.sizes.survivors(len(self._cohort))
+        self.arrived = sum(len(members) for _, members in parts.values())
+        groups = self.groups(server_round)
+        needed = groups * CohortSizes(self.config, groups).survivors(len(self._cohort))
         if self.arrived < needed:
             reasons = sorted(set(self.dropped.values()))
             raise RoundAborted(
                 f"{self.arrived} of {len(self._cohort)} clients delivered, {needed} are needed ({'; '.join(reasons)})"
             )
         # In a fixed order: the same sum in every runtime.
-        total = mechanism.total([parts[client][0] for client in sorted(parts)], server_round)
-        return Aggregate(
-            torch.from_numpy(total).to(self.model.device, torch.float32),
-            self.arrived,
-            mechanism.noise_std(self.arrived),
-        )
+        ordered = [parts[client] for client in sorted(parts)]
+
+        def aggregate(chosen: list[tuple[NDArray[np.generic], list[int]]]) -> Aggregate:
+            total = mechanism.total([vector for vector, _ in chosen], server_round)
+            members = tuple(sorted(client for _, clients in chosen for client in clients))
+            return Aggregate(
+                torch.from_numpy(total).to(self.model.device, torch.float32),
+                len(members),
+                mechanism.noise_std(len(members)),
+                members,
+            )
+
+        whole = aggregate(ordered)
+        if not self.wants_parts(server_round):
+            return whole
+        return replace(whole, parts=tuple(aggregate([part]) for part in ordered))
 
     def _survivors(self, reply: Message) -> list[int]:
         """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""

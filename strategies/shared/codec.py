@@ -20,7 +20,7 @@ from fedsketch.secagg import (
     VectorFormat,
     ring_dtype,
 )
-from fedsketch.strategies.shared.uploads import MECHANISM, summed, uploaded
+from fedsketch.strategies.shared.uploads import GROUPS, MECHANISM, NUMBERS, summed, uploaded
 
 
 class RingCodec:
@@ -32,7 +32,8 @@ class RingCodec:
             raise SettingsError(
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
-        return VectorFormat(*mechanism.ring, application=mechanism.to_record())
+        groups = broadcast.config_records.get(NUMBERS, ConfigRecord()).get(GROUPS, 1)
+        return VectorFormat(*mechanism.ring, mechanism.to_record(), int(groups))  # type: ignore[arg-type]
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
         return RecordDict({name: broadcast[name] for name in broadcast if name != MECHANISM})

@@ -1,4 +1,4 @@
-"""How many clients of a cohort may vanish, how many may work with the server, and with how many a round still counts."""
+"""How many clients of a sum may vanish, how many may work with the server, and with how many a round still counts."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,10 @@ from fedsketch.conf.schema import NoSecAggConfig
 
 @dataclass(frozen=True)
 class CohortSizes:
-    """Answers for a cohort of any size, from the configuration alone."""
+    """Answers for a cohort of any size, from the configuration alone; and for a cohort that is cut into `groups`, with a sum for each."""
 
     config: Config
+    groups: int = 1
 
     @property
     def masked(self) -> bool:
@@ -23,15 +24,19 @@ class CohortSizes:
         """A smaller cohort is not asked: one client's sum is its upload, so masks need two."""
         return 2 if self.masked else 1
 
+    def members(self, cohort: int) -> int:
+        """The most clients in one sum."""
+        return -(-cohort // self.groups)
+
     def drops(self, cohort: int) -> int:
-        return math.floor(cohort * self.config.clients.tolerated_dropouts)
+        return math.floor(cohort // self.groups * self.config.clients.tolerated_dropouts)
 
     def survivors(self, cohort: int) -> int:
-        """With fewer than this many a round is not applied."""
-        return max(1, cohort - self.drops(cohort))
+        """With fewer than this many in a sum a round is not applied."""
+        return max(1, cohort // self.groups - self.drops(cohort))
 
     def colluders(self, cohort: int) -> int:
-        """Clients who are assumed to tell the server their noise."""
+        """Clients who are assumed to tell the server their noise: of the whole cohort, because they may all be in one group."""
         return math.floor(cohort * self.config.secagg.colluders)
 
     def unknown(self, cohort: int, clients: int) -> int:

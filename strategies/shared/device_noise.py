@@ -6,7 +6,7 @@ may collude with the server, carries what the budget asks for. More survivors br
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from fedsketch.conf import Config
@@ -35,24 +35,29 @@ from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 class DeviceNoise:
     """The noise of a run whose uploads have at most `dim` numbers, with at most `rows` rows per client, each of which leaves with a norm
     of at most `clip`: the sensitivity of every sum. `multiplier` is the noise multiplier of the sum where somebody gives it; where it is
-    None, the accountant finds it from the budget."""
+    None, the accountant finds it from the budget.
+
+    Where more than one sum is shown, of `groups` of a cohort or of each client by itself (`single`), every one of them carries that noise.
+    """
 
     config: Config
     dim: int
     rows: int
     clip: float | None
     multiplier: float | None
+    groups: int = field(default=1, kw_only=True)
+    single: bool = field(default=False, kw_only=True)
 
     @property
     def sizes(self) -> CohortSizes:
-        return CohortSizes(self.config)
+        return CohortSizes(self.config, self.groups)
 
     def mechanism(self, cohort: int, dim: int | None = None) -> Mechanism:
         """What each device of a cohort of this size must do with an upload of `dim` numbers (the longest, if not given)."""
         return _mechanism(self, cohort, self.dim if dim is None else dim)
 
     def releases(self, cohort: int, clients: int) -> dict[str, Release]:
-        """What a round of the longest upload shows to each adversary when `clients` of a cohort of this size arrived.
+        """What a round of the longest upload shows to each adversary when `clients` of a cohort of this size are in a sum.
 
         Unit: `privacy.unit`. Adjacency: zero-out (the unit's contribution is replaced by zero; its device still adds noise).
         - `model`: sees the models, so of each round only the noisy sum; who was in the cohort is the server's secret.
@@ -84,7 +89,8 @@ class DeviceNoise:
     @property
     def alone(self) -> bool:
         """Whether each device's noise must hide its upload alone, whatever the others do."""
-        return self.config.privacy.against is Against.server and not self.sizes.masked
+        server = self.config.privacy.against is Against.server
+        return self.single or (server and not self.sizes.masked)
 
     def sampling(self, cohort: int) -> SecretDraw:
         """The secret draw of a cohort that came out with this size, as far as a theorem covers it."""
@@ -178,7 +184,7 @@ def _skellam_ring(noise: DeviceNoise, cohort: int, dim: int) -> SkellamRing:
 
     return choose_ring(
         dim=dim,
-        clients=cohort,
+        clients=noise.sizes.members(cohort),
         unit=noise.unit,
         rows=noise.rows,
         clip=noise.clip,

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedsketch.conf import Config, ConfigError, device_json, from_json
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.strategies.shared.uploads import MECHANISM
+from fedsketch.strategies.shared.uploads import MECHANISM, NUMBERS
 
 Number = int | float | str | bytes | bool
 _LONGEST_CONFIG = 1 << 16  # characters; ours have about two thousand
@@ -44,7 +44,7 @@ class Broadcast:
             arrays = {key: Array(tensor.cpu().numpy()) for key, tensor in self.arrays.items()}
             records["arrays"] = ArrayRecord(arrays)
         if self.numbers:
-            records["numbers"] = ConfigRecord(dict(self.numbers))
+            records[NUMBERS] = ConfigRecord(dict(self.numbers))
         return records
 
     @staticmethod
@@ -63,18 +63,20 @@ class Broadcast:
                 key: make(array.dtype, tuple(array.shape), array.stype, array.data)
                 for key, array in arrays.items()
             },
-            numbers=dict(records.config_records.get("numbers", {})),  # type: ignore[arg-type]
+            numbers=dict(records.config_records.get(NUMBERS, {})),  # type: ignore[arg-type]
         )
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The sum over the clients that arrived, how many they were, and the standard deviation of the noise in each
-    coordinate of the sum."""
+    """The sum over the clients that arrived, who they were, and the standard deviation of the noise in each
+    coordinate of the sum; and the sums that it was made of, where the strategy asks for them."""
 
     sum: torch.Tensor
     clients: int
     noise_std: float
+    members: tuple[int, ...] = ()
+    parts: tuple["Aggregate", ...] = ()
 
 
 def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
@@ -83,7 +85,7 @@ def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
     if len(text) > _LONGEST_CONFIG:
         raise ConfigError("The configuration in the message is too long to be one.")
     config = from_json(text)
-    return config, dict(records.config_records.get("numbers", {}))  # type: ignore[arg-type]
+    return config, dict(records.config_records.get(NUMBERS, {}))  # type: ignore[arg-type]
 
 
 def decoded(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> torch.Tensor:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from fedsketch.privacy.mechanisms.mechanism import Upload
 
 MECHANISM = "mechanism"
+NUMBERS, GROUPS = "numbers", "groups"  # into how many sums a cohort is cut, if not one
 
 
 def reply_with(upload: Upload) -> RecordDict:
