@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsketch.server.report import plots, readable
+from fedsketch.server.report import plots, readable, smoothing
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run, at, number, read_run
@@ -19,7 +19,7 @@ from fedsketch.server.run_folder import RunFolder
 
 _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
     *("round", "accuracy", "loss", "epsilon", "delta", "budget_against", "clients", "dropped"),
-    *("uplink_bytes", "downlink_bytes", "seconds", "snr"),
+    *("uplink_bytes", "downlink_bytes", "seconds", "snr", smoothing.KEY),
 }
 
 
@@ -132,6 +132,7 @@ def _figures(run: Run) -> Iterator[str]:
         yield _curve(run, "dropped", "Dropouts", "clients lost in a round", axis)
     for key in sorted({key for row in run.rows for key in row} - _COMMON_KEYS):
         yield _curve(run, key, key, "", Axis(key, readable.plain))
+    yield from smoothing.figures(run)
     counts = at(run.summary, "partition", "histogram")
     if counts and counts[0]:
         alt = f"Examples of {len(counts[0])} classes on each of {len(counts)} clients."

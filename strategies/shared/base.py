@@ -115,7 +115,7 @@ class FederatedStrategy(Strategy):
         """Into how many disjoint groups masks cut a cohort: the server then sees one sum for each."""
         return 1
 
-    def metrics(self) -> dict[str, float | None]:
+    def metrics(self) -> dict[str, Any]:
         """What the strategy has to tell of the last round, beside what all tell."""
         return {}
 
