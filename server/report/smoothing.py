@@ -30,8 +30,8 @@ def _picture(server_round: int, tensor: str, threshold: float, spectrum: Any) ->
     for frequency, values in enumerate(spectrum):
         color = plots.COLORS[frequency % len(plots.COLORS)]
         after = [max(value - threshold, 0.0) for value in values]
-        lines.append(Line(f"frequency {frequency}", ranks, values, color))
-        lines.append(Line(f"frequency {frequency}, after", ranks, after, color, "dotted"))
+        lines.append(Line(f"slice {frequency}", ranks, values, color))
+        lines.append(Line(f"{frequency} after", ranks, after, color, "dotted"))
     left = sum(value > threshold for values in spectrum for value in values)
     count = sum(len(values) for values in spectrum)
     alt = f"Singular values of {tensor} in round {server_round}: {left} of {count} lie above the threshold {threshold:.3g}."
