@@ -18,6 +18,7 @@ BUILT_IN: dict[str, Load] = {
     "folder": folder.load,
     "fashion_mnist": vision.load,
     "mnist": vision.load,
+    "emnist": vision.load,
     "cifar10": vision.load,
 }
 

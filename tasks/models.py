@@ -89,9 +89,9 @@ def _mlp(settings: MlpConfig, shape: Shape, classes: int) -> nn.Module:
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
-            hidden=nn.Linear(channels * height * columns, settings.width),
+            hidden=nn.Linear(channels * height * columns, settings.width, bias=settings.bias),
             relu=nn.ReLU(),
-            output=nn.Linear(settings.width, classes),
+            output=nn.Linear(settings.width, classes, bias=settings.bias),
         )
     )
 

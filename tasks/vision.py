@@ -1,4 +1,4 @@
-"""Fashion-MNIST, MNIST and CIFAR-10: found on disk, or downloaded.
+"""Fashion-MNIST, MNIST, EMNIST and CIFAR-10: found on disk, or (but for EMNIST, which is large) downloaded.
 
 They are looked for below `root` in torchvision's layout, then in the folders where a distribution
 installs data sets (Debian's package dataset-fashion-mnist), and at last downloaded into `root`.
@@ -38,6 +38,9 @@ class _Source:
     system_folder: str  # below a system folder
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    classes: int = 10
+    splits: tuple[str, str] = ("train", "t10k")  # how the files of the two begin
+    downloadable: bool = True
 
 
 _SOURCES = {
@@ -45,6 +48,17 @@ _SOURCES = {
         "Fashion-MNIST", "FashionMNIST", "FashionMNIST/raw", "fashion-mnist", (0.2860,), (0.3530,)
     ),
     "mnist": _Source("MNIST", "MNIST", "MNIST/raw", "mnist", (0.1307,), (0.3081,)),
+    "emnist": _Source(
+        "EMNIST (byclass)",
+        "EMNIST",
+        "EMNIST/raw",
+        "emnist",
+        (0.1736,),
+        (0.3317,),
+        classes=62,
+        splits=("emnist-byclass-train", "emnist-byclass-test"),
+        downloadable=False,
+    ),
     "cifar10": _Source(
         "CIFAR-10",
         "CIFAR10",
@@ -59,7 +73,7 @@ _Pixels = tuple[torch.Tensor, torch.Tensor]  # (N, C, H, W) in uint8, (N)
 
 
 def load(settings: DataSettings, seed: int) -> Dataset:
-    """One of the three, the same for every seed; every channel with about zero mean and unit variance."""
+    """One of them, the same for every seed; every channel with about zero mean and unit variance."""
     return find(settings.name, settings.root, SYSTEM_FOLDERS)
 
 
@@ -73,10 +87,11 @@ def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
     splits = _first_found(source, folders)
     if splits is None:
         searched = " or ".join(map(str, folders))
-        if base is None:
+        if base is None or not source.downloadable:
+            more = ", or into which it may be downloaded" if source.downloadable else ""
             raise DataError(
                 f"{source.title} is not in {searched}: set data.root to a folder that contains "
-                f"{source.folder}, or into which it may be downloaded."
+                f"{source.folder}{more}."
             )
         _download(source, base, searched)
         splits = _first_found(source, folders[:1])
@@ -86,7 +101,7 @@ def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
                 "delete this folder and start again."
             )
     train, test = (_normalised(source, *split) for split in splits)
-    return Dataset(name, train, test, 10, source.mean, source.deviation)
+    return Dataset(name, train, test, source.classes, source.mean, source.deviation)
 
 
 def _first_found(source: _Source, folders: Sequence[Path]) -> tuple[_Pixels, _Pixels] | None:
@@ -108,14 +123,15 @@ def _read_idx(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None:
         if images is None or labels is None:
             return None
         pixels, targets = idx.read(images), idx.read(labels)
-        if pixels.ndim != 3 or targets.shape != pixels.shape[:1] or int(targets.max()) > 9:
+        fits = pixels.ndim == 3 and targets.shape == pixels.shape[:1]
+        if not fits or int(targets.max()) >= source.classes:
             raise DataError(
                 f"The {prefix} files in {folder} are not {source.title} (images of shape "
                 f"{tuple(pixels.shape)}, labels of shape {tuple(targets.shape)}): replace them."
             )
         return pixels.unsqueeze(1), targets
 
-    train, test = split("train"), split("t10k")
+    train, test = map(split, source.splits)
     return (train, test) if train and test else None
 
 

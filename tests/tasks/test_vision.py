@@ -235,3 +235,18 @@ def test_torchvision_is_not_imported_for_data_on_disk(tmp_path: Path, arrays: li
         "sys.exit('torchvision' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_emnist_has_its_own_file_names_and_62_classes_and_is_not_downloaded(
+    tmp_path: Path, arrays: list[Bytes]
+) -> None:
+    with pytest.raises(DataError, match=r"set data\.root to a folder that contains EMNIST/raw\.$"):
+        vision.find("emnist", str(tmp_path), ())
+    arrays[1][0] = 61
+    folder = tmp_path / "EMNIST" / "raw"
+    write_idx(folder, arrays, zipped=False)
+    for file in folder.iterdir():
+        split, _, rest = file.name.partition("-")
+        file.rename(folder / f"emnist-byclass-{'train' if split == 'train' else 'test'}-{rest}")
+    found = vision.find("emnist", str(tmp_path), ())
+    assert (found.classes, len(found.train), len(found.test)) == (62, 20, 6)

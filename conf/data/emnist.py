@@ -1,0 +1,5 @@
+"""EMNIST."""
+
+from fedsketch.conf.settings import PartitionedSettings
+
+SETTINGS = PartitionedSettings
