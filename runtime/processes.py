@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsketch.client.describe import card_for
 from fedsketch.client.guard.guard import DEVICE_VARIABLE
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
@@ -76,6 +75,8 @@ class Network:
     @contextmanager
     def running(self, late: Collection[int] = ()) -> Iterator["Network"]:
         """All nodes registered and all processes up, but for those of `late` clients; when it ends, none is left."""
+        from fedsketch.client.describe import card_for  # torch, which a refusal does not need
+
         nodes = self.config.clients.total
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         policy = self.private / "policy.toml"

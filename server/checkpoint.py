@@ -18,7 +18,8 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round. Cohorts are a function of `cohort_key` and the round, so no generator needs saving."""
+    """The state after a round. Cohorts are a function of `cohort_key` and the round, so no generator needs saving. `accounts` holds what
+    the first `attempts` attempts on record have cost."""
 
     config: str
     round: int
@@ -28,6 +29,7 @@ class Checkpoint:
     cohort_key: int
     seconds: float
     traffic: tuple[float, float]
+    attempts: int
 
     def save(self, folder: Path) -> None:
         """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""

@@ -59,9 +59,18 @@ class Rounds:
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
-        """Play all rounds that are left; with a `roster`, a node whose signature is wrong is lost alone."""
+        """Play all rounds that are left; with a `roster`, a node whose signature is wrong is lost alone. A finished run stays as it is."""
+        with self.folder.playing():
+            self.folder.begin(self.config)
+            summary = self.folder.read_summary()
+            if summary is None:
+                self._play(grid, roster)
+            else:
+                self.observer.began(self.config, summary["rounds"], self.sentence)
+                self.observer.ended(summary, self.folder.report)
+
+    def _play(self, grid: Grid, roster: Directory | None) -> None:
         started = time.monotonic()
-        self.folder.begin(self.config)
         checkpoint = self.folder.latest_checkpoint(self.config)
         strategy = self._resumed(checkpoint)
         done, before = 0, 0.0
@@ -103,8 +112,8 @@ class Rounds:
             strategy.load_state_dict(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
-            done = checkpoint.round if checkpoint else 0
-            self.accounts.charge_lost(self.folder.attempts_after(done))
+            known = checkpoint.attempts if checkpoint else 0
+            self.accounts.charge_lost(self.folder.attempts_since(known))
         return strategy
 
     def _finished(self, done: int) -> bool:
@@ -196,6 +205,7 @@ class Rounds:
             cohort_key=strategy.cohorts.key,
             seconds=seconds,
             traffic=self.traffic,
+            attempts=len(self.folder.attempts_since(0)),
         )
 
     def _summary(self, row: dict[str, Any], stopped: str | None, seconds: float) -> dict[str, Any]:

@@ -4,11 +4,13 @@ Everybody who reads or writes one of these files does it through `RunFolder`. Im
 neither the report nor the submitter of a deployment needs them.
 """
 
+import fcntl
 import json
 import logging
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ class RunFolder:
         self.plan_figure = path / "plan.svg"
         self.submission = path / "submitted.json"
         self.processes = path / "processes"  # keys, state and logs of runtime=processes
+        self.lock = path / "lock"  # held while the run is played
 
     @classmethod
     def below(cls, folder: Path) -> Iterator["RunFolder"]:
@@ -53,7 +56,7 @@ class RunFolder:
         """The files that are of use elsewhere too; checkpoints and processes belong to the machine that made them."""
         for path in sorted(self.path.rglob("*")):
             local = self.checkpoints in path.parents or self.processes in path.parents
-            if path.is_file() and not local:
+            if path.is_file() and not local and path != self.lock:
                 yield path
 
     # How a run was started
@@ -115,6 +118,19 @@ class RunFolder:
         root.setLevel(logging.INFO)
         logging.getLogger("httpx").setLevel(logging.WARNING)  # or every look for replies is a line
 
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """One process plays a run. The lock goes with the process, also if it is killed."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.lock.open("a") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CheckpointError(
+                    f"The run in {self.path} is being played by another process: wait for its end, or stop it first."
+                ) from None
+            yield
+
     def begin(self, config: Config) -> None:
         """Make the folder this run's; one that holds a run of another configuration is left as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -123,6 +139,8 @@ class RunFolder:
             raise CheckpointError(
                 f"{self.path} holds a run with another configuration: choose another hydra.run.dir."
             )
+        if self.read_summary() is not None:
+            return  # finished: it stays as it is
         self.config.write_text(text)
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log))  # without what a kill cut off
@@ -144,10 +162,16 @@ class RunFolder:
         """Write down that a cohort is about to be asked, before it is: a kill must not make the run forget what was seen."""
         _append(self.attempts, {"round": round, "cohort": cohort})
 
-    def attempts_after(self, round: int) -> list[tuple[int, int]]:
-        """(round, cohort) of every attempt that the checkpoint of `round` does not know of."""
-        rows = [(row["round"], row["cohort"]) for row in _rows(self.attempts)]
-        return [row for row in rows if row[0] > round]
+    def attempts_since(self, known: int) -> list[tuple[int, int]]:
+        """(round, cohort) of every attempt on record after the first `known`, whoever made it."""
+        return [(row["round"], row["cohort"]) for row in _rows(self.attempts)[known:]]
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """How the run ended; None if it has not."""
+        if not self.summary.exists():
+            return None
+        summary: dict[str, Any] = json.loads(self.summary.read_text())
+        return summary
 
     def finish(self, model: "FlatModel", summary: dict[str, Any]) -> Path:
         """Write model, summary and report; returns the report's path."""
@@ -160,7 +184,9 @@ class RunFolder:
             for slot in model.layout
         }
         safetensors.torch.save_file(tensors, self.model)
-        self.summary.write_text(json.dumps(summary, indent=2) + "\n")
+        unfinished = self.summary.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(summary, indent=2) + "\n")
+        unfinished.rename(self.summary)
         return write_report(self.path)
 
 

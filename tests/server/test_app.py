@@ -60,6 +60,7 @@ def test_a_run_goes_on_in_the_folder_that_is_named(
         / "checkpoints"
         / sorted(p.name for p in (runs / "mine" / "checkpoints").iterdir())[-1]
     ).unlink()
+    (runs / "mine" / "summary.json").unlink()  # as if it had been killed before its end
     capsys.readouterr()
     _serve(folder="mine", send=True)
     events = [event for line in capsys.readouterr().out.splitlines() if (event := read_event(line))]

@@ -19,6 +19,7 @@ def _checkpoint(round: int, config: str = "{}") -> Checkpoint:
         cohort_key=(1 << 127) + 12345,
         seconds=1.5,
         traffic=(10.0, 20.0),
+        attempts=4,
     )
 
 
@@ -30,7 +31,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert torch.equal(loaded.model, saved.model)
     assert loaded.strategy["optimizer"]["lr"] == 0.1
     assert torch.equal(loaded.strategy["optimizer"]["state"][0]["step"], torch.tensor(3.0))
-    for name in ("config", "round", "accounts", "cohort_key", "seconds", "traffic"):
+    for name in ("config", "round", "accounts", "cohort_key", "seconds", "traffic", "attempts"):
         assert getattr(loaded, name) == getattr(saved, name)
 
 

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from fedsketch.conf import Config, ConfigError, compose, to_json
-from fedsketch.server.checkpoint import Checkpoint
+from fedsketch.server.checkpoint import Checkpoint, CheckpointError
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.job import Job
 
@@ -25,7 +25,7 @@ def config() -> Config:
 
 
 def _save(folder: RunFolder, config: Config, round: int) -> None:
-    Checkpoint(to_json(config), round, torch.zeros(3), {}, "{}", 1, 0.0, (0.0, 0.0)).save(
+    Checkpoint(to_json(config), round, torch.zeros(3), {}, "{}", 1, 0.0, (0.0, 0.0), 0).save(
         folder.checkpoints
     )
 
@@ -69,13 +69,13 @@ def test_a_half_written_last_line_is_ignored(tmp_path: Path, config: Config) -> 
     assert [row["round"] for row in folder.read_metrics()] == [1, 2]
 
 
-def test_attempts_after_a_round_survive_in_order(tmp_path: Path, config: Config) -> None:
+def test_attempts_survive_in_order_whoever_made_them(tmp_path: Path, config: Config) -> None:
     folder = RunFolder(tmp_path)
     folder.begin(config)
     for round, cohort in [(1, 4), (2, 4), (2, 3), (3, 4)]:
         folder.announce(round, cohort)
-    assert RunFolder(tmp_path).attempts_after(1) == [(2, 4), (2, 3), (3, 4)]
-    assert RunFolder(tmp_path).attempts_after(3) == []
+    assert RunFolder(tmp_path).attempts_since(1) == [(2, 4), (2, 3), (3, 4)]
+    assert RunFolder(tmp_path).attempts_since(4) == []
 
 
 def test_an_announcement_cut_off_by_a_kill_does_not_spoil_the_next(
@@ -90,7 +90,7 @@ def test_an_announcement_cut_off_by_a_kill_does_not_spoil_the_next(
     resumed.begin(config)
     resumed.latest_checkpoint(config)
     resumed.announce(2, 4)
-    assert RunFolder(tmp_path).attempts_after(0) == [(1, 4), (2, 4)]
+    assert RunFolder(tmp_path).attempts_since(0) == [(1, 4), (2, 4)]
 
 
 def test_the_finished_model_loads_into_the_module(tmp_path: Path, config: Config) -> None:
@@ -189,3 +189,25 @@ print([name for name in ("torch", "matplotlib") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_two_processes_cannot_play_one_run_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from fedsketch.server.run_folder import RunFolder\n"
+        "with RunFolder(Path(sys.argv[1])).playing():\n print('playing', flush=True); sys.stdin.read()"
+    )
+    folder = RunFolder(tmp_path / "run")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "playing\n"
+        with pytest.raises(CheckpointError, match="is being played by another process"):
+            folder.playing().__enter__()
+        other.kill()
+        other.wait()
+    with folder.playing():
+        assert folder.path.is_dir()
