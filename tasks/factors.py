@@ -44,7 +44,9 @@ class Plan:
     """How the gradients of a model's parameters are made, for examples of one shape."""
 
     known: dict[str, KnownLayer]  # by name of the layer
-    others: tuple[str, ...]  # names of the parameters that take the general route
+    others: dict[
+        str, list[str]
+    ]  # parameters that take the general route, each with all names under which modules hold it
     separate: bool  # whether the model treats the examples of a batch one by one, for sure
     numbers: int  # how many numbers one example needs, about
 
@@ -69,20 +71,65 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
     with torch.no_grad(), _hooked((layer, watch(name)) for name, layer in layers.items()), uses:
         model.module(example)
     known: dict[str, KnownLayer] = {}
+    left = {slot.name for slot in model.layout}
     for name, seen in calls.items():
         inputs, version, output = seen[0]
-        own = list(layers[name].parameters(recurse=False))
-        if len(seen) > 1 or inputs._version != version or any(uses.count[id(p)] != 1 for p in own):
+        own = {_joined(name, key): uses.count[id(p)] for key, p in layers[name].named_parameters()}
+        # A parameter that several layers hold is in the layout under one name.
+        alone = set(own.values()) == {1} and left.issuperset(own)
+        if len(seen) > 1 or inputs._version != version or not alone:
             continue
         found = known_layer(layers[name], tuple(inputs.shape), tuple(output.shape))
         if found is not None:
             known[name] = found
-    fast = {_joined(name, own) for name in known for own, _ in layers[name].named_parameters()}
-    others = tuple(slot.name for slot in model.layout if slot.name not in fast)
-    general = sum(slot.stop - slot.start for slot in model.layout if slot.name in others)
+            left.difference_update(own)
+    others = {
+        slot.name: _aliases(model.module, slot.name) for slot in model.layout if slot.name in left
+    }
+    general = sum(slot.stop - slot.start for slot in model.layout if slot.name in left)
+    if others:
+        _refuse_hidden_uses(model.module, others, example)
     numbers = uses.made + 2 * general + sum(layer.numbers for layer in known.values())
-    separate = not others and all(map(_separate, model.module.modules()))
+    trained = all(parameter.requires_grad for parameter in model.module.parameters())
+    separate = not others and trained and all(map(_separate, model.module.modules()))
     return Plan(known, others, separate, numbers)
+
+
+def _aliases(module: nn.Module, name: str) -> list[str]:
+    parameter = module.get_parameter(name)
+    return [
+        _joined(owner, key)
+        for owner, layer in module.named_modules()
+        for key, own in layer.named_parameters(recurse=False, remove_duplicate=False)
+        if own is parameter
+    ]
+
+
+def _refuse_hidden_uses(module: nn.Module, others: dict[str, list[str]], example: Tensor) -> None:
+    """The general route puts other tensors in the place of parameters, and misses a use that does not look there."""
+    found = {name: module.get_parameter(name) for name in others}
+    uses = _Uses(found.values())
+    copies = {name: parameter.detach().clone() for name, parameter in found.items()}
+    with torch.no_grad(), uses:
+        _call(module, copies, others, example)
+    for name, parameter in found.items():
+        if uses.count[id(parameter)]:
+            raise ModelError(
+                f"Parameter {name!r} is used from a place outside its module, so that gradients of single examples "
+                "cannot be told: read it from the module's attribute in `forward`."
+            )
+
+
+def _call(
+    module: nn.Module, tensors: dict[str, Tensor], others: dict[str, list[str]], inputs: Tensor
+) -> Tensor:
+    """The module with these tensors as parameters, under all of their names.
+
+    All names are given and none is looked for, because torch's own search leaves a module that is held twice with wrong parameters.
+    """
+    placed = {alias: tensors[name] for name, aliases in others.items() for alias in aliases}
+    made: Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
+    return made
 
 
 def _plain(layer: nn.Module) -> bool:
@@ -150,7 +197,7 @@ def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass
             return hook
 
         with _hooked((model.module.get_submodule(name), shift(name)) for name in how.known):
-            logits = functional_call(model.module, others, (inputs,))
+            logits = _call(model.module, others, how.others, inputs)
         if brought.keys() != how.known.keys():
             raise ModelError(_CHANGED)
         return functional.cross_entropy(logits, targets), brought
