@@ -171,12 +171,15 @@ class FedSgmDevice(DeviceHalf):
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         config = work.broadcast.config
-        rows = unit_rows(config, work.model, work.shard, work.generator)
-        if config.privacy.clip is not None and _settings(config).clip != "after":
-            rows = clip_rows(rows, config.privacy.clip)
         seed = work.broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
-        return self._sketch(_settings(config), work.model.size, seed).forward(rows)
+        sketch = self._sketch(_settings(config), work.model.size, seed)
+        clip = None if _settings(config).clip == "after" else config.privacy.clip
+
+        def shorten(rows: torch.Tensor) -> torch.Tensor:
+            return sketch.forward(rows if clip is None else clip_rows(rows, clip))
+
+        return unit_rows(config, work.model, work.shard, work.generator, shorten)
 
     def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
         """Made once a round for all clients that share a process."""

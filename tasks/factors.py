@@ -1,7 +1,8 @@
 """One forward and one backward pass over a batch, from which the gradients of all its examples follow.
 
-Formal guarantee: the model runs under `torch.func.vmap`, where an example cannot see the others, whatever the model does. What belongs to
-an example is the same as if it were alone in its batch, so a clip of its gradient bounds all that it contributes.
+Formal guarantee: what belongs to an example is what it would be if the example were alone in its batch, so a clip of its gradient bounds
+all that it contributes. A model that consists of layers that are known to work so (`_SEPARATE`) is run as it is. Any other runs under
+`torch.func.vmap`, where an example cannot see the others, whatever the model does.
 """
 
 from collections import Counter
@@ -19,9 +20,23 @@ from torch.overrides import TorchFunctionMode
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.layer_gradients import KnownLayer, known_layer
+from fedsketch.tasks.resnet import Block
 from fedsketch.tasks.slot_gradients import ExplicitRows, SlotGradients
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Tensor | None]
+# What examples brought to the known layers and the gradients of what these made, by layer; gradients of other parameters. All (B, 1, ...)
+# or, for parameters, (B, ...).
+Pass = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
+
+# Modules that treat the examples of a batch one by one, by their exact type.
+_SEPARATE: frozenset[type[nn.Module]] = frozenset(
+    {
+        *(nn.Sequential, nn.Identity, nn.Flatten, Block),
+        *(nn.Linear, nn.Conv2d, nn.GroupNorm),
+        *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+        *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,10 @@ class Plan:
     """How the gradients of a model's parameters are made, for examples of one shape."""
 
     known: dict[str, KnownLayer]  # by name of the layer
-    others: tuple[str, ...]  # names of the parameters that take the general route
+    others: dict[
+        str, list[str]
+    ]  # parameters that take the general route, each with all names under which modules hold it
+    separate: bool  # whether the model treats the examples of a batch one by one, for sure
     numbers: int  # how many numbers one example needs, about
 
 
@@ -48,34 +66,120 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
 
         return hook
 
-    layers = {
-        name: layer
-        for name, layer in model.module.named_modules()
-        if not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
-    }
+    layers = {name: layer for name, layer in model.module.named_modules() if _plain(layer)}
     uses = _Uses(model.module.parameters())
     with torch.no_grad(), _hooked((layer, watch(name)) for name, layer in layers.items()), uses:
         model.module(example)
     known: dict[str, KnownLayer] = {}
+    left = {slot.name for slot in model.layout}
     for name, seen in calls.items():
         inputs, version, output = seen[0]
-        own = list(layers[name].parameters(recurse=False))
-        if len(seen) > 1 or inputs._version != version or any(uses.count[id(p)] != 1 for p in own):
+        own = {_joined(name, key): uses.count[id(p)] for key, p in layers[name].named_parameters()}
+        # A parameter that several layers hold is in the layout under one name.
+        alone = set(own.values()) == {1} and left.issuperset(own)
+        if len(seen) > 1 or inputs._version != version or not alone:
             continue
         found = known_layer(layers[name], tuple(inputs.shape), tuple(output.shape))
         if found is not None:
             known[name] = found
-    fast = {_joined(name, own) for name in known for own, _ in layers[name].named_parameters()}
-    others = tuple(slot.name for slot in model.layout if slot.name not in fast)
-    general = sum(slot.stop - slot.start for slot in model.layout if slot.name in others)
+            left.difference_update(own)
+    others = {
+        slot.name: _aliases(model.module, slot.name) for slot in model.layout if slot.name in left
+    }
+    general = sum(slot.stop - slot.start for slot in model.layout if slot.name in left)
+    if others:
+        _refuse_hidden_uses(model.module, others, example)
     numbers = uses.made + 2 * general + sum(layer.numbers for layer in known.values())
-    return Plan(known, others, numbers)
+    trained = all(parameter.requires_grad for parameter in model.module.parameters())
+    separate = not others and trained and all(map(_separate, model.module.modules()))
+    return Plan(known, others, separate, numbers)
+
+
+def _aliases(module: nn.Module, name: str) -> list[str]:
+    parameter = module.get_parameter(name)
+    return [
+        _joined(owner, key)
+        for owner, layer in module.named_modules()
+        for key, own in layer.named_parameters(recurse=False, remove_duplicate=False)
+        if own is parameter
+    ]
+
+
+def _refuse_hidden_uses(module: nn.Module, others: dict[str, list[str]], example: Tensor) -> None:
+    """The general route puts other tensors in the place of parameters, and misses a use that does not look there."""
+    found = {name: module.get_parameter(name) for name in others}
+    uses = _Uses(found.values())
+    copies = {name: parameter.detach().clone() for name, parameter in found.items()}
+    with torch.no_grad(), uses:
+        _call(module, copies, others, example)
+    for name, parameter in found.items():
+        if uses.count[id(parameter)]:
+            raise ModelError(
+                f"Parameter {name!r} is used from a place outside its module, so that gradients of single examples "
+                "cannot be told: read it from the module's attribute in `forward`."
+            )
+
+
+def _call(
+    module: nn.Module, tensors: dict[str, Tensor], others: dict[str, list[str]], inputs: Tensor
+) -> Tensor:
+    """The module with these tensors as parameters, under all of their names.
+
+    All names are given and none is looked for, because torch's own search leaves a module that is held twice with wrong parameters.
+    """
+    placed = {alias: tensors[name] for name, aliases in others.items() for alias in aliases}
+    made: Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
+    return made
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Whether the layer does what its type says."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
+    return not any(hooks) and "forward" not in vars(layer)
+
+
+def _separate(layer: nn.Module) -> bool:
+    # Writing in place would change what is kept of the layer before.
+    in_place = bool(getattr(layer, "inplace", False))
+    flattens_all = isinstance(layer, nn.Flatten) and layer.start_dim < 1
+    return type(layer) in _SEPARATE and _plain(layer) and not in_place and not flattens_all
 
 
 def slot_gradients(
     model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor
 ) -> dict[str, SlotGradients]:
     """The gradients of the examples, by parameter."""
+    run = _together if how.separate else _apart
+    brought, outputs, others = run(model, how, inputs, targets)
+    found: dict[str, SlotGradients] = {name: ExplicitRows(rows) for name, rows in others.items()}
+    for name, layer in how.known.items():
+        for own, gradients in layer.gradients(brought[name], outputs[name]).items():
+            found[_joined(name, own)] = gradients
+    return found
+
+
+def _together(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass:
+    """The model on the batch as it is."""
+    brought: dict[str, Tensor] = {}
+    made: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Hook:
+        def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            brought[name], made[name] = inputs[0].detach().unsqueeze(1), output
+
+        return hook
+
+    with torch.enable_grad():
+        with _hooked((model.module.get_submodule(name), keep(name)) for name in how.known):
+            logits = model.module(inputs)
+        loss = functional.cross_entropy(logits, targets, reduction="sum")
+        gradients = torch.autograd.grad(loss, list(made.values()))
+    outputs = {name: rows.unsqueeze(1) for name, rows in zip(made, gradients, strict=True)}
+    return brought, outputs, {}
+
+
+def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass:
+    """The model on each example, vectorised."""
 
     def loss(
         shifts: dict[str, Tensor], others: dict[str, Tensor], inputs: Tensor, targets: Tensor
@@ -84,7 +188,7 @@ def slot_gradients(
 
         def shift(name: str) -> Hook:
             # The derivative by a shift of the layer's output is the gradient of the output.
-            def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor:
+            def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
                 if name in brought:
                     raise ModelError(_CHANGED)
                 brought[name] = inputs[0].detach()
@@ -93,7 +197,7 @@ def slot_gradients(
             return hook
 
         with _hooked((model.module.get_submodule(name), shift(name)) for name in how.known):
-            logits = functional_call(model.module, others, (inputs,))
+            logits = _call(model.module, others, how.others, inputs)
         if brought.keys() != how.known.keys():
             raise ModelError(_CHANGED)
         return functional.cross_entropy(logits, targets), brought
@@ -101,17 +205,13 @@ def slot_gradients(
     shifts = {
         name: torch.zeros(layer.outputs, device=model.device) for name, layer in how.known.items()
     }
-    others = {name: model.module.get_parameter(name) for name in how.others}
+    others: dict[str, Tensor] = {name: model.module.get_parameter(name) for name in how.others}
     of_each = vmap(grad(loss, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0, 0))
     with torch.no_grad():
         (outputs, rest), brought = of_each(
             shifts, others, inputs.unsqueeze(1), targets.unsqueeze(1)
         )
-    found: dict[str, SlotGradients] = {name: ExplicitRows(rows) for name, rows in rest.items()}
-    for name, layer in how.known.items():
-        for own, gradients in layer.gradients(brought[name], outputs[name]).items():
-            found[_joined(name, own)] = gradients
-    return found
+    return brought, outputs, rest
 
 
 _CHANGED = "The model calls its layers in another way than for the first batch: make that depend on nothing but the shape of the input."

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from fedsketch.tasks.errors import ModelError
@@ -86,36 +85,6 @@ class FlatModel:
         loss = functional.cross_entropy(logits, targets.to(self.device))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), self.gradient
-
-    def per_example_gradients(
-        self, inputs: torch.Tensor, targets: torch.Tensor, chunk: int = 64
-    ) -> torch.Tensor:
-        """The gradient of each example, (B, d); `chunk` examples are computed at a time."""
-        return self.batched_gradients(inputs.unsqueeze(1), targets.unsqueeze(1), chunk)
-
-    def batched_gradients(
-        self, inputs: torch.Tensor, targets: torch.Tensor, chunk: int = 64
-    ) -> torch.Tensor:
-        """The mean gradient of each of M clients with B examples, (M, B, ...) to (M, d).
-
-        One vectorised call for `chunk` clients, instead of a loop over them.
-        """
-        if targets.shape[1] == 0:
-            raise ModelError("The mean gradient of an empty batch is not defined: leave it out.")
-        gradients = torch.empty(len(targets), self.size, device=self.device)
-        of_each = vmap(grad(self._loss_at), in_dims=(None, 0, 0))
-        for start in range(0, len(targets), chunk):
-            part = slice(start, start + chunk)
-            gradients[part] = of_each(
-                self.vector, inputs[part].to(self.device), targets[part].to(self.device)
-            )
-        return gradients
-
-    def _loss_at(
-        self, vector: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor
-    ) -> torch.Tensor:
-        logits = functional_call(self.module, self._views(vector), (inputs,))
-        return functional.cross_entropy(logits, targets)
 
     def _views(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
         # One split, because its derivative is one concatenation; slices would each add d zeros.

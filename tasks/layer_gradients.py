@@ -57,27 +57,49 @@ class LinearLayer(KnownLayer):
 class ConvolutionLayer(KnownLayer):
     """A convolution of one image: a linear layer on the patches under its kernel, group by group."""
 
-    def __init__(self, layer: nn.Conv2d, inputs: Shape, outputs: Shape) -> None:
+    def __init__(self, layer: nn.Conv2d, outputs: Shape) -> None:
         self.outputs = outputs
         self._layer = layer
-        columns = math.prod(layer.weight.shape[1:])
+        self._columns = math.prod(layer.weight.shape[1:])
         positions = math.prod(outputs[-2:])
-        work = _work(columns, layer.out_channels // layer.groups, positions)
-        self.numbers = layer.groups * (columns * positions + work)
+        work = _work(self._columns, layer.out_channels // layer.groups, positions)
+        self.numbers = layer.groups * (self._columns * positions + work)
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
         layer = self._layer
-        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-        images = functional.pad(inputs.squeeze(1), _padding(layer), mode)
-        patches = functional.unfold(
-            images, layer.kernel_size, dilation=layer.dilation, stride=layer.stride
-        )
-        a = patches.unflatten(1, (layer.groups, -1))
+        a = self._patches(inputs.squeeze(1)).reshape(len(inputs), layer.groups, self._columns, -1)
         b = outputs.reshape(len(outputs), layer.groups, layer.out_channels // layer.groups, -1)
         found: dict[str, SlotGradients] = {"weight": SumsOfOuterProducts(a, b)}
         if layer.bias is not None:
             found["bias"] = ExplicitRows(b.sum(dim=3))
         return found
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """(B, channels, height and width of the kernel, of the output): a view, which is copied faster than `functional.unfold` does."""
+        layer = self._layer
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        patches = functional.pad(images, _padding(layer), mode)
+        for axis in (0, 1):
+            spread = layer.dilation[axis]
+            window = spread * (layer.kernel_size[axis] - 1) + 1
+            patches = patches.unfold(2 + axis, window, layer.stride[axis])[..., ::spread]
+        return patches.permute(0, 1, 4, 5, 2, 3)
+
+
+class NormalisedGroups(KnownLayer):
+    """Group normalisation: scale and shift of each channel, at every position."""
+
+    def __init__(self, layer: nn.GroupNorm, outputs: Shape) -> None:
+        self.outputs = outputs
+        self.numbers = 2 * math.prod(outputs)
+        self._layer = layer
+
+    def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
+        images = inputs.squeeze(1)
+        normalised = functional.group_norm(images, self._layer.num_groups, eps=self._layer.eps)
+        b = outputs.reshape(*images.shape[:2], -1)
+        scale = (b * normalised.view_as(b)).sum(dim=2)
+        return {"weight": ExplicitRows(scale), "bias": ExplicitRows(b.sum(dim=2))}
 
 
 def known_layer(layer: nn.Module, inputs: Shape, outputs: Shape) -> KnownLayer | None:
@@ -85,7 +107,9 @@ def known_layer(layer: nn.Module, inputs: Shape, outputs: Shape) -> KnownLayer |
     if type(layer) is nn.Linear:
         return LinearLayer(layer, inputs, outputs)
     if type(layer) is nn.Conv2d and len(inputs) == 4 and inputs[0] == 1:
-        return ConvolutionLayer(layer, inputs, outputs)
+        return ConvolutionLayer(layer, outputs)
+    if type(layer) is nn.GroupNorm and layer.affine and inputs[0] == 1:
+        return NormalisedGroups(layer, outputs)
     return None
 
 

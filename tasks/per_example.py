@@ -15,7 +15,7 @@ from fedsketch.tasks.factors import Plan, plan, slot_gradients
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.slot_gradients import SlotGradients
 
-MEMORY = 64 << 20
+MEMORY = 32 << 20
 _BYTES = 4  # of a float32
 
 
@@ -62,15 +62,17 @@ class PerExample:
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """(B, d): the gradients themselves."""
-        rows = self._model.vector.new_empty(len(targets), self._model.size)
+        rows = self._rows(len(targets))
         for slots, part in self._passes(inputs, targets, self._model.size):
             self._fill(rows[part], slots)
         return rows
 
     def blocks(self, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """The gradients, (b, d) for some examples at a time, in order; nothing for an empty batch."""
-        for slots, part in self._passes(inputs, targets, self._model.size):
-            rows = self._model.vector.new_empty(part.stop - part.start, self._model.size)
+        """The gradients, (b, d) for some examples at a time, in order; for an empty batch one block without rows."""
+        if len(targets) == 0:
+            yield self._rows(0)
+        for slots, part in self._passes(inputs, targets, 2 * self._model.size):
+            rows = self._rows(part.stop - part.start)
             self._fill(rows, slots)
             yield rows
 
@@ -88,12 +90,12 @@ class PerExample:
         for slots, part in self._passes(inputs, targets, longest):
             end = 0
             for index, slot in enumerate(layout):
-                rows = slots.pop(slot.name).rows()
+                gradients = slots.pop(slot.name)
                 if isinstance(bases, Tensor):
-                    result[part].addmm_(rows, bases[slot.start : slot.stop])
+                    result[part] += gradients.projected(bases[slot.start : slot.stop])
                     continue
                 start, end = end, end + bases[index].shape[1]
-                torch.mm(rows, bases[index], out=result[part, start:end])
+                result[part, start:end] = gradients.projected(bases[index])
         return result
 
     # ------------------------------------------------------------------ inside
@@ -121,6 +123,9 @@ class PerExample:
             weights = weights[takes_part]
         for slot in self._model.layout:
             total[slot.start : slot.stop] += slots[slot.name].weighted_sum(weights)
+
+    def _rows(self, count: int) -> Tensor:
+        return self._model.vector.new_empty(count, self._model.size)
 
     def _fill(self, rows: Tensor, slots: dict[str, SlotGradients]) -> None:
         for slot in self._model.layout:

@@ -27,11 +27,15 @@ class SlotGradients(ABC):
 
     def norms_squared(self) -> Tensor:
         """(B,): |g_i|^2."""
-        return self.rows().square().sum(dim=1)
+        return _squared(self.rows())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """(p,): sum_i w_i g_i."""
         return weights @ self.rows()
+
+    def projected(self, basis: Tensor) -> Tensor:
+        """(B, k): V^T g_i, for a matrix V (p, k)."""
+        return self.rows() @ basis
 
 
 class ExplicitRows(SlotGradients):
@@ -65,6 +69,17 @@ class OuterProducts(SlotGradients):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return ((self._outputs * weights.unsqueeze(1)).T @ self._inputs).flatten()
+
+    def projected(self, basis: Tensor) -> Tensor:
+        outputs, numbers = self._outputs.shape[1], basis.shape[1]
+        if numbers >= self._inputs.shape[1]:
+            return super().projected(basis)
+        # First the inputs alone: outputs x numbers for each example, instead of the outputs x inputs of its gradient.
+        if basis.T.is_contiguous():
+            by_number = self._inputs @ basis.T.view(numbers * outputs, -1).T
+            return (by_number.view(-1, numbers, outputs) * self._outputs.unsqueeze(1)).sum(dim=2)
+        by_output = self._inputs @ basis.reshape(outputs, -1, numbers)
+        return (by_output * self._outputs.T.unsqueeze(2)).sum(dim=0)
 
 
 class SumsOfOuterProducts(SlotGradients):
@@ -113,4 +128,5 @@ def few_positions(inputs: int, outputs: int, positions: int) -> bool:
 
 
 def _squared(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1).square()
+    # Not `vector_norm`, which adds up in an order that loses five digits of a million numbers.
+    return rows.square().sum(dim=1)

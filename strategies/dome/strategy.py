@@ -129,17 +129,20 @@ class DomeDevice(DeviceHalf):
     def rows(self, work: LocalWork) -> torch.Tensor:
         broadcast, memory = work.broadcast, work.memory
         settings = settings_of(broadcast.config)
-        rows = unit_rows(broadcast.config, work.model, work.shard, work.generator)
-        if "reference" in broadcast.arrays:
-            rows = rows - broadcast.arrays["reference"].to(rows)
-        if RESIDUAL in memory:
-            rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
         sketch = self._sketch(broadcast, work.model)
-        sketched = sketch.forward(rows)
-        if settings.error_feedback:
-            # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
-            memory[RESIDUAL] = rows - sketch.adjoint(sketched)
-        return sketched
+
+        def shorten(rows: torch.Tensor) -> torch.Tensor:
+            if "reference" in broadcast.arrays:
+                rows = rows - broadcast.arrays["reference"].to(rows)
+            if RESIDUAL in memory:
+                rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
+            sketched = sketch.forward(rows)
+            if settings.error_feedback:
+                # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+                memory[RESIDUAL] = rows - sketch.adjoint(sketched)
+            return sketched
+
+        return unit_rows(broadcast.config, work.model, work.shard, work.generator, shorten)
 
     def _sketch(self, broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch:
         """The sketch of a broadcast, made once a round for all clients that share a process."""

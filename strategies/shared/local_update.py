@@ -1,6 +1,6 @@
 """The work that devices do before sketch, clip and noise: one gradient, one per example, or several SGD steps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -9,6 +9,9 @@ from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.per_example import PerExample
+
+_MEMORY = 256 << 20  # bytes; a sketch that is made anew for every call wants many rows at a time
 
 
 def client_update(
@@ -29,12 +32,24 @@ def client_update(
 
 
 def unit_rows(
-    config: Config, model: FlatModel, shard: Examples, generator: torch.Generator
+    config: Config,
+    model: FlatModel,
+    shard: Examples,
+    generator: torch.Generator,
+    shorten: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example."""
+    """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example.
+
+    `shorten` is what becomes of rows before they are returned. It sees a few at a time, so that the gradients of all examples never exist
+    at once where it makes short ones of them.
+    """
     if config.privacy.unit is Unit.EXAMPLE:
-        return model.per_example_gradients(shard.inputs, shard.targets)
-    return client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
+        gradients, batch = PerExample(model, _MEMORY), (shard.inputs, shard.targets)
+        if shorten is None:
+            return gradients.gradients(*batch)
+        return torch.cat([shorten(rows) for rows in gradients.blocks(*batch)])
+    row = client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
+    return row if shorten is None else shorten(row)
 
 
 def _batches(

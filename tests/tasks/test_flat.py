@@ -117,46 +117,11 @@ def test_zero_grad_zeroes_what_the_module_sees() -> None:
         assert float(parameter.grad.abs().sum()) == 0
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("chunk", [2, 64])
-def test_per_example_gradients_equal_a_loop(name: str, chunk: int) -> None:
-    flat = FlatModel(build(name))
-    inputs, targets = batch(name, 5)
-    module = build(name)
-    loop = torch.stack([autograd(module, inputs[i : i + 1], targets[i : i + 1]) for i in range(5)])
-    found = flat.per_example_gradients(inputs, targets, chunk=chunk)
-    assert found.shape == (5, flat.size)
-    assert torch.allclose(found, loop, atol=2e-6)
-    assert not found.requires_grad
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_gradients_of_many_clients_equal_a_loop(name: str) -> None:
-    flat = FlatModel(build(name))
-    inputs, targets = batch(name, 3, 4)
-    module = build(name)
-    loop = torch.stack([autograd(module, inputs[m], targets[m]) for m in range(3)])
-    assert torch.allclose(flat.batched_gradients(inputs, targets, chunk=2), loop, atol=2e-6)
-
-
-def test_vectorised_gradients_follow_the_live_vector_and_leave_the_buffer_alone() -> None:
-    flat = FlatModel(build("mlp"))
-    inputs, targets = batch("mlp", 3)
-    kept = flat.loss_and_gradient(inputs, targets)[1].clone()
-    before = flat.per_example_gradients(inputs, targets)
-    flat.vector.mul_(0.5)
-    assert not torch.allclose(flat.per_example_gradients(inputs, targets), before)
-    assert torch.equal(flat.gradient, kept)
-
-
-def test_no_examples_have_no_mean_gradient_but_an_empty_set_of_gradients() -> None:
+def test_no_examples_have_no_mean_gradient() -> None:
     flat = FlatModel(build("mlp"))
     inputs, targets = batch("mlp", 0)
-    assert flat.per_example_gradients(inputs, targets).shape == (0, flat.size)
     with pytest.raises(ModelError, match="empty batch"):
         flat.loss_and_gradient(inputs, targets)
-    with pytest.raises(ModelError, match="empty batch"):
-        flat.batched_gradients(*batch("mlp", 2, 0))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.factors import plan
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_example import PerExample
+from fedsketch.tasks.slot_gradients import OuterProducts, SumsOfOuterProducts
 
 BUILT_IN = {
     "logistic": ((1, 8, 8), {}),
@@ -56,14 +57,405 @@ def assert_right(model: FlatModel, inputs: Tensor, targets: Tensor) -> None:
     found, expected = PerExample(model), loop(model, inputs, targets)
     norms = torch.linalg.vector_norm(expected.double(), dim=1).float()
     torch.testing.assert_close(found.norms(inputs, targets), norms, rtol=RELATIVE, atol=1e-7)
-    # Entries may cancel to zero: rounding goes by the largest of them.
-    close = {"rtol": 1e-4, "atol": 1e-5 * float(expected.abs().max())}
-    torch.testing.assert_close(found.gradients(inputs, targets), expected, **close)
+    assert_close(found.gradients(inputs, targets), expected)
     weights = torch.linspace(0.1, 1.0, len(targets))
-    total = found.weighted_sum(inputs, targets, weights)
-    torch.testing.assert_close(total, weights @ expected, **close)
+    assert_close(found.weighted_sum(inputs, targets, weights), weights @ expected)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    # Entries may cancel to zero: rounding goes by the largest of them.
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+def clip_to(bound: float) -> Callable[[Tensor], Tensor]:
+    return lambda norms: (bound / norms).clamp(max=1.0)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_model_agrees_with_one_backward_pass_per_example(name: str) -> None:
     assert_right(*built_in(name))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_model_takes_the_fast_route(name: str) -> None:
+    model, inputs, _ = built_in(name)
+    found = plan(model, inputs[:1])
+    assert not found.others
+    assert found.separate
+
+
+# ---------------------------------------------------------------------- layers
+class Lambda(nn.Module):
+    """A function as a module, with the layers that it uses."""
+
+    def __init__(self, function: Callable[..., Tensor], **layers: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.function(self, inputs)
+
+
+class Doubled(nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+def head(module: nn.Module, shape: tuple[int, ...]) -> nn.Sequential:
+    """The module, and logits of whatever it makes."""
+    with torch.no_grad():
+        features = module(torch.zeros(1, *shape)).numel()
+    return nn.Sequential(module, nn.Tanh(), nn.Flatten(), nn.Linear(features, CLASSES))
+
+
+def check(module: nn.Module, shape: tuple[int, ...]) -> None:
+    assert_right(FlatModel(module), *batch(6, shape))
+
+
+KNOWN: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "linear": (nn.Linear(9, 4), (9,)),
+    "linear without bias": (nn.Linear(9, 4, bias=False), (9,)),
+    "linear on few positions": (nn.Linear(40, 40), (3, 40)),
+    "linear on many positions": (nn.Linear(3, 2), (4, 5, 3)),
+    "convolution": (nn.Conv2d(2, 3, 3), (2, 7, 6)),
+    "convolution with few positions": (nn.Conv2d(16, 40, 3), (16, 4, 4)),
+    "convolution in groups": (nn.Conv2d(4, 6, 3, groups=2, bias=False), (4, 6, 6)),
+    "depthwise convolution": (nn.Conv2d(3, 6, 3, groups=3), (3, 6, 6)),
+    "convolution, same size": (nn.Conv2d(2, 3, (4, 3), padding="same", dilation=(1, 2)), (2, 7, 6)),
+    "convolution, valid": (nn.Conv2d(2, 3, 2, padding="valid"), (2, 5, 6)),
+    "reflected borders": (nn.Conv2d(2, 3, 3, padding=(1, 2), padding_mode="reflect"), (2, 6, 6)),
+    "circular borders": (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (2, 6, 6)),
+    "group norm": (nn.GroupNorm(2, 4), (4, 5, 5)),
+    "group norm of vectors": (nn.GroupNorm(2, 6), (6,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
+@pytest.mark.parametrize("kind", KNOWN)
+def test_known_layers_are_fast_and_right(kind: str) -> None:
+    layer, shape = KNOWN[kind]
+    module = head(layer, shape)
+    assert not plan(FlatModel(module), torch.zeros(1, *shape)).others
+    check(module, shape)
+
+
+@settings(max_examples=40)
+@given(
+    channels=st.integers(1, 3),
+    filters=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    bias=st.booleans(),
+)
+def test_every_convolution_agrees_with_the_loop(
+    channels: int,
+    filters: int,
+    groups: int,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    bias: bool,
+) -> None:
+    torch.manual_seed(0)
+    shape = (channels * groups, 8, 7)
+    layer = nn.Conv2d(
+        channels * groups, filters * groups, kernel, stride, padding, dilation, groups, bias
+    )
+    check(head(layer, shape), shape)
+
+
+# ---------------------------------------------------------------------- what only looks like a known layer
+def _twice(self: nn.Module, inputs: Tensor) -> Tensor:
+    return self.linear(self.linear(inputs).tanh())
+
+
+def _functional(self: nn.Module, inputs: Tensor) -> Tensor:
+    return self.linear(inputs) + functional.linear(inputs, self.linear.weight).square()
+
+
+def _penalty(self: nn.Module, inputs: Tensor) -> Tensor:
+    return self.linear(inputs) * torch.stack([self.linear.weight, self.linear.weight]).sum()
+
+
+def _keyword(self: nn.Module, inputs: Tensor) -> Tensor:
+    return self.linear(input=inputs)
+
+
+def _flipped(self: nn.Module, inputs: Tensor) -> Tensor:
+    return self.linear(inputs.flip(0)).flip(0)
+
+
+def _centred(self: nn.Module, inputs: Tensor) -> Tensor:
+    return self.linear(inputs + inputs.mean(dim=0))
+
+
+def _positions_first(self: nn.Module, inputs: Tensor) -> Tensor:
+    """Six positions for six examples, so that the shapes do not tell them apart."""
+    return self.linear(inputs.unsqueeze(1).expand(-1, 6, -1).transpose(0, 1)).sum(dim=0)
+
+
+def _skipped(self: nn.Module, inputs: Tensor) -> Tensor:
+    return inputs.square()
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    layer.register_forward_hook(lambda layer, inputs, output: output.square())
+    return layer
+
+
+def tied() -> nn.Module:
+    """A weight whose first owner, after whom it is named, is never called."""
+    owner, user = nn.Linear(4, 4), nn.Linear(4, 4)
+    user.weight = owner.weight
+    return Lambda(lambda self, inputs: self.user(inputs), owner=owner, user=user)
+
+
+def shared() -> nn.Module:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second)
+
+
+def frozen() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh()).requires_grad_(False)
+
+
+def replaced() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    layer.forward = lambda input: functional.linear(input, layer.weight.square())  # type: ignore[method-assign]
+    return layer
+
+
+TRAPS: dict[str, Callable[[], nn.Module]] = {
+    "a layer called twice": lambda: Lambda(_twice, linear=nn.Linear(4, 4)),
+    "a layer twice in a row of layers": lambda: nn.Sequential(*[nn.Linear(4, 4)] * 2),
+    "a weight used beside its layer": lambda: Lambda(_functional, linear=nn.Linear(4, 4)),
+    "a weight inside a list": lambda: Lambda(_penalty, linear=nn.Linear(4, 4)),
+    "an output that is written to": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)),
+    "an input by keyword": lambda: Lambda(_keyword, linear=nn.Linear(4, 4)),
+    "a subclass": lambda: Doubled(4, 4),
+    "a layer with a hook": hooked,
+    "a layer with another forward": replaced,
+    "a weight of two layers": shared,
+    "a weight named after an idle layer": tied,
+    "a layer never called": lambda: Lambda(_skipped, linear=nn.Linear(4, 4)),
+    "layer norm": lambda: nn.LayerNorm(4),
+    "examples in another order": lambda: Lambda(_flipped, linear=nn.Linear(4, 4)),
+    "examples mixed": lambda: Lambda(_centred, linear=nn.Linear(4, 4)),
+    "positions before examples": lambda: Lambda(_positions_first, linear=nn.Linear(4, 4)),
+    "all of a batch in one vector": lambda: Lambda(
+        lambda self, inputs: self.linear(self.flat(inputs)).unsqueeze(0),
+        flat=nn.Flatten(0),
+        linear=nn.Linear(4, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_layers_that_only_look_simple_are_right_too(trap: str) -> None:
+    torch.manual_seed(0)
+    check(head(TRAPS[trap](), (4,)), (4,))
+
+
+def test_a_layer_whose_input_is_written_to_gives_no_gradient_rather_than_a_wrong_one() -> None:
+    def forward(self: nn.Module, inputs: Tensor) -> Tensor:
+        hidden = inputs * 1.0
+        return self.linear(hidden) + hidden.mul_(0.5)
+
+    model = FlatModel(head(Lambda(forward, linear=nn.Linear(4, 4)), (4,)))
+    assert "0.linear.weight" in plan(model, torch.zeros(1, 4)).others
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        PerExample(model).norms(*batch(6, (4,)))
+
+
+def test_a_parameter_that_is_used_behind_its_modules_back_is_refused_by_name() -> None:
+    layer = nn.Linear(4, 4)
+    weight = layer.weight
+    layer.forward = lambda input: functional.linear(input, weight)  # type: ignore[method-assign]
+    model = FlatModel(head(layer, (4,)))
+    with pytest.raises(ModelError, match=r"'0\.weight' is used from a place outside its module"):
+        PerExample(model).norms(*batch(6, (4,)))
+
+
+def test_frozen_parameters_have_gradients_like_all_others() -> None:
+    module = head(frozen(), (4,))
+    inputs, targets = batch(6, (4,))
+    found = PerExample(FlatModel(module)).gradients(inputs, targets)
+    module.requires_grad_()
+    assert_close(found, loop(FlatModel(module), inputs, targets))
+
+
+def test_words_and_one_dimensional_convolutions_take_the_general_route() -> None:
+    words = nn.Sequential(
+        nn.Embedding(11, 6), nn.Conv1d(5, 3, 2), nn.Flatten(), nn.Linear(15, CLASSES)
+    )
+    inputs, targets = torch.randint(11, (6, 5)), torch.randint(CLASSES, (6,))
+    model = FlatModel(words)
+    assert list(plan(model, inputs[:1]).others) == ["0.weight", "1.weight", "1.bias"]
+    assert_right(model, inputs, targets)
+
+
+def test_a_model_that_changes_between_batches_is_refused() -> None:
+    def forward(self: nn.Module, inputs: Tensor) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.linear(inputs) if self.calls < 3 else inputs
+
+    model = FlatModel(head(Lambda(forward, linear=nn.Linear(4, 4)), (4,)))
+    with pytest.raises(ModelError, match="another way than for the first batch"):
+        PerExample(model).norms(*batch(6, (4,)))
+
+
+# ---------------------------------------------------------------------- norms
+def test_norms_of_terms_that_cancel_are_right() -> None:
+    """The Gram route would lose the norm in rounding: positions bring opposite gradients to nearly the same inputs."""
+    generator = torch.Generator().manual_seed(1)
+    once = torch.randn(1, 1, 60, 1, generator=generator)
+    inputs = torch.cat([once, once * (1 + 1e-3)], dim=3)
+    outputs = torch.randn(1, 1, 60, 1, generator=generator)
+    slot = SumsOfOuterProducts(inputs, torch.cat([outputs, -outputs], dim=3))
+    true = float(slot.rows().double().square().sum())
+    fresh = SumsOfOuterProducts(inputs, torch.cat([outputs, -outputs], dim=3))
+    assert float(fresh.norms_squared()) == pytest.approx(true, rel=1e-4)
+
+
+def test_norms_and_clipped_sums_make_no_gradients_of_linear_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: OuterProducts) -> Tensor:
+        raise AssertionError("a gradient per example")
+
+    monkeypatch.setattr(OuterProducts, "rows", refuse)
+    model, inputs, targets = built_in("mlp")
+    PerExample(model).norms(inputs, targets)
+    PerExample(model).clipped_sum(inputs, targets, clip_to(0.1))
+
+
+# ---------------------------------------------------------------------- sums and projections
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+def test_clipped_sum_is_the_sum_of_clipped_gradients(name: str) -> None:
+    model, inputs, targets = built_in(name)
+    rows = loop(model, inputs, targets)
+    norms = torch.linalg.vector_norm(rows, dim=1)
+    bound = float(norms.median())  # so that some are clipped and some are not
+    expected = clip_to(bound)(norms) @ rows
+    assert_close(PerExample(model).clipped_sum(inputs, targets, clip_to(bound)), expected)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("by_direction", [True, False])
+def test_projections_are_those_of_the_gradients(name: str, by_direction: bool) -> None:
+    model, inputs, targets = built_in(name)
+    rows = loop(model, inputs, targets)
+
+    def basis(size: int, directions: int) -> Tensor:
+        made = torch.randn(
+            min(directions, size), size, generator=torch.Generator().manual_seed(2)
+        ).T
+        return made if by_direction else made.contiguous()
+
+    bases = [basis(slot.stop - slot.start, 7) for slot in model.layout]
+    parts = [
+        rows[:, slot.start : slot.stop] @ basis
+        for slot, basis in zip(model.layout, bases, strict=True)
+    ]
+    found = PerExample(model)
+    assert_close(found.projected(inputs, targets, bases), torch.cat(parts, dim=1))
+    whole = basis(model.size, 9)
+    assert_close(found.projected(inputs, targets, whole), rows @ whole)
+
+
+def test_as_many_directions_as_parameters_keep_the_norm() -> None:
+    model, inputs, targets = built_in("mlp")
+    found = PerExample(model)
+    bases = [torch.eye(slot.stop - slot.start) for slot in model.layout]
+    assert_close(found.projected(inputs, targets, bases), found.gradients(inputs, targets))
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet"])
+def test_micro_batches_change_nothing(name: str) -> None:
+    model, inputs, targets = built_in(name)
+    one_by_one, whole = PerExample(model, memory=1), PerExample(model, memory=1 << 30)
+    batch = inputs, targets
+    assert_close(one_by_one.norms(*batch), whole.norms(*batch))
+    assert_close(one_by_one.gradients(*batch), whole.gradients(*batch))
+    weights = torch.rand(len(targets))
+    assert_close(one_by_one.weighted_sum(*batch, weights), whole.weighted_sum(*batch, weights))
+    basis = torch.randn(model.size, 3)
+    assert_close(one_by_one.projected(*batch, basis), whole.projected(*batch, basis))
+    assert [len(block) for block in one_by_one.blocks(*batch)] == [1] * len(targets)
+    assert_close(torch.cat(list(one_by_one.blocks(*batch))), whole.gradients(*batch))
+
+
+def test_a_batch_larger_than_the_memory_comes_in_several_parts() -> None:
+    model, inputs, targets = built_in("cnn")
+    bound = 4 * 10 * model.size  # less than the gradients of ten examples
+    sizes = [len(block) for block in PerExample(model, bound).blocks(inputs, targets)]
+    assert len(sizes) > 1
+    assert sum(sizes) == len(targets)
+
+
+def test_an_empty_batch_gives_zeros() -> None:
+    model, inputs, targets = built_in("cnn")
+    empty, found = (inputs[:0], targets[:0]), PerExample(model)
+    assert found.norms(*empty).shape == (0,)
+    assert found.gradients(*empty).shape == (0, model.size)
+    assert [block.shape for block in found.blocks(*empty)] == [(0, model.size)]
+    assert found.projected(*empty, torch.eye(model.size, 3)).shape == (0, 3)
+    assert torch.equal(found.weighted_sum(*empty, torch.empty(0)), torch.zeros(model.size))
+    assert torch.equal(found.clipped_sum(*empty, clip_to(1.0)), torch.zeros(model.size))
+
+
+# ---------------------------------------------------------------------- examples that are not finite
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize("name", ["logistic", "cnn", "resnet"])
+def test_an_example_that_is_not_finite_leaves_the_others_alone(name: str, value: float) -> None:
+    model, inputs, targets = built_in(name)
+    spoilt = inputs.clone()
+    spoilt[2] = value
+    found, others = PerExample(model), torch.arange(len(targets)) != 2
+    clean = found.gradients(inputs, targets)
+    assert_close(found.gradients(spoilt, targets)[others], clean[others])
+    norms = found.norms(spoilt, targets)
+    assert_close(norms[others], found.norms(inputs, targets)[others])
+    total = found.weighted_sum(spoilt, targets, others.float())
+    assert_close(total, clean[others].sum(dim=0))
+    if not bool(norms[2].isfinite()):
+        expected = clip_to(0.1)(norms[others]) @ clean[others]
+        assert_close(found.clipped_sum(spoilt, targets, clip_to(0.1)), expected)
+
+
+def test_all_examples_may_be_left_out() -> None:
+    model, inputs, targets = built_in("cnn")
+    total = PerExample(model).weighted_sum(inputs, targets, torch.zeros(len(targets)))
+    assert torch.equal(total, torch.zeros(model.size))
+
+
+# ---------------------------------------------------------------------- the model and its user
+def test_gradients_follow_the_live_vector_and_leave_the_model_alone() -> None:
+    model, inputs, targets = built_in("mlp")
+    kept = model.loss_and_gradient(inputs, targets)[1].clone()
+    found = PerExample(model)
+    before = found.gradients(inputs, targets)
+    model.vector.mul_(0.5)
+    assert not torch.allclose(found.gradients(inputs, targets), before)
+    assert torch.equal(model.gradient, kept)
+    assert not before.requires_grad
+    assert all(not layer._forward_hooks for layer in model.module.modules())
+
+
+def test_weights_and_bases_of_another_size_are_refused() -> None:
+    model, inputs, targets = built_in("mlp")
+    found = PerExample(model)
+    with pytest.raises(ModelError, match="one weight per example"):
+        found.weighted_sum(inputs, targets, torch.ones(3))
+    with pytest.raises(ModelError, match="make them for this model"):
+        found.projected(inputs, targets, torch.ones(model.size - 1, 2))
+    with pytest.raises(ModelError, match="make them for this model"):
+        found.projected(inputs, targets, [torch.ones(model.size, 2)])

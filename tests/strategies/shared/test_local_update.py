@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from fedsketch.conf import compose
 from fedsketch.conf.settings import LocalConfig
+from fedsketch.strategies.shared import local_update
 from fedsketch.strategies.shared.local_update import client_update, unit_rows
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
@@ -126,3 +127,20 @@ def test_example_gradients_sum_to_n_times_the_gradient(job: Job, shard: Examples
     mean = _autograd(model, shard.inputs, shard.targets)
     total = unit_rows(BY_EXAMPLE, model, shard, torch.Generator()).sum(dim=0)
     torch.testing.assert_close(total, mean * len(shard), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_of_examples_are_shortened_a_few_at_a_time(
+    job: Job, shard: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, sizes = job.model(), []
+
+    def shorten(rows: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(rows))
+        return rows[:, :3]
+
+    whole = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
+    monkeypatch.setattr(local_update, "_MEMORY", 4 * 10 * model.size)  # of ten rows
+    short = unit_rows(BY_EXAMPLE, model, shard, torch.Generator(), shorten)
+    torch.testing.assert_close(short, whole[:, :3], rtol=1e-4, atol=1e-6)
+    assert max(sizes) < 10
+    assert sum(sizes) == len(shard)
