@@ -2,7 +2,7 @@
 
 Formal guarantee: what is told of an example depends on that example alone (`tasks.factors`), also where another one brings nan or inf.
 
-All functions work on micro-batches, chosen so that they need about `MEMORY` bytes at a time, whatever the size of the batch.
+All functions work on micro-batches that need about `memory` bytes, whatever the size of the batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from fedsketch.tasks.factors import Plan, plan, slot_gradients
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.slot_gradients import SlotGradients
 
-MEMORY = 32 << 20
+MEMORY = 32 << 20  # bytes; about as fast as more, and less disturbs the caches
 _BYTES = 4  # of a float32
 
 
@@ -51,8 +51,8 @@ class PerExample:
     ) -> Tensor:
         """(d,): sum_i w_i g_i with the weights that `weigh` makes of the norms, in the same pass.
 
-        `weigh` sees some norms at a time and must treat each by itself: a weight that depends on other examples has no sensitivity. An
-        example whose norm is not finite has weight 0.
+        `weigh` sees some norms at a time, and must treat each by itself: where a weight depends on other examples, the clip does not
+        bound what one of them changes. Norms can be 0, and weights must be finite. An example whose norm is not finite has weight 0.
         """
         total = torch.zeros_like(self._model.vector)
         for slots, _ in self._passes(inputs, targets):
@@ -79,7 +79,10 @@ class PerExample:
     def projected(
         self, inputs: Tensor, targets: Tensor, bases: Tensor | Sequence[Tensor]
     ) -> Tensor:
-        """(B, k): V^T g_i, for a matrix V (d, k); or, for a matrix (p_l, k_l) per slot of `layout`, V_l^T of its part, side by side."""
+        """(B, k): V^T g_i, for a matrix V (d, k); or, for a matrix (p_l, k_l) per slot of `layout`, V_l^T of its part, side by side.
+
+        Fastest where V.T is contiguous, as an SVD makes it.
+        """
         self._check(bases)
         vector, layout = self._model.vector, self._model.layout
         if isinstance(bases, Tensor):
