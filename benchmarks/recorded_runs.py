@@ -100,7 +100,13 @@ RUNS: dict[str, list[str]] = {
     ],
     "fed_sgm, poisson": ["strategy=fed_sgm", "clients.sampling=poisson", *SAMPLED],
 }
-ELSEWHERE = ("fedavg", "dp_fedavg", "dome", "fed_sgm", "fedpcdp")  # also played by Ray and by real nodes
+ELSEWHERE = (
+    "fedavg",
+    "dp_fedavg",
+    "dome",
+    "fed_sgm",
+    "fedpcdp",
+)  # also played by Ray and by real nodes
 RUNS |= {
     f"{name}, {runtime}": [
         *RUNS[name],
