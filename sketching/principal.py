@@ -29,10 +29,10 @@ class PrincipalDirections:
             rows = torch.cat([self._rows, rows])
         self._rows = torch.linalg.qr(rows, mode="r").R if len(rows) > self._columns else rows
 
-    def top(self, count: int) -> tuple[Tensor, Tensor]:
+    def top(self, count: int, negligible: float = NEGLIGIBLE) -> tuple[Tensor, Tensor]:
         """At most `count` orthonormal directions as columns, and their singular values, falling; fewer where the rows span fewer."""
         if self._rows is None:
             return torch.empty(self._columns, 0).double(), torch.empty(0).double()
         _, values, directions = torch.linalg.svd(self._rows, full_matrices=False)
-        kept = int((values[:count] > NEGLIGIBLE * values[0]).sum())
+        kept = int((values[:count] > negligible * values[0]).sum())
         return directions[:kept].T, values[:kept]
