@@ -33,6 +33,8 @@ class PrincipalDirections:
         """At most `count` orthonormal directions as columns, and their singular values, falling; fewer where the rows span fewer."""
         if self._rows is None:
             return torch.empty(self._columns, 0).double(), torch.empty(0).double()
-        _, values, directions = torch.linalg.svd(self._rows, full_matrices=False)
+        # Of a few long rows, the SVD of a small triangle takes a third of the time.
+        basis, triangle = torch.linalg.qr(self._rows.T)
+        _, values, directions = torch.linalg.svd(triangle.T, full_matrices=False)
         kept = int((values[:count] > negligible * values[0]).sum())
-        return directions[:kept].T, values[:kept]
+        return basis @ directions[:kept].T, values[:kept]
