@@ -21,6 +21,7 @@ from typing import Any
 COMMON = ["device=cpu", "seed=7", "rounds=3", "privacy.randomness=seeded", "clients.timeout=300"]
 FEW = ["clients.total=6", "clients.per_round=6"]
 SAMPLED = ["clients.total=12", "clients.per_round=6", "privacy.against=model"]
+PUBLIC = ["data.public=100"]
 RUNS: dict[str, list[str]] = {
     "fedavg": ["strategy=fedavg", "secagg=none", *FEW],
     "fedavg under masks": ["strategy=fedavg", "privacy.clip=100", *FEW],
@@ -90,9 +91,22 @@ RUNS: dict[str, list[str]] = {
             *FEW,
         ),
     ],
+    "fedpcdp": ["strategy=fedpcdp", *PUBLIC, *FEW],
+    "fedpcdp, after the clip, without masks": [
+        *("strategy=fedpcdp", "strategy.projection=after", "secagg=none", *PUBLIC, *FEW),
+    ],
+    "fedpcdp, no projection, the paper's noise": [
+        *("strategy=fedpcdp", "strategy.projection=none", "privacy.accounting=paper", *FEW),
+    ],
     "fed_sgm, poisson": ["strategy=fed_sgm", "clients.sampling=poisson", *SAMPLED],
 }
-ELSEWHERE = ("fedavg", "dp_fedavg", "dome", "fed_sgm")  # also played by Ray and by real nodes
+ELSEWHERE = (
+    "fedavg",
+    "dp_fedavg",
+    "dome",
+    "fed_sgm",
+    "fedpcdp",
+)  # also played by Ray and by real nodes
 RUNS |= {
     f"{name}, {runtime}": [
         *RUNS[name],

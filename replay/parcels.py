@@ -7,7 +7,7 @@ is each device's own. A device that does not arrive at the fingerprint says so, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
@@ -19,11 +19,20 @@ from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
 
 @dataclass(frozen=True)
 class Step:
-    """All that a server step depends on, beside the state: its round, the released mean, and the noise on each of its numbers."""
+    """All that a server step depends on, beside the state: its round, the released mean, and the noise on each of its numbers.
+
+    `given` are parts of the state that the server makes from what it alone has, such as public data: as they are after the step.
+    """
 
     round: int
     mean: torch.Tensor
     deviation: float
+    given: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it takes to tell it."""
+        return self.mean.numel() + sum(tensor.numel() for tensor in self.given.values())
 
 
 class Replayed(Protocol):
@@ -69,7 +78,7 @@ class Parcels:
         self._steps.append(step)
         self._made.clear()
         whole = size_of(self._state)
-        while sum(old.mean.numel() for old in self._steps) > whole:
+        while sum(old.numbers for old in self._steps) > whole:
             del self._steps[0]
 
     def parcel(self, held: int) -> RecordDict:
@@ -108,9 +117,14 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     if any(later <= earlier for earlier, later in pairwise(rounds)):
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
     deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
-    arrays = content.array_records[PARCEL_ARRAYS]
-    means = [torch.from_numpy(arrays[str(current)].numpy().copy()) for current in rounds]
-    steps = [Step(*parts) for parts in zip(rounds, means, deviations, strict=True)]
+    parts: dict[int, dict[str, torch.Tensor]] = {current: {} for current in rounds}
+    for name, array in content.array_records[PARCEL_ARRAYS].items():
+        current, _, part = name.partition(".")
+        parts[int(current)][part] = torch.from_numpy(array.numpy().copy())
+    steps = [
+        Step(current, parts[current].pop(""), deviation, parts[current])
+        for current, deviation in zip(rounds, deviations, strict=True)
+    ]
     return int(head["held"]), steps  # type: ignore[arg-type]
 
 
@@ -124,6 +138,8 @@ def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
         }
     )
     arrays = {str(step.round): _array(step.mean) for step in steps}
+    for step in steps:
+        arrays |= {f"{step.round}.{name}": _array(part) for name, part in step.given.items()}
     return RecordDict({PARCEL: head, PARCEL_ARRAYS: ArrayRecord(arrays)})
 
 

@@ -56,7 +56,7 @@ class Replicas:
         tried = False
         for state in self._starts(task, before, folder, range(first, first + len(steps) + 1)):
             # The server sends the whole where that is shorter: more than this is work for nothing.
-            if sum(step.mean.numel() for step in steps) > size_of(state):
+            if sum(step.numbers for step in steps) > size_of(state):
                 raise UnsafeUpdateError("the steps that came are longer than the whole state.")
             for step in steps[state.version - first :]:
                 state.apply(step)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.principal import PrincipalDirections
 from fedsketch.sketching.sketch import Sketch
 
 CUTOFF = 1e-10  # of the largest singular value: what is smaller is rounding
@@ -112,11 +113,12 @@ def principal_directions(rows: Tensor, size: int, seed: int) -> tuple[Tensor, in
 
     The others are random directions in what is left, from the seed.
     """
-    _, values, directions = torch.linalg.svd(rows.double(), full_matrices=False)
-    found = min(size, int((values > CUTOFF * values.max()).sum()))
-    if found == size:
-        return directions[:size], found
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(size - found, rows.shape[1], dtype=torch.float64, generator=generator)
-    columns = torch.cat([directions[:found], drawn.to(rows.device)]).T
-    return torch.linalg.qr(columns)[0].T, found
+    principal = PrincipalDirections(rows.shape[1])
+    principal.feed(rows)
+    directions, values = principal.top(size, CUTOFF)
+    found = len(values)
+    if found < size:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(rows.shape[1], size - found, dtype=torch.float64, generator=generator)
+        directions = torch.linalg.qr(torch.cat([directions, drawn.to(rows.device)], dim=1))[0]
+    return directions.T, found

@@ -13,7 +13,7 @@ after whatever V does to a row, so a V that somebody made up changes accuracy an
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -190,17 +190,17 @@ class Training:
         self._settings, self._clip = settings, clip
         self._late = settings.projection == "after"
         self.width = model.size if self._late else sketch.shape[0]
-        matrices = sketch.matrices(model.device)
-        self._matrices = matrices[0] if len(matrices) == 1 else matrices
+        self._bases: torch.Tensor | list[torch.Tensor] | None = None
+        if not self._late and not all(block.whole for block in sketch.blocks):
+            bases = sketch.matrices(model.device)
+            self._bases = bases[0] if len(bases) == 1 else bases
 
     def rows(self, chosen: torch.Tensor) -> Iterator[torch.Tensor]:
         drawn = self._shard.take(chosen)
         batch = drawn.inputs, drawn.targets
-        made: Iterable[torch.Tensor]
-        if self._settings.projection == "before":
-            made = [self._gradients.projected(*batch, self._matrices)]
-        else:
-            made = self._gradients.blocks(*batch)
+        made = self._gradients.blocks(*batch)
+        if self._bases is not None:
+            made = iter([self._gradients.projected(*batch, self._bases)])
         for rows in made:
             yield scaled(rows, self._settings, self._clip)
 

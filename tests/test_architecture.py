@@ -189,7 +189,7 @@ def test_only_mechanisms_make_uploads() -> None:
 
 def test_no_code_asks_which_mechanism_it_has() -> None:
     """What is to come must fit without another `if`: everything is asked of the mechanism itself."""
-    kinds = {"SkellamRing", "GaussianNoise"}
+    kinds = {"SkellamRing", "GaussianNoise", "NoisyTraining"}
     for path in _sources():
         for node in ast.walk(ast.parse(path.read_text())):
             if (

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedsketch.conf.settings import OptimizerConfig, StrategySettings
-from fedsketch.conf.types import Positive, Share, frozen
+from fedsketch.conf.types import Count, NotNegative, Positive, Share, frozen
 from fedsketch.privacy.accounting.releases import Unit
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class DomeConfig(StrategySettings):
     server: DebiasedConfig
     sketch: Literal["layerwise", "flat"]
     sketch_dim: Positive
+    directions: Literal["learned", "public"]
+    scaling: NotNegative
+    refresh: Count
     warm_up: Annotated[int, Field(ge=0)]
     learned_share: Annotated[float, Field(ge=0, le=1)]
     decay: Annotated[float, Field(gt=0, le=1)]
@@ -41,6 +44,16 @@ class DomeConfig(StrategySettings):
         if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
             raise ValueError(
                 "strategy.variant=paper sketches everything at once, as printed: set strategy.sketch=flat and strategy.warm_up=0"
+            )
+        if self.directions == "public" and (self.sketch != "layerwise" or self.warm_up):
+            raise ValueError(
+                "strategy.directions=public are those of each layer's inputs, known from the start: set strategy.sketch=layerwise and "
+                "strategy.warm_up=0"
+            )
+        if self.directions == "public" and (self.mean_removal or self.error_feedback):
+            raise ValueError(
+                "strategy.directions=public never sees what lies outside its directions, and scales what lies inside: set "
+                "strategy.mean_removal=0 and strategy.error_feedback=0"
             )
         if self.mean_removal and self.feed == "momentum":
             raise ValueError(

@@ -4,11 +4,12 @@ Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the s
 moments with the noise's variance taken out, the model and a new S.
 Where this corrects the paper's text is listed in docs/strategies.md.
 
-Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is public and made from earlier releases
-only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
+Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made from earlier releases and public
+data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from flwr.app import RecordDict
@@ -19,6 +20,7 @@ from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic
+from fedsketch.strategies.dome.public_sketch import public_directions
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
@@ -41,6 +43,9 @@ class Dome(FederatedStrategy):
         self.parcels = Parcels(self.state) if replay else None
         self._ranks: list[int] = []  # learned directions in use, per fold
         self._energy: float | None = None
+        self._public = job.public if settings_of(config).directions == "public" else None
+        if self._public is not None:  # a step of its own, before the first round
+            self._taken(Step(0, torch.empty(0), 0.0, self._renewed()))
 
     def upload_size(self, server_round: int) -> int:
         return sum(
@@ -78,8 +83,7 @@ class Dome(FederatedStrategy):
         self._energy = captured_energy(folds, self._ranks, step.mean, deviation, scaled)
         self.state.apply(step)
         self.model.load(self.state.vector)
-        if self.parcels is not None:
-            self.parcels.taken(step)
+        self._taken(replace(step, given=self._renewed()))
 
     def metrics(self) -> dict[str, float | None]:
         if self.arrived == 0:  # nobody was drawn
@@ -92,6 +96,23 @@ class Dome(FederatedStrategy):
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         self.state.load_state_dict(state)
         self.model.load(self.state.vector)
+        if self.parcels is not None:  # nobody knows the steps that led here
+            self.parcels = Parcels(self.state)
+
+    def _renewed(self) -> dict[str, torch.Tensor]:
+        """The public directions that devices need from now on, if it is time to renew them and they have changed: those of the first
+        layer never do."""
+        settings = settings_of(self.config)
+        if self._public is None or self.state.steps % settings.refresh:
+            return {}
+        folds = folds_of(settings, self.model, self.config.rounds)
+        directions = public_directions(settings, folds, self.model, self._public)
+        return directions if self.state.give(directions) else {}
+
+    def _taken(self, step: Step) -> None:
+        """The state has made this step."""
+        if self.parcels is not None:
+            self.parcels.taken(step)
 
 
 def replica(config: Config, model: FlatModel) -> DomeState:

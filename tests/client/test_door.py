@@ -10,7 +10,7 @@ import logging
 import resource
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,16 @@ RUN = [
     "privacy.epsilon=null",
     "privacy.noise_multiplier=1",
 ]
+
+
+NOISE_IN_TRAINING = (
+    "strategy=fedpcdp",
+    "strategy.projection=none",
+    "strategy.local.steps=3",
+    "data.largest_shard=200",
+    "privacy.epsilon=null",
+    "privacy.noise_multiplier=1",
+)
 
 
 class _Watching(WrappedGrid):
@@ -98,7 +108,9 @@ class Fleet:
     grid: _Watching = field(init=False)
 
     def __post_init__(self) -> None:
-        (self.root / "policy.toml").write_text(POLICY.to_toml())
+        by_example = "strategy=fedpcdp" in self.overrides
+        policy = replace(POLICY, unit="example") if by_example else POLICY
+        (self.root / "policy.toml").write_text(policy.to_toml())
         roster = self.root / "roster.json"
         folders = {node: self.root / f"device{node}" for node in range(2, NODES + 2)}
         for node, folder in folders.items():
@@ -199,8 +211,9 @@ def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
         assert bool(torch.isfinite(gradient).all()) is finite
 
 
+@pytest.mark.parametrize("overrides", [(), NOISE_IN_TRAINING])
 def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
-    worlds: Any, tmp_path: Path
+    worlds: Any, tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     """Before: an error reply where the pixel is above the threshold, another refusal where it is below, neither charged."""
 
@@ -208,7 +221,8 @@ def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
         crafted = _overflows_above(0.5, fleet.strategy.model.size)
         return [fleet.play(crafted, server_round) for server_round in (1, 2)]
 
-    told = worlds(attack, _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9))
+    low, high = _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9)
+    told = worlds(attack, low, high, *overrides)
     _same(told)
     assert told[0][0] == ["a sum", "a sum"]
     charged = [line for line in told[0][2][0] if line["entry"] == "charged"]
@@ -234,8 +248,13 @@ def test_a_round_is_answered_once_whatever_model_comes_with_it(worlds: Any, tmp_
 @pytest.mark.parametrize(
     "trouble", ["none", "missing", "broken", "other shape", "other classes", "huge", "more"]
 )
+@pytest.mark.parametrize("overrides", [(), NOISE_IN_TRAINING])
 def test_broken_data_look_like_any_other(
-    worlds: Any, tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture
+    worlds: Any,
+    tmp_path: Path,
+    trouble: str,
+    overrides: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """No data, unreadable, of another shape, with other classes, with 3e38 in it, another number of examples."""
     bad: Path | None = tmp_path / "bad.npz"
@@ -257,7 +276,7 @@ def test_broken_data_look_like_any_other(
         return fleet.play(torch.zeros(fleet.strategy.model.size))
 
     with caplog.at_level(logging.ERROR):
-        told = worlds(attack, _npz(tmp_path / "good.npz", 0.5), bad)
+        told = worlds(attack, _npz(tmp_path / "good.npz", 0.5), bad, *overrides)
     _same(told)
     assert told[0][0] == "a sum"
     if trouble in ("none", "missing", "broken", "other shape", "other classes"):

@@ -1,6 +1,6 @@
 """Laws of release other than noise of devices fit the seam: a class, a line in the list of kinds, and nothing else changes.
 
-Two that are still to come, in small: noise inside local training, whose upload is post-processing; and noise of a trusted server.
+One that is still to come, in small: noise of a trusted server.
 """
 
 import math
@@ -27,8 +27,7 @@ from fedsketch.privacy.mechanisms import records
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
-from fedsketch.strategies.dp_fedavg import DPFedAvg, DPFedAvgDevice
-from fedsketch.strategies.shared.base import LocalWork
+from fedsketch.strategies.dp_fedavg import DPFedAvg
 
 Play = Callable[..., Any]
 ROUNDS = 3
@@ -67,12 +66,6 @@ class _Toy(Mechanism):
         """Nothing to check in a toy."""
 
 
-class _InTraining(_Toy):
-    """Noise inside local training: the upload is post-processing of noised steps, and every adversary sees as little."""
-
-    kind: ClassVar[str] = "in_training"
-
-
 class _TrustedServer(_Toy):
     """The server adds the noise, so it sees everything, and only those who see models have a guarantee."""
 
@@ -82,27 +75,6 @@ class _TrustedServer(_Toy):
         total = super().total(vectors, round)
         with Stream() as stream:
             return total + self.noise_std(len(vectors)) * stream.gaussian(total.size)
-
-
-def _noisy_rows(self: DPFedAvgDevice, work: LocalWork) -> torch.Tensor:
-    """One local step with noise in it, as the mechanism that the device admitted says."""
-    mechanism = work.broadcast.mechanism
-    assert isinstance(mechanism, _InTraining)
-    with Stream() as stream:
-        noise = mechanism.noise_std(1) * stream.gaussian(work.model.size)
-    return torch.from_numpy(1e-3 * noise).float().unsqueeze(0)
-
-
-class _InTrainingStrategy(DPFedAvg):
-    def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        return _InTraining(clip=100.0, multiplier=2.0)
-
-    def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        seen = self.mechanism(server_round, cohort).seen
-        return {
-            name: seen(1, Unit.CLIENT, NoSampling(), Adversary(name))
-            for name in ("model", "server")
-        }
 
 
 class _TrustedStrategy(DPFedAvg):
@@ -116,7 +88,7 @@ class _TrustedStrategy(DPFedAvg):
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {**records._KINDS, _InTraining.kind: _InTraining, _TrustedServer.kind: _TrustedServer}
+    kinds = {**records._KINDS, _TrustedServer.kind: _TrustedServer}
     monkeypatch.setattr(records, "_KINDS", kinds)
 
 
@@ -126,17 +98,6 @@ def _epsilon(multiplier: float) -> float:
     spent = Release(law, NoSampling(), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL)
     accountant.record(spent, ROUNDS)
     return accountant.epsilon().epsilon
-
-
-def test_noise_inside_training_runs_and_is_priced(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.SERVER", _InTrainingStrategy)
-    monkeypatch.setattr(DPFedAvgDevice, "rows", _noisy_rows)
-    played = play(f"rounds={ROUNDS}", "privacy.epsilon=null", "privacy.noise_multiplier=2")
-    assert len(played.rows) == ROUNDS
-    expected = pytest.approx(_epsilon(2.0))
-    assert played.rows[-1]["epsilon"] == {"model": expected, "server": expected}
 
 
 def test_noise_of_a_trusted_server_runs_and_promises_nothing_about_the_server(

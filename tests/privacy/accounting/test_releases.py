@@ -10,6 +10,11 @@ from fedsketch.privacy.accounting.release_json import release_from_json, release
 from fedsketch.privacy.accounting.releases import Adversary
 
 
+def _release(sampling: data.Sampling, times: int = 1) -> data.Release:
+    law, adjacency = data.Gaussian(1.0), data.Adjacency.ZERO_OUT
+    return data.Release(law, sampling, adjacency, data.Unit.EXAMPLE, Adversary.SERVER, times)
+
+
 @pytest.mark.parametrize("text", ["model", "server", "server+20", "eavesdropper"])
 def test_adversary_survives_text(text: str) -> None:
     assert str(Adversary.parse(text)) == text
@@ -35,7 +40,10 @@ def test_impossible_adversaries_are_refused(text: str) -> None:
         lambda: data.Poisson(1.5),
         lambda: data.Poisson(math.nan),
         lambda: data.WithoutReplacement(11, 10),
+        lambda: data.Poisson(0.5, data.Unit.CLIENT, data.DrawnBy.DEVICE),
         lambda: data.FullPasses(0),
+        lambda: _release(data.NoSampling(), times=0),
+        lambda: _release(data.FullPasses(3), times=2),
         lambda: data.Skellam(1.0, 0.0, 1.0),
         lambda: data.Skellam(-1.0, 1.0, 1.0),
         lambda: data.CoordinateSampledGaussian(1.0, 2.0, 1.0, 1.0),
@@ -64,6 +72,7 @@ def test_impossible_numbers_are_refused(build: object) -> None:
     [
         data.NoSampling(),
         data.Poisson(0.1, of=data.Unit.EXAMPLE),
+        data.Poisson(0.1, data.Unit.EXAMPLE, data.DrawnBy.DEVICE),
         data.WithoutReplacement(3, 9),
         data.FullPasses(60),
     ],
@@ -90,3 +99,26 @@ def test_unknown_kind_in_json_is_refused() -> None:
     state["mechanism"]["type"] = "Laplace"
     with pytest.raises(ValueError, match="Laplace"):
         release_from_json(state)
+
+
+def test_repeated_release_survives_json() -> None:
+    release = _release(data.Poisson(0.1, data.Unit.EXAMPLE, data.DrawnBy.DEVICE), times=125)
+    assert release_from_json(json.loads(json.dumps(release_to_json(release)))) == release
+
+
+def test_releases_are_written_as_before_where_nothing_new_is_stated() -> None:
+    """A ledger that was begun by an earlier version holds these very keys."""
+    state = release_to_json(_release(data.Poisson(0.1, of=data.Unit.EXAMPLE)))
+    assert state == {
+        "mechanism": {"type": "Gaussian", "noise_multiplier": 1.0},
+        "sampling": {"type": "Poisson", "rate": 0.1, "of": "example"},
+        "adjacency": "zero_out",
+        "unit": "example",
+        "adversary": "server",
+    }
+
+
+def test_who_knows_the_cohort_does_not_know_what_a_device_draws() -> None:
+    own = _release(data.Poisson(0.1, data.Unit.EXAMPLE, data.DrawnBy.DEVICE), times=5)
+    assert own.with_known_cohort() == own
+    assert _release(data.Poisson(0.1)).with_known_cohort() == _release(data.NoSampling())

@@ -1,0 +1,79 @@
+"""What the layers of a model see: the rows that their weight matrices multiply.
+
+A weight of shape (o, i, ...), folded to o rows of i * ... numbers, has a gradient whose rows are sums of these inputs: for a linear layer
+what comes in, for a convolution the patches that it looks at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
+
+CHUNK = 256  # examples at a time
+
+Rows = Callable[[torch.Tensor], torch.Tensor]
+
+
+@torch.no_grad()
+def layer_inputs(
+    model: FlatModel, examples: Examples, names: Sequence[str]
+) -> Iterator[dict[str, torch.Tensor]]:
+    """For one part of the examples after the other: by the name of a weight, the rows that it multiplied."""
+    rows_of = {name: _rows_of(model.module, name) for name in names}
+    for start in range(0, len(examples), CHUNK):
+        inputs = examples.inputs[start : start + CHUNK].to(model.device)
+        yield _seen(model.module, inputs, rows_of)
+
+
+def _seen(
+    module: nn.Module, inputs: torch.Tensor, rows_of: Mapping[str, Rows]
+) -> dict[str, torch.Tensor]:
+    """What the layers see of these inputs."""
+    seen: dict[str, list[torch.Tensor]] = {name: [] for name in rows_of}
+
+    def keep(name: str, layer: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        seen[name].append(rows_of[name](arguments[0]))
+
+    with ExitStack() as hooks:
+        for name in rows_of:
+            layer = module.get_submodule(name.rpartition(".")[0])
+            hooks.callback(layer.register_forward_pre_hook(partial(keep, name)).remove)
+        module(inputs)
+    return {name: torch.cat(parts) for name, parts in seen.items() if parts}
+
+
+def _rows_of(module: nn.Module, name: str) -> Rows:
+    """How the inputs of the layer with this weight become rows."""
+    place, _, weight = name.rpartition(".")
+    layer = module.get_submodule(place)
+    if weight == "weight" and isinstance(layer, nn.Linear):
+        return lambda inputs: inputs.reshape(-1, layer.in_features)
+    if weight == "weight" and isinstance(layer, nn.Conv2d) and _is_plain(layer):
+        return lambda inputs: _patches(layer, inputs)
+    raise ModelError(
+        f"The inputs of weight {name!r} ({type(layer).__name__}) are unknown, only those of Linear and of Conv2d with zero padding and "
+        "one group are known: choose another model, or set strategy.directions=learned."
+    )
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    numbers = not isinstance(layer.padding, str)
+    return layer.groups == 1 and layer.padding_mode == "zeros" and numbers
+
+
+def _patches(layer: nn.Conv2d, inputs: torch.Tensor) -> torch.Tensor:
+    columns = functional.unfold(
+        inputs,
+        layer.kernel_size,
+        dilation=layer.dilation,
+        padding=layer.padding,  # type: ignore[arg-type]
+        stride=layer.stride,
+    )
+    return columns.transpose(1, 2).flatten(0, 1)
