@@ -55,12 +55,33 @@ COMMON = [
     f"checkpoint_every={ROUNDS}",
     "privacy.randomness=seeded",
 ]
-# By epsilon: clip and learning rate of Adam.
-TUNED_FULL = {1.0: (0.1, 0.0075), 2.0: (0.1, 0.0075), 4.0: (0.1, 0.0075), 8.0: (0.1, 0.0075)}
-TUNED_PUBLIC = {1.0: (0.25, 0.01), 2.0: (0.25, 0.01), 4.0: (0.25, 0.007), 8.0: (0.25, 0.01)}
+
+
+def _adam(clip: float, rate: float) -> list[str]:
+    return [f"privacy.clip={clip}", "strategy.server.optimizer=adam", f"strategy.server.lr={rate}"]
+
+
+def _sgd(clip: float, rate: float) -> list[str]:
+    momentum = ["strategy.server.optimizer=sgd", "strategy.server.momentum=0.9"]
+    return [f"privacy.clip={clip}", *momentum, f"strategy.server.lr={rate}"]
+
+
+# By epsilon; others take what is nearest.
+TUNED_FULL = {
+    1.0: _sgd(0.3, 0.009),
+    2.0: _sgd(0.3, 0.017),
+    4.0: _sgd(0.3, 0.03),
+    8.0: _sgd(0.3, 0.06),
+}
+TUNED_PUBLIC = {
+    1.0: _adam(0.25, 0.01),
+    2.0: _adam(0.25, 0.01),
+    4.0: _adam(0.25, 0.007),
+    8.0: _adam(0.25, 0.01),
+}
 FULL = ["strategy=dp_fedavg"]
 DOME = ["experiment=dome_public_fashion_mnist"]
-ROWS: dict[str, tuple[list[str], dict[float, tuple[float, float]]]] = {
+ROWS: dict[str, tuple[list[str], dict[float, list[str]]]] = {
     "dp_fedavg": (FULL, TUNED_FULL),
     "dome, public": (DOME, TUNED_PUBLIC),
     "dome, 100 public images": ([*DOME, "data.public=100"], TUNED_PUBLIC),
@@ -76,6 +97,7 @@ class Record:
     row: str
     epsilon: float
     seed: int
+    masks: bool
     overrides: list[str]
     accuracy: float
     numbers: int
@@ -113,6 +135,7 @@ def play(row: str, epsilon: float, seed: int, overrides: list[str], masks: bool)
         row=row,
         epsilon=epsilon,
         seed=seed,
+        masks=masks,
         overrides=overrides,
         accuracy=100 * float(last.summary["accuracy"]),
         numbers=masked.noise.dim,
@@ -134,7 +157,8 @@ def _strategy(overrides: list[str]) -> FederatedStrategy:
 def _unmasked(overrides: list[str], masked: FederatedStrategy) -> list[str]:
     """The same devices without masks: all noise that they bring, that of colluders too, is given as a multiplier."""
     wanted = _ring(masked)
-    multiplier = wanted.noise_std(CLIENTS) / wanted.clip
+    honest = CLIENTS - masked.sizes.colluders(CLIENTS)
+    multiplier = masked.noise_multiplier * math.sqrt(CLIENTS / honest)
     chosen = [
         *overrides,
         *("secagg=none", "secagg.noise=skellam", "privacy.against=model"),
@@ -190,11 +214,11 @@ def main() -> None:
         for epsilon in arguments.epsilons:
             for row in arguments.rows:
                 base, tuned = ROWS[row]
-                clip, rate = tuned.get(epsilon, tuned[2.0])
+                nearest = min(tuned, key=lambda known: abs(math.log(known / epsilon)))
                 overrides = [
                     *(*base, *COMMON, *(elsewhere if row == MNIST else [])),
                     *(f"data.root={arguments.data_root}", f"privacy.epsilon={epsilon:g}"),
-                    *(f"privacy.clip={clip}", f"strategy.server.lr={rate}", *arguments.overrides),
+                    *(*tuned[nearest], *arguments.overrides),
                 ]
                 reached[row, epsilon] = [
                     _played(row, epsilon, seed, overrides, arguments, known)
@@ -216,10 +240,11 @@ def _played(
     known: list[dict[str, Any]],
 ) -> Record:
     """From the records if it is there, else now."""
-    for record in known:
-        if (record["row"], record["epsilon"], record["seed"]) == (row, epsilon, seed):
-            return Record(**record)
-    record = play(row, epsilon, seed, [*overrides, f"seed={seed}"], arguments.masks)
+    chosen = [*overrides, f"seed={seed}"]
+    for line in known:
+        if (line["row"], line["masks"], line["overrides"]) == (row, arguments.masks, chosen):
+            return Record(**line)
+    record = play(row, epsilon, seed, chosen, arguments.masks)
     with Path(arguments.records).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
     print(

@@ -35,7 +35,7 @@ class PublicState:
             for i, fold in enumerate(self.folds)
             if not fold.whole
         }
-        self._given = False
+        self._given = not self._directions
         self._made: LayerwiseSketch | None = None
 
     @property
@@ -45,8 +45,8 @@ class PublicState:
 
     @property
     def version(self) -> int:
-        """The model's steps, and one more from the first directions on."""
-        return self.steps + self._given
+        """The model's steps, and one more from the first directions on, if there are any to give."""
+        return self.steps + bool(self._given and self._directions)
 
     def sketch(self, server_round: int) -> LayerwiseSketch:
         """S, the same in every round until other directions are given."""

@@ -10,6 +10,7 @@ from fedsketch.replay.parcels import Step
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.job import Job
 
@@ -138,11 +139,17 @@ def test_directions_are_renewed_on_time_and_only_where_they_change(
 
 
 def _move(strategy: Dome, round: int) -> None:
-    from fedsketch.strategies.shared.messages import Aggregate
-
     numbers = strategy.upload_size(round)
     generator = torch.Generator().manual_seed(round)
     strategy.update(round, Aggregate(torch.randn(numbers, generator=generator), 6, 0.1))
+
+
+def test_where_everything_is_sent_whole_there_is_nothing_to_give() -> None:
+    state = _state("strategy.sketch_dim=610")
+    assert (state.version, state.sketch(1).shape) == (0, (610, 610))
+    assert not state.give({})
+    state.apply(Step(1, torch.ones(610), 0.0))
+    assert state.version == 1
 
 
 def test_without_public_data_the_run_does_not_start(make_strategy: MakeStrategy) -> None:
@@ -156,10 +163,10 @@ def test_without_public_data_the_run_does_not_start(make_strategy: MakeStrategy)
         "strategy.sketch=flat",
         "strategy.warm_up=1",
         "strategy.error_feedback=0.5",
-        "+strategy.mean_removal=0.5",
+        "strategy.mean_removal=0.5",
         "strategy.variant=paper",
     ],
 )
 def test_options_that_make_no_sense_with_public_directions_are_refused(override: str) -> None:
     with pytest.raises(ConfigError, match=r"strategy\.directions=public|strategy\.variant=paper"):
-        compose([*SMALL, override.removeprefix("+")])
+        compose([*SMALL, override])
