@@ -43,6 +43,10 @@ class DebiasedStep:
         return first / (1 - self._settings.momentum**self.steps) if self.steps else first
 
     def step(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> None:
+        self._vector.copy_(self._vector.double() - self.change(gradient, noise_variance))
+
+    def change(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> torch.Tensor:
+        """What the step takes away from the vector, in float64; for those who move something else by it."""
         settings = self._settings
         self.steps += 1
         self._average("first", gradient, settings.momentum)
@@ -51,7 +55,7 @@ class DebiasedStep:
             self._average("second", gradient.double().square(), settings.second_momentum)
             self._average("noise", noise_variance, settings.second_momentum)
             change = change / (self._second().clamp(min=0).sqrt() + EPSILON)
-        self._vector.copy_(self._vector.double() - settings.lr * change)
+        return settings.lr * change
 
     def _average(self, name: str, value: torch.Tensor, decay: float) -> None:
         moment = self._moments[name]

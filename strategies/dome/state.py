@@ -18,7 +18,6 @@ from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, isotropic
 from fedsketch.strategies.dome.literal import LiteralSketch, LiteralStep
-from fedsketch.strategies.dome.public_sketch import PublicSketch
 from fedsketch.tasks.flat import FlatModel
 
 
@@ -32,9 +31,10 @@ class DomeState:
         self._model = model
         self._literal = self._settings.variant == "paper"
         step_class = LiteralStep if self._literal else DebiasedStep
+        sketch_class = LiteralSketch if self._literal else LearnedSketch
         self._optimizer = step_class(vector, self._settings.server)
         after_warm_up = folds_of(self._settings, model, config.rounds + self._settings.warm_up)
-        self._learner = _sketch_class(self._settings)(self._settings, after_warm_up, vector.device)
+        self._learner = sketch_class(self._settings, after_warm_up, vector.device)
         self._fading = 1.0 if self._literal else self._settings.mean_removal
         # The variance of the noise in the first moment: known only where it is needed.
         carries = self._fading and not self._literal
@@ -42,15 +42,8 @@ class DomeState:
         self._made: tuple[int, int, LayerwiseSketch] | None = None
 
     @property
-    def steps(self) -> int:
-        """How many steps the model has made."""
-        return self._optimizer.steps
-
-    @property
     def version(self) -> int:
-        """The steps of the model, and one more from the first public directions on: devices cannot make those from the configuration."""
-        given = isinstance(self._learner, PublicSketch) and self._learner.given
-        return self.steps + given
+        return self._optimizer.steps
 
     def sketch(self, server_round: int) -> LayerwiseSketch:
         """S of a round, were it the next one."""
@@ -73,19 +66,6 @@ class DomeState:
         return (self._fading * self._optimizer.corrected_moment).float()
 
     def apply(self, step: Step) -> None:
-        if step.mean.numel():
-            self._take(step)
-        if step.given:
-            self.give(step.given)
-
-    def give(self, directions: Mapping[str, torch.Tensor]) -> bool:
-        """Take other public directions; says whether they are others."""
-        if not isinstance(self._learner, PublicSketch):
-            raise ValueError("Directions can be given only with strategy.directions=public.")
-        self._made = None
-        return self._learner.give(directions)
-
-    def _take(self, step: Step) -> None:
         sketch = self.sketch(step.round)
         released = sketch.adjoint(step.mean.to(self.vector.device, torch.float64))  # S y
         # Lemma 3.2, corrected: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
@@ -145,19 +125,11 @@ class DomeState:
         m' = beta m + (1 - beta) g = (beta + (1 - beta) c) m + (1 - beta) S y.
         """
         assert self._carried is not None
-        beta, steps = self._settings.server.momentum, self.steps
+        beta, steps = self._settings.server.momentum, self.version
         c = self._fading / (1 - beta**steps) if steps else 0.0
         before = self._carried.double()
         self._carried.copy_((beta + (1 - beta) * c) ** 2 * before + (1 - beta) ** 2 * variance)
         return c**2 * before + variance
-
-
-def _sketch_class(
-    settings: DomeConfig,
-) -> type[LearnedSketch] | type[LiteralSketch] | type[PublicSketch]:
-    if settings.directions == "public":
-        return PublicSketch
-    return LiteralSketch if settings.variant == "paper" else LearnedSketch
 
 
 def settings_of(config: Config) -> DomeConfig:

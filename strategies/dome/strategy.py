@@ -1,7 +1,7 @@
 """DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S from what it saw.
 
 Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which makes g = S y + m_ref,
-moments with the noise's variance taken out, the model and a new S.
+moments with the noise's variance taken out, the model and a new S. Or S comes from public data (`strategies.dome.public_state`).
 Where this corrects the paper's text is listed in docs/strategies.md.
 
 Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made from earlier releases and public
@@ -20,7 +20,8 @@ from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic
-from fedsketch.strategies.dome.public_sketch import public_directions
+from fedsketch.strategies.dome.public_directions import public_directions
+from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
@@ -39,13 +40,13 @@ class Dome(FederatedStrategy):
         super().__init__(config, job, model, cohorts)
         replay = settings_of(config).broadcast == "replay"
         # Devices follow on their CPUs, so the state that they follow is made on one.
-        self.state = DomeState(config, model, model.vector.cpu() if replay else model.vector)
+        self.state = _state(config, model, model.vector.cpu() if replay else model.vector)
         self.parcels = Parcels(self.state) if replay else None
         self._ranks: list[int] = []  # learned directions in use, per fold
         self._energy: float | None = None
-        self._public = job.public if settings_of(config).directions == "public" else None
-        if self._public is not None:  # a step of its own, before the first round
-            self._taken(Step(0, torch.empty(0), 0.0, self._renewed()))
+        given = self._renewed()
+        if given:  # a step of its own, before the first round
+            self._taken(Step(0, torch.empty(0), 0.0, given))
 
     def upload_size(self, server_round: int) -> int:
         return sum(
@@ -102,12 +103,11 @@ class Dome(FederatedStrategy):
     def _renewed(self) -> dict[str, torch.Tensor]:
         """The public directions that devices need from now on, if it is time to renew them and they have changed: those of the first
         layer never do."""
-        settings = settings_of(self.config)
-        if self._public is None or self.state.steps % settings.refresh:
+        settings, state = settings_of(self.config), self.state
+        if not isinstance(state, PublicState) or state.steps % settings.refresh:
             return {}
-        folds = folds_of(settings, self.model, self.config.rounds)
-        directions = public_directions(settings, folds, self.model, self._public)
-        return directions if self.state.give(directions) else {}
+        directions = public_directions(settings, state.folds, self.model, self.job.public)
+        return directions if state.give(directions) else {}
 
     def _taken(self, step: Step) -> None:
         """The state has made this step."""
@@ -115,9 +115,14 @@ class Dome(FederatedStrategy):
             self.parcels.taken(step)
 
 
-def replica(config: Config, model: FlatModel) -> DomeState:
+def _state(config: Config, model: FlatModel, vector: torch.Tensor) -> DomeState | PublicState:
+    public = settings_of(config).directions == "public"
+    return (PublicState if public else DomeState)(config, model, vector)
+
+
+def replica(config: Config, model: FlatModel) -> DomeState | PublicState:
     """What a device that follows by replay starts from: version 0, from the configuration alone; on the CPU, wherever it trains."""
-    return DomeState(config, model, model.vector.to("cpu", copy=True))
+    return _state(config, model, model.vector.to("cpu", copy=True))
 
 
 class DomeDevice(DeviceHalf):

@@ -84,3 +84,27 @@ def test_a_parcel_is_made_anew_when_the_state_moves_on() -> None:
     assert len(open_steps(parcels.parcel(0))[1]) == 1
     assert parcels.head() != before
     assert parcels.head()["version"] == 1
+
+
+def test_what_the_server_gives_beside_a_mean_travels_with_its_step_and_counts() -> None:
+    """A step of 3 numbers with 6 given ones is as long as three steps: the state of 10 numbers has room for one of them."""
+    state = _Sum()
+    parcels = Parcels(state)
+    steps = [
+        Step(0, torch.empty(0), 0.0, {"directions": torch.full((2, 3), 7.0)}),
+        Step(1, torch.ones(3), 1.0),
+        Step(2, torch.ones(3), 1.0, {"directions": torch.full((2, 3), 8.0)}),
+    ]
+    for step in steps[:2]:
+        parcels.taken(step)
+        state.version += 1
+    first, opened = open_steps(parcels.parcel(0))
+    assert first == 0
+    assert [step.round for step in opened] == [0, 1]
+    assert opened[0].mean.shape == (0,)
+    assert torch.equal(opened[0].given["directions"], steps[0].given["directions"])
+    assert opened[1].given == {}
+    parcels.taken(steps[2])
+    state.version += 1
+    assert open_whole(parcels.parcel(1)) is not None
+    assert [step.round for step in open_steps(parcels.parcel(2))[1]] == [2]

@@ -8,7 +8,7 @@ them again, is a preconditioner. There are no probes: what lies outside the span
 The server has the public data, devices do not: they are sent the directions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -44,48 +44,3 @@ def _scaled(
     if len(values):
         scaled[:, : len(values)] = directions * (values / values[0]) ** -scaling
     return scaled
-
-
-class PublicSketch:
-    """The directions that the server has given, and that nothing else changes."""
-
-    def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
-        self._directions = {
-            str(i): torch.zeros(fold.columns, fold.rank, device=device)
-            for i, fold in enumerate(folds)
-            if not fold.whole
-        }
-        self._count = len(folds)
-        self.given = False
-
-    def learned(self) -> list[torch.Tensor | None]:
-        """P of each fold; None where a fold is sent whole."""
-        return [self._directions.get(str(i)) for i in range(self._count)]
-
-    def room(self) -> list[torch.Tensor | None]:
-        """As many zeros."""
-        return self.learned()
-
-    def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
-        """Nothing is learned from what clients send."""
-
-    def give(self, directions: Mapping[str, torch.Tensor]) -> bool:
-        """Take other directions; says whether they are others."""
-        if self.given and all(
-            torch.equal(mine.cpu(), directions[i].cpu()) for i, mine in self._directions.items()
-        ):
-            return False
-        # New tensors: those that were handed out stay as they are.
-        self._directions = {
-            i: mine.new_empty(mine.shape).copy_(directions[i])
-            for i, mine in self._directions.items()
-        }
-        self.given = True
-        return True
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {**self._directions, "given": torch.tensor(float(self.given))}
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.give(state)
-        self.given = bool(state["given"])
