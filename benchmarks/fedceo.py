@@ -34,7 +34,7 @@ ROWS = {
     "UDP-FedAvg": ["strategy.every=null"],
     "FedCEO": [],
     "FedCEO, edge 1": ["strategy.edge=1"],
-    "FedCEO, edge 0.25": ["strategy.edge=0.25"],
+    "FedCEO, edge 0.5": ["strategy.edge=0.5"],
     "FedCEO, slots": ["strategy.start=slots"],
     "FedCEO, paper's": ["strategy.start=slots", "strategy.threshold=paper"],
 }

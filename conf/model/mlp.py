@@ -7,7 +7,7 @@ from fedsketch.conf.types import Count, frozen
 @frozen
 class MlpConfig(ModelSettings):
     width: Count  # hidden units
-    bias: bool
+    bias: bool = True
 
 
 SETTINGS = MlpConfig
