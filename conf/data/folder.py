@@ -7,11 +7,17 @@ from pydantic import Field
 from fedsketch.conf.settings import DataSettings
 from fedsketch.conf.types import Count, frozen
 
+_MOST_CLASSES = 65_536
+
 
 @frozen
 class FolderConfig(DataSettings):
     shape: tuple[Count, Count, Count]
-    classes: Annotated[int, Field(ge=2)] | Annotated[tuple[str | int, ...], Field(min_length=2)]
+    # Bounded, because a list of their names is made of a number, also of one that came in a message.
+    classes: (
+        Annotated[int, Field(ge=2, le=_MOST_CLASSES)]
+        | Annotated[tuple[str | int, ...], Field(min_length=2, max_length=_MOST_CLASSES)]
+    )
     largest_shard: Count
 
     def __post_init__(self) -> None:

@@ -330,6 +330,7 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
             "examples": 10**12,
         }
     },
+    "many classes": {"data": {"classes": 10**9}},
     "endless work": {
         "strategy": {
             "local": {"steps": 10**12, "epochs": None, "batch": 0, "lr": 1.0, "momentum": 0.0}
