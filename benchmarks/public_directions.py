@@ -66,7 +66,7 @@ def _sgd(clip: float, rate: float) -> list[str]:
     return [f"privacy.clip={clip}", *momentum, f"strategy.server.lr={rate}"]
 
 
-# By epsilon; others take what is nearest.
+# By epsilon; another epsilon takes those of the nearest.
 TUNED_FULL = {
     1.0: _sgd(0.3, 0.009),
     2.0: _sgd(0.3, 0.017),
