@@ -28,7 +28,7 @@ def main() -> None:
     table = Table(show_header=False)
     table.add_row("rounds", str(plan.rounds))
     table.add_row("parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}")
-    table.add_row("noise multiplier of the sum", f"{plan.noise_multiplier:.4g}")
+    table.add_row("noise multiplier", f"{plan.noise_multiplier:.4g}")
     for adversary, value in plan.epsilon.items():
         told = "no guarantee" if value is None else f"{value:.4g} at delta {plan.delta:g}"
         table.add_row(f"epsilon against {adversary}", told)

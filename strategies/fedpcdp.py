@@ -91,8 +91,9 @@ class FedPcdp(DPFedAvg):
         noise = self.noise
         assert isinstance(noise, TrainingNoise)
         one = noise.mechanism(self.config.clients.per_round)
+        steps = "one step" if one.steps == 1 else f"{one.steps} steps"
         sentence = (
-            f" The noise is that of one local step: {one.steps} steps in a round, an example in each with probability {one.rate:.4g}, "
+            f" The noise is that of one local step: {steps} in a round, an example in each with probability {one.rate:.4g}, "
             "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing."
         )
         if self.config.privacy.accounting is Accounting.paper and math.isfinite(
