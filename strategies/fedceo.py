@@ -4,7 +4,8 @@ UDP-FedAvg (`every: null`) is local training whose update is clipped and noised 
 models are folded, tensor by tensor, into stacks (K, rows, columns) whose slices lose singular values (`sketching.tensor_svd`).
 
 - `start: slots`, as in the paper: the next round's clients start from the K smoothed models. Client c takes slot c mod K. All who see
-  those models see functions of single parts of the stack, so `model` and `server` are charged for the noise of one part.
+  those models see functions of single parts of the stack, so `model` and `server` are charged for the noise of one part. The draw of
+  the cohort counts against nobody then: the theorems swap one client for another, which in a stack moves others to other places.
 - `start: mean`: all start from the mean of the smoothed models. That mean depends on the first slice alone, which is the sum:
   it is TruncatedSVD(mean, threshold / K) (Proposition 3.2 without its condition), the server needs the sum alone, and a smoothing round
   costs no more than any other.
@@ -121,6 +122,10 @@ class FedCeo(FederatedStrategy):
         return {"smoothing": self.smoothings} if self.smoothings else {}
 
     # ------------------------------------------------------------------ privacy
+    def plan_noise(self) -> DeviceNoise:
+        stacks = self.settings.every is not None and self.settings.start == "slots"
+        return replace(super().plan_noise(), known_cohort=stacks)
+
     def mechanism(self, server_round: int, cohort: int) -> Mechanism:
         return self._noise(server_round).mechanism(cohort)
 

@@ -38,6 +38,7 @@ class DeviceNoise:
     None, the accountant finds it from the budget.
 
     Where more than one sum is shown, of `groups` of a cohort or of each client by itself (`single`), every one of them carries that noise.
+    With `known_cohort` nothing rests on who was drawn being a secret.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class DeviceNoise:
     multiplier: float | None
     groups: int = field(default=1, kw_only=True)
     single: bool = field(default=False, kw_only=True)
+    known_cohort: bool = field(default=False, kw_only=True)
 
     @property
     def sizes(self) -> CohortSizes:
@@ -95,7 +97,7 @@ class DeviceNoise:
     def sampling(self, cohort: int) -> SecretDraw:
         """The secret draw of a cohort that came out with this size, as far as a theorem covers it."""
         clients = self.config.clients
-        if clients.per_round == clients.total:
+        if clients.per_round == clients.total or self.known_cohort:
             return NoSampling()
         if clients.sampling is Sampling.passes:
             return FullPasses(-(-clients.total // clients.per_round))

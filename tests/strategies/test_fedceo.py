@@ -9,7 +9,13 @@ from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import ConfigError, compose
-from fedsketch.privacy.accounting.releases import Gaussian, Release, Skellam
+from fedsketch.privacy.accounting.releases import (
+    Gaussian,
+    NoSampling,
+    Release,
+    Skellam,
+    WithoutReplacement,
+)
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
@@ -185,6 +191,15 @@ def test_a_budget_gives_every_single_model_its_noise(make_strategy: MakeStrategy
     strategy = _ceo(make_strategy, *SLOTS, "privacy.epsilon=8")
     averaging, smoothing = (strategy.releases(server_round, 6, 6) for server_round in (1, 2))
     assert _noise(smoothing["model"]) == pytest.approx(_noise(averaging["model"]), rel=1e-6)
+
+
+def test_a_stack_hides_nobody_by_the_draw_of_the_cohort(make_strategy: MakeStrategy) -> None:
+    """Swapping one client for another moves others to other slots, so no theorem about a secret draw holds."""
+    drawn = ("clients.total=30", "privacy.epsilon=8")
+    stacked, averaged = _ceo(make_strategy, *SLOTS, *drawn), _ceo(make_strategy, *drawn)
+    assert averaged.releases(1, 6, 6)["model"].sampling == WithoutReplacement(6, 30)
+    for server_round in (1, 2):
+        assert stacked.releases(server_round, 6, 6)["model"].sampling == NoSampling()
 
 
 def test_a_mean_start_costs_what_an_averaging_round_costs(make_strategy: MakeStrategy) -> None:
