@@ -48,6 +48,7 @@ def test_another_configuration_is_refused_by_its_key(
 def test_a_config_file_that_was_changed_is_refused_by_the_checkpoint(
     fedsketch: Fedsketch, run: Path
 ) -> None:
+    (run / "summary.json").unlink()  # as if it had been killed before its end
     """Otherwise a budget could be raised behind the back of what was already spent."""
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("epsilon: 8.0", "epsilon: 80.0"))
@@ -87,6 +88,7 @@ def test_a_file_in_place_of_a_folder_is_one_sentence(fedsketch: Fedsketch, run: 
 
 
 def test_a_damaged_checkpoint_is_one_sentence(fedsketch: Fedsketch, run: Path) -> None:
+    (run / "summary.json").unlink()  # as if it had been killed before its end
     for path in (run / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes()[:100])
     assert "checkpoint" in fedsketch("resume=run", tiny=False).sentence()
@@ -96,6 +98,7 @@ def test_without_a_checkpoint_a_run_begins_again_but_forgets_nothing_seen(
     fedsketch: Fedsketch, run: Path
 ) -> None:
     """Both rounds were seen, and the budget was for two: it does not stretch to two more."""
+    (run / "summary.json").unlink()  # as if it had been killed before its end
     for path in (run / "checkpoints").iterdir():
         path.unlink()
     assert fedsketch("resume=run", tiny=False).code == 0

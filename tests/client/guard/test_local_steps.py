@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedsketch.client.enroll import enrol
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.guard.offer import offer_of
 from fedsketch.client.guard.policy import Policy
@@ -45,7 +46,8 @@ OFFER = NoisyTraining(
 @pytest.fixture
 def guard(tmp_path: Path) -> DeviceGuard:
     (tmp_path / "policy.toml").write_text(POLICY.to_toml())
-    enrol(tmp_path / "device", 2, tmp_path / "roster.json", tmp_path / "policy.toml")
+    card = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
+    enrol(tmp_path / "device", 2, tmp_path / "roster.json", tmp_path / "policy.toml", card)
     return DeviceGuard(tmp_path / "device")
 
 
