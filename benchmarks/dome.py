@@ -11,26 +11,17 @@ directions that were in use in any round: where it is 0, DOME is a fresh random 
 """
 
 import argparse
-import json
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(1, str(Path(__file__).parent))
 
+from recorded import play
 from rich.console import Console
 from rich.table import Table
-
-from fedsketch.client.app import app as client_app
-from fedsketch.conf import Config, compose
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
-from fedsketch.runtime.local import run_local
-from fedsketch.server.app import serve
-from fedsketch.server.rounds import Rounds
 
 LEARN = ["strategy.keep=all", "strategy.learned_share=0.25"]
 FRESH = ["strategy.learned_share=0"]
@@ -52,27 +43,11 @@ ROWS = {
 DEFAULT = ["dp_fedavg", "dome", "dome, always learned", "flat 64", "flat 64, always learned"]
 
 
-class Last:
-    """An `Observer` that keeps the summary."""
-
-    summary: dict[str, Any]
-
-    def began(self, config: Config, done: int, guarantee: str) -> None: ...
-
-    def played(self, row: dict[str, Any]) -> None: ...
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self.summary = summary
-
-
 def run(overrides: list[str]) -> tuple[float, int]:
     """Accuracy in percent, and the largest rank."""
-    config, last = compose(overrides), Last()
-    with tempfile.TemporaryDirectory() as folder:
-        run_local(serve(Rounds(config, Path(folder), last)), client_app, config.clients.total)
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    ranks = [json.loads(line).get("sketch_rank") or 0 for line in lines]
-    return 100 * float(last.summary["accuracy"]), int(max(ranks))
+    played = play(overrides)
+    ranks = [row.get("sketch_rank") or 0 for row in played.rows]
+    return 100 * float(played.summary["accuracy"]), int(max(ranks))
 
 
 def main() -> None:
@@ -85,7 +60,6 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=DEFAULT)
     parser.add_argument("--overrides", nargs="+", default=[], help="of all rows")
     arguments = parser.parse_args()
-    os.environ[SIMULATION_VARIABLE] = "1"
     common = [
         f"data.root={arguments.data_root}",
         "secagg=none",

@@ -10,23 +10,19 @@ optimiser was chosen once, with seed 0 and without a sketch. Noise follows from 
 
 import argparse
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 # Other files of this folder have the names of packages: look for those above it first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parent))
 
 import torch
+from recorded import play
 from rich.console import Console
 from rich.table import Table
 
-from fedsketch.client.app import app
-from fedsketch.conf import Config, compose
-from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import LocalGrid
-from fedsketch.server.rounds import Rounds
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.strategies import fed_sgm
 
@@ -50,22 +46,6 @@ ROWS = {
 }
 
 
-class Watcher:
-    """Keeps the summary."""
-
-    def __init__(self) -> None:
-        self.summary: dict[str, Any] = {}
-
-    def began(self, config: Config, done: int, guarantee: str) -> None:
-        pass
-
-    def played(self, row: dict[str, Any]) -> None:
-        pass
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self.summary = summary
-
-
 class SharedSketch(GaussianSketch):
     """All devices and the server are one process here: the tiles of a round are made once. The same bits, in more memory."""
 
@@ -79,13 +59,10 @@ class SharedSketch(GaussianSketch):
         return self._made[place]
 
 
-def play(overrides: list[str]) -> dict[str, Any]:
+def summary_of(overrides: list[str]) -> dict[str, Any]:
     """The summary of a run, and how many numbers a client sent in a round."""
-    config, watcher = compose(overrides), Watcher()
-    with tempfile.TemporaryDirectory() as folder, simulated_devices(config):
-        rounds = Rounds(config, Path(folder), watcher)
-        rounds.play(LocalGrid(app, config.clients.total))
-    return {**watcher.summary, "sent": rounds.noise.dim}
+    played = play(overrides)
+    return {**played.summary, "sent": played.strategy.noise.dim}
 
 
 def main() -> None:
@@ -97,7 +74,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    fed_sgm.SKETCHES["gaussian"] = SharedSketch
+    fed_sgm._SKETCHES["gaussian"] = SharedSketch
     console = Console(width=120)
     table = Table(title=f"Accuracy after 100 rounds, epsilon 4, {options.seeds} seeds")
     for column in ("", "accuracy", "each seed", "difference", "epsilon", "numbers sent"):
@@ -108,7 +85,7 @@ def main() -> None:
         for seed in range(options.seeds):
             start = time.monotonic()
             given = [f"data.root={options.data_root}", f"seed={seed}"]
-            runs.append(play([*SETTINGS, *ROWS[name], *given]))
+            runs.append(summary_of([*SETTINGS, *ROWS[name], *given]))
             took = time.monotonic() - start
             console.print(f"{name}, seed {seed}: {runs[-1]['accuracy']:.4f} ({took:.0f} s)")
         accuracies = [100 * run["accuracy"] for run in runs]

@@ -9,25 +9,18 @@ here, so that the table can be had again. Runs that the record already holds are
 
 import argparse
 import json
-import math
-import statistics
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 # Other files of this folder have the names of packages: look for those above it first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parent))
 
 import torch
+from recorded import mean_and_error, play
 from rich.console import Console
 from rich.table import Table
-
-from fedsketch.client.app import app
-from fedsketch.conf import Config, compose
-from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import LocalGrid
-from fedsketch.server.rounds import Rounds
 
 SETTINGS = [
     "experiment=fedpcdp_fashion_mnist",
@@ -42,36 +35,16 @@ PAPER = {  # Table 2, by sigma
 }
 
 
-class Watcher:
-    """Keeps the summary and the accuracies on the way."""
-
-    def __init__(self) -> None:
-        self.summary: dict[str, Any] = {}
-        self.accuracies: list[float] = []
-
-    def began(self, config: Config, done: int, guarantee: str) -> None:
-        pass
-
-    def played(self, row: dict[str, Any]) -> None:
-        if row["accuracy"] is not None:
-            self.accuracies.append(row["accuracy"])
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self.summary = summary
-
-
-def play(overrides: list[str]) -> dict[str, Any]:
+def record(overrides: list[str]) -> dict[str, Any]:
     """What is recorded of a run."""
-    config, watcher = compose(overrides), Watcher()
-    with tempfile.TemporaryDirectory() as folder, simulated_devices(config):
-        rounds = Rounds(config, Path(folder), watcher)
-        rounds.play(LocalGrid(app, config.clients.total))
+    played = play(overrides)
+    accuracies = [row["accuracy"] for row in played.rows if row["accuracy"] is not None]
     return {
-        "accuracy": 100 * watcher.summary["accuracy"],
-        "on the way": [round(100 * value, 2) for value in watcher.accuracies],
-        "epsilon": watcher.summary["epsilon"]["server"],
-        "sent": rounds.strategy.noise.dim,
-        "seconds": round(watcher.summary["seconds"]),
+        "accuracy": 100 * played.summary["accuracy"],
+        "on the way": [round(100 * value, 2) for value in accuracies],
+        "epsilon": played.summary["epsilon"]["server"],
+        "sent": played.strategy.noise.dim,
+        "seconds": round(played.summary["seconds"]),
     }
 
 
@@ -100,10 +73,10 @@ def main() -> None:
                 if key not in known:
                     known[key] = {
                         "key": key,
-                        **play([*SETTINGS, *asked, f"data.root={options.data_root}"]),
+                        **record([*SETTINGS, *asked, f"data.root={options.data_root}"]),
                     }
-                    with options.record.open("a") as record:
-                        record.write(json.dumps(known[key]) + "\n")
+                    with options.record.open("a") as lines_of_runs:
+                        lines_of_runs.write(json.dumps(known[key]) + "\n")
                 runs.setdefault((name, noise), []).append(known[key])
                 console.print(f"{name}, sigma {noise}, seed {seed}: {known[key]}")
     console.print(_table(runs))
@@ -115,14 +88,12 @@ def _table(runs: dict[tuple[str, int], list[dict[str, Any]]]) -> Table:
         table.add_column(column, justify="right" if column else "left")
     for (name, noise), played in runs.items():
         accuracies = [run["accuracy"] for run in played]
-        error = (
-            statistics.stdev(accuracies) / math.sqrt(len(accuracies)) if len(accuracies) > 1 else 0
-        )
+        mean, error = mean_and_error(accuracies)
         table.add_row(
             name,
             str(noise),
             f"{played[0]['epsilon']:.3f}",
-            f"{statistics.mean(accuracies):.1f} +- {error:.1f}",
+            f"{mean:.1f} +- {error:.1f}",
             " ".join(f"{value:.1f}" for value in accuracies),
             str(PAPER[name].get(noise, "")),
             f"{played[0]['sent']:,}",

@@ -25,18 +25,15 @@ from statistics import mean, stdev
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(1, str(Path(__file__).parent))
 
 import numpy as np
+from recorded import play
 from rich.console import Console
 from rich.table import Table
 
-from fedsketch.client.app import app as client_app
-from fedsketch.conf import Config, compose
+from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import run_local
-from fedsketch.server.app import serve
-from fedsketch.server.rounds import Rounds
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
@@ -109,41 +106,25 @@ class Record:
     seconds: float
 
 
-class Last:
-    """An `Observer` that keeps the summary."""
-
-    summary: dict[str, Any]
-
-    def began(self, config: Config, done: int, guarantee: str) -> None: ...
-
-    def played(self, row: dict[str, Any]) -> None: ...
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self.summary = summary
-
-
-def play(row: str, epsilon: float, seed: int, overrides: list[str], masks: bool) -> Record:
+def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks: bool) -> Record:
     """One run of the product; the guarantee is that of the masked run, whose noise it has."""
-    began, last = time.monotonic(), Last()
+    began = time.monotonic()
     masked = _strategy([*overrides, "secagg=pairwise"])
     chosen = [*overrides, "secagg=pairwise"] if masks else _unmasked(overrides, masked)
-    config = compose(chosen)
-    with tempfile.TemporaryDirectory() as folder, simulated_devices(config):
-        rounds = Rounds(config, Path(folder), last)
-        run_local(serve(rounds), client_app, CLIENTS)
+    summary = play(chosen).summary
     return Record(
         row=row,
         epsilon=epsilon,
         seed=seed,
         masks=masks,
         overrides=overrides,
-        accuracy=100 * float(last.summary["accuracy"]),
+        accuracy=100 * float(summary["accuracy"]),
         numbers=masked.noise.dim,
         parameters=masked.model.size,
         noise_multiplier=masked.noise_multiplier,
         guarantee=f"epsilon {epsilon:g} against {masked.adversary()}",
-        uplink_bytes=last.summary["uplink_bytes"] / ROUNDS,
-        downlink_bytes=last.summary["downlink_bytes"] / ROUNDS,
+        uplink_bytes=summary["uplink_bytes"] / ROUNDS,
+        downlink_bytes=summary["downlink_bytes"] / ROUNDS,
         seconds=time.monotonic() - began,
     )
 
@@ -244,7 +225,7 @@ def _played(
     for line in known:
         if (line["row"], line["masks"], line["overrides"]) == (row, arguments.masks, chosen):
             return Record(**line)
-    record = play(row, epsilon, seed, chosen, arguments.masks)
+    record = new_record(row, epsilon, seed, chosen, arguments.masks)
     with Path(arguments.records).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
     print(

@@ -17,6 +17,7 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local
 from fedsketch.server.app import serve
 from fedsketch.server.rounds import Rounds
+from fedsketch.strategies.shared.base import FederatedStrategy
 
 
 class Runs:
@@ -35,7 +36,7 @@ class Runs:
         """The summary of the run and all rounds' metrics, the accuracy in percent."""
         key = tuple(overrides)
         if key not in self._known:
-            row = _play(list(overrides))
+            row = _row(list(overrides))
             self._known[key] = row
             if self._file is not None:
                 with self._file.open("a") as file:
@@ -47,8 +48,10 @@ class Runs:
         return [float(self.play([*overrides, f"seed={s}"])["accuracy"]) for s in range(seeds)]
 
 
-class _Watcher:
-    """Keeps what a run says about itself."""
+class Played:
+    """What a run said about itself, and its strategy."""
+
+    strategy: FederatedStrategy
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -63,19 +66,25 @@ class _Watcher:
         self.summary = summary
 
 
-def _play(overrides: list[str]) -> dict[str, Any]:
-    config, watcher, began = compose(overrides), _Watcher(), time.monotonic()
+def play(overrides: Sequence[str]) -> Played:
+    """One run, from its overrides to its end."""
+    config, played = compose(list(overrides)), Played()
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
-        run_local(serve(Rounds(config, Path(folder), watcher)), app, config.clients.total)
-    kept = {key: watcher.summary[key] for key in ("epsilon", "noise_multiplier", "uplink_bytes")}
+        rounds = Rounds(config, Path(folder), played)
+        run_local(serve(rounds), app, config.clients.total)
+    played.strategy = rounds.strategy
+    return played
+
+
+def _row(overrides: list[str]) -> dict[str, Any]:
+    began, played = time.monotonic(), play(overrides)
+    kept = ("epsilon", "noise_multiplier", "uplink_bytes")
     return {
         "overrides": overrides,
-        "accuracy": 100 * float(watcher.summary["accuracy"]),
-        "best": 100 * max(row["accuracy"] for row in watcher.rows if row["accuracy"] is not None),
-        "largest_rank": max(row.get("sketch_rank") or 0 for row in watcher.rows),
-        "update_seconds": sum(row["seconds"]["update"] for row in watcher.rows),
+        "accuracy": 100 * float(played.summary["accuracy"]),
+        "update_seconds": sum(row["seconds"]["update"] for row in played.rows),
         "seconds": time.monotonic() - began,
-        **kept,
+        **{key: played.summary[key] for key in kept},
     }
 
 
