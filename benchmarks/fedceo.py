@@ -55,10 +55,14 @@ def table(options: argparse.Namespace) -> None:
                 *options.overrides,
             ]
             values = runs.accuracies(chosen, options.seeds)
-            spent = runs.play([*chosen, "seed=0"])["epsilon"]["model"]
+            first = runs.play([*chosen, "seed=0"])
+            spent, share = first["epsilon"]["model"], first["update_seconds"] / first["seconds"]
             mean, error = mean_and_error(values)
             cells.append(f"{mean:.1f} ± {error:.1f} (epsilon {spent:.3g})")
-            print(name, sigma, [f"{value:.1f}" for value in values], flush=True)
+            told = ", ".join(f"{value:.1f}" for value in values)
+            print(
+                f"{name}, sigma {sigma:g}: {told}; updates took {share:.1%} of the time", flush=True
+            )
         result.add_row(name, *cells)
     Console(width=160).print(result)
 

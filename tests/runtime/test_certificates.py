@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.runtime.certificates import main, make_all, names_of
 
@@ -197,3 +198,10 @@ def test_without_the_authoritys_key_nothing_new_is_signed(
     assert main([str(tmp_path)]) == 0  # nothing to do
     assert main([str(tmp_path), "--name", "new.example"]) == 1
     assert "ca.key" in capsys.readouterr().err
+
+
+def test_new_nodes_get_the_data_card_of_a_data_set_that_everybody_has(tmp_path: Path) -> None:
+    assert main([str(tmp_path / "certs"), "--nodes", "2", "--data", "digits"]) == 0
+    for node in ("0", "1"):
+        card = DataCard.load(tmp_path / "certs" / "nodes" / node / "device" / "data.toml")
+        assert (card.data, card.shape, len(card.classes)) == ("digits", (1, 8, 8), 10)
