@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsketch.client.guard.owners_file import OwnersFile, key
+from fedsketch.client.guard.owners_file import OwnersFile, needed
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class DataCard(OwnersFile):
         "What kind of data this device has. No message can change it. Whoever sends messages can find out what stands here, but no more."
     )
 
-    data: str = key(
+    data: str = needed(
         '"folder": the owner\'s own files, where FEDSKETCH_DATA says. Else the name of a data set that holds nothing private.'
     )
-    shape: tuple[int, ...] = key("Channels, height and width of an example.")
-    classes: tuple[str, ...] = key("The names of the classes, in the order of their numbers.")
-    largest_shard: int = key(
+    shape: tuple[int, ...] = needed("Channels, height and width of an example.")
+    classes: tuple[str, ...] = needed("The names of the classes, in the order of their numbers.")
+    largest_shard: int = needed(
         "No fewer than the examples of this device: rounded up, so that their number stays unknown. A run with\n"
         "privacy.unit=example must allow so many (data.largest_shard)."
     )

@@ -15,9 +15,14 @@ from typing import Any, ClassVar, Self
 from fedsketch.secagg import SettingsError
 
 
-def key(explanation: str, default: Any = MISSING) -> Any:
-    """A field of such a file; without a default the file must have it."""
+def key(default: Any, explanation: str) -> Any:
+    """A field of such a file."""
     return field(default=default, metadata={"explanation": explanation})
+
+
+def needed(explanation: str) -> Any:
+    """A field without a default: the file must have it."""
+    return key(MISSING, explanation)
 
 
 class OwnersFile:

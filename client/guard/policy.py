@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedsketch.client.guard.ledger_state import Budget
 from fedsketch.client.guard.owners_file import OwnersFile, key
 from fedsketch.privacy.accounting.releases import Unit
-
-
-def _key(default: Any, explanation: str) -> Any:
-    return key(explanation, default)
 
 
 @dataclass(frozen=True)
@@ -24,55 +20,55 @@ class Policy(OwnersFile):
         "What this device allows. No message can change it; edit it as you like, it is read anew for every message."
     )
 
-    smallest_cohort: int = _key(
+    smallest_cohort: int = key(
         20,
         "Fewest clients in a sum that is released, after all dropouts that the round tolerates (in each group, if a round\n"
         "has groups).",
     )
-    largest_drops: float = _key(
+    largest_drops: float = key(
         0.2, "Largest share of a sum's clients that may drop out; the noise of the others must do."
     )
-    assumed_colluders: float = _key(
+    assumed_colluders: float = key(
         0.1,
         "Share of a cohort that may work with the server. A round that assumes fewer (secagg.colluders) is refused:\n"
         "its thresholds and its noise would not hold against so many.",
     )
-    largest_clip: float = _key(10.0, "Largest L2 norm that one unit's contribution is clipped to.")
-    rings: tuple[int, ...] = _key(
+    largest_clip: float = key(10.0, "Largest L2 norm that one unit's contribution is clipped to.")
+    rings: tuple[int, ...] = key(
         (16, 20, 24, 32, 40, 48, 64), "Sizes of the ring of integers, in bits."
     )
-    smallest_noise: float = _key(
+    smallest_noise: float = key(
         1.0,
         "Smallest noise multiplier of one round: standard deviation of the noise that the honest clients bring if all\n"
         "tolerated drops happen, over what one unit can change in the sum. Where noise is inside of local training: of this\n"
         "device alone, in one local step.",
     )
-    unit: str = _key(
+    unit: str = key(
         "client",
         'What epsilon protects: "client" (all data of this device) or "example" (each of its examples).',
     )
-    epsilon: float = _key(
+    epsilon: float = key(
         8.0,
         "Budget over the life of this device, all runs together, against the server and the assumed colluders, under\n"
         "zero-out adjacency. A round that could exceed it is refused. inf: no bound.",
     )
-    delta: float = _key(1e-5, "Delta of that budget: well below one over the number of units.")
-    most_rounds: int = _key(10_000, "Most rounds over the life of this device.")
-    largest_model: int = _key(
+    delta: float = key(1e-5, "Delta of that budget: well below one over the number of units.")
+    most_rounds: int = key(10_000, "Most rounds over the life of this device.")
+    largest_model: int = key(
         10_000_000, "Most parameters of a model, and most numbers of an upload or of made-up data."
     )
-    most_local_steps: int = _key(10_000, "Most steps, or passes over the data, of one round.")
-    plugins: str = _key(
+    most_local_steps: int = key(10_000, "Most steps, or passes over the data, of one round.")
+    plugins: str = key(
         "",
         "Strategies, models and data sets of installed packages that a run may use, with commas between their names.\n"
         "Those of fedsketch itself are always allowed.",
     )
-    allow_semi_honest: bool = _key(
+    allow_semi_honest: bool = key(
         False,
         "Whether rounds without signed survivor lists (secagg=semi_honest) are allowed. They protect against a server\n"
         "that looks, not against one that lies.",
     )
-    allow_unmasked: bool = _key(
+    allow_unmasked: bool = key(
         False,
         "Whether replies may leave without masks (secagg=none). Nobody judges their clip or noise, so this needs\n"
         "epsilon = inf and is for demonstrations with public data only.",
