@@ -35,7 +35,6 @@ from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
-
 _Part = tuple[NDArray[np.generic], list[int]]  # a sum, and the clients in it
 
 
