@@ -13,7 +13,7 @@ far as we know; it is data that can exist, so the truth is never below what come
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,14 +37,29 @@ def epsilon(rounds: Sequence[tuple[Pair, int]], delta: float) -> Interval:
     return Interval(max(there.low, gone.low), max(there.high, gone.high))
 
 
+def either(cases: Sequence[tuple[float, Pair]]) -> Pair:
+    """The adversary sees which case it is; each comes with its probability, whatever the unit does."""
+    return Pair(
+        _mixed([(weight, pair.there) for weight, pair in cases]),
+        _mixed([(weight, pair.gone) for weight, pair in cases]),
+    )
+
+
 def revealed(pair: Pair, rate: float) -> Pair:
-    """Who was drawn is seen: with probability 1 - rate nothing of the unit, else what `pair` says."""
-    return Pair(*(_diluted(loss, rate) for loss in pair))
+    """Everybody sees whether the unit was drawn: if not, nothing of it shows."""
+    nothing = Loss(pair.there.step, 0, np.ones(1), 0.0)
+    return either([(rate, pair), (1.0 - rate, Pair(nothing, nothing))])
 
 
-def _diluted(loss: Loss, rate: float) -> Loss:
-    values, masses = np.append(loss.values, 0.0), np.append(rate * loss.masses, 1.0 - rate)
-    return rounded_down(values, masses, loss.step, slack=loss.slack, missing=rate * loss.missing)
+def _mixed(cases: Sequence[tuple[float, Loss]]) -> Loss:
+    first = min(loss.first for _, loss in cases)
+    masses = np.zeros(max(loss.first + len(loss.masses) for _, loss in cases) - first)
+    for weight, loss in cases:
+        start = loss.first - first
+        masses[start : start + len(loss.masses)] += weight * loss.masses
+    slack = max(loss.slack for _, loss in cases)
+    missing = sum(weight * loss.missing for weight, loss in cases)
+    return Loss(cases[0][1].step, first, masses, slack, missing)
 
 
 @dataclass(frozen=True)
@@ -123,4 +138,3 @@ class SkellamSum:
 
 
 NoisySum = GaussianSum | SkellamSum
-Draw = Callable[[NoisySum, float], Pair]
