@@ -6,7 +6,8 @@ Nothing here is asked of the project's releases: the noise is what was really dr
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from fedsketch.conf import Config
 from fedsketch.server.accounts import Accounts
@@ -100,10 +101,14 @@ def _sum(round: Witnessed, variance: float) -> NoisySum:
     told = round.record
     if told["mechanism"] == "gaussian":
         return GaussianSum(math.sqrt(variance) / told["clip"])
-    # Conditional rounding lets out an integer vector q with |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and at most (s C + sqrt(k))^2.
+    return SkellamSum(variance, (math.isqrt(largest_squared_norm(told)),))
+
+
+def largest_squared_norm(told: Mapping[str, Any]) -> int:
+    """What conditional rounding lets out at most: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never more than (s C + sqrt(k))^2."""
     reach, k = told["scale"] * told["clip"], told["dim"]
     bound = min(reach**2 + k / 4 + reach + math.sqrt(k) / 2, (reach + math.sqrt(k)) ** 2)
-    return SkellamSum(variance, (math.isqrt(math.floor(bound * (1 - 1e-12))),))
+    return math.floor(bound * (1.0 - 1e-12))
 
 
 def _training(config: Config, round: Witnessed) -> Seen:
