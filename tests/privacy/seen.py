@@ -21,7 +21,7 @@ from tests.privacy.own_accountant.sums import (
 )
 from tests.privacy.witness import Witnessed
 
-STEP = 1e-4  # of the losses: with 6 rounds, the interval of an epsilon is about 0.001 wide
+WIDTH = 1e-3  # of the interval of an epsilon, or twice that: losses are rounded to steps of this over the number of rounds
 
 
 class Seen(NamedTuple):
@@ -50,16 +50,23 @@ def everything_seen(config: Config, round: Witnessed) -> dict[str, Seen]:
 def _by_members(config: Config, round: Witnessed, variance: float, times: int) -> Seen:
     """By those who know who is in a sum, and do not know noise of this variance."""
     noisy = _sum(round, variance)
-    return Seen(round.record["mechanism"], "always", noisy.always(STEP), times)
+    return Seen(round.record["mechanism"], "always", noisy.always(_step(config)), times)
 
 
 def _by_models(config: Config, round: Witnessed) -> Seen:
-    """By those who see the sum, and neither who is in it nor any noise."""
+    """By those who see the sum, and neither who is in it nor any noise.
+
+    Where each device's noise must do alone, there is as much noise as the cohort is large: its size shows, and then it is a draw of that
+    size. Elsewhere everything that shows is the same for all sizes (`tests.audit.symptoms` checks it).
+    """
     times = _known_times(config)
     if times:
         return _by_members(config, round, round.noise, times)
-    rate = config.clients.per_round / config.clients.total
-    kind, pair = _secret_draw(config, _sum(round, round.noise), rate, config.clients.sampling)
+    alone = config.secagg.name == "none" and config.privacy.against == "server"
+    expected, sampling = config.clients.per_round, config.clients.sampling
+    size, sampling = (round.cohort, "fixed") if alone else (expected, str(sampling))
+    noisy = _sum(round, round.noise)
+    kind, pair = _secret_draw(config, noisy, size / config.clients.total, sampling)
     return Seen(round.record["mechanism"], kind, pair, config.rounds)
 
 
@@ -80,6 +87,10 @@ def _by_fellows(config: Config, round: Witnessed, fellows: int, masked: bool) ->
     return Seen(round.record["mechanism"], f"{kind} among others", pair, config.rounds)
 
 
+def _step(config: Config) -> float:
+    return WIDTH / config.rounds
+
+
 def _known_times(config: Config) -> int:
     """How often a client is in a sum, where everybody can know it; 0: a secret draw decides."""
     clients = config.clients
@@ -90,10 +101,10 @@ def _known_times(config: Config) -> int:
 
 def _secret_draw(config: Config, noisy: NoisySum, rate: float, sampling: str) -> tuple[str, Pair]:
     if config.privacy.unit == "example":
-        return "revealed", revealed(noisy.always(STEP), rate)
+        return "revealed", revealed(noisy.always(_step(config)), rate)
     if sampling == "poisson":
-        return "poisson", noisy.poisson(rate, STEP)
-    return "fixed size", noisy.fixed_size(rate, STEP)
+        return "poisson", noisy.poisson(rate, _step(config))
+    return "fixed size", noisy.fixed_size(rate, _step(config))
 
 
 def _sum(round: Witnessed, variance: float) -> NoisySum:
@@ -118,7 +129,7 @@ def _training(config: Config, round: Witnessed) -> Seen:
     mean = round.strategy.job.examples / config.clients.total
     rate = min(1.0, config.strategy.local.batch / mean)
     noisy = GaussianSum(math.sqrt(variance) / round.record["clip"])
-    return Seen("gaussian", "poisson", noisy.poisson(rate, STEP), steps * config.rounds)
+    return Seen("gaussian", "poisson", noisy.poisson(rate, _step(config)), steps * config.rounds)
 
 
 def stated(config: Config, round: Witnessed) -> dict[str, float]:
@@ -126,5 +137,5 @@ def stated(config: Config, round: Witnessed) -> dict[str, float]:
     accounts = Accounts(round.strategy)
     for current in range(1, config.rounds + 1):
         accounts.charge_attempt(current, round.cohort, len(round.arrived))
-        accounts.charge_model(current, round.cohort, len(round.arrived))
+        accounts.charge_applied(current, round.cohort, len(round.arrived))
     return {name: value for name, value in accounts.epsilon().items() if value is not None}

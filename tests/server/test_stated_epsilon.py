@@ -7,10 +7,14 @@ that hides a unit as badly as we know. It must never exceed what the run states,
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import pytest
 
-from fedsketch.conf import compose
+from fedsketch.conf import Config, compose
 from fedsketch.strategies.shared.cohort import Cohorts
+from tests.privacy.own_accountant.losses import Interval
 from tests.privacy.own_accountant.sums import epsilon
 from tests.privacy.seen import everything_seen, stated
 from tests.privacy.witness import witnessed
@@ -23,39 +27,48 @@ SMALL = [
 ]
 KEY = 5  # of the cohorts that are played
 
-EXACT = 1.01
-LARGEST_FACTOR = {
-    # How much larger the stated epsilon may be than what the tests' own accountant gives from above, by the law of the noise and the draw.
-    ("gaussian", "always"): EXACT,
-    ("gaussian", "poisson"): EXACT,
-    ("gaussian", "fixed size"): EXACT,
-    ("gaussian", "revealed"): EXACT,
-    ("skellam", "always"): 1.12,
-    ("skellam", "poisson"): 1.30,
-    ("skellam", "fixed size"): 3.0,
-    ("skellam", "revealed"): 1.30,
-    ("gaussian", "fixed size among others"): 1.3,
-    ("gaussian", "revealed among others"): 1.3,
-    ("skellam", "fixed size among others"): 3.0,
-    ("skellam", "revealed among others"): 1.3,
+# How much larger the stated epsilon may be than what the tests' own accountant finds, by the law of the noise and the draw.
+Factors = Mapping[tuple[str, str], float]
+LARGEST_FACTOR: Factors = {
+    ("gaussian", "always"): 1.01,
+    ("gaussian", "poisson"): 1.01,
+    ("gaussian", "revealed"): 1.01,
+    # The theorem allows the others' data to be the worst for every loss at once. It is another one for losses below zero, so that the
+    # composition of many rounds is a little looser: 0.9 % here, 5 % after 100 rounds of 10 in 100.
+    ("gaussian", "fixed size"): 1.01,
+    # A fellow client without masks is booked as one that is in the cohort and knows its noise, and as one that is not and leaves its place
+    # to others. It is one of the two: 9 % for cohorts of 8, and less for larger ones.
+    ("gaussian", "fixed size among others"): 1.10,
+    ("gaussian", "revealed among others"): 1.07,
+    # No theorem on loss distributions is known for integer noise: its Renyi curve is converted. For draws of fixed size that curve is
+    # one for replaced units, which costs most where epsilon is small.
+    ("skellam", "always"): 1.10,
+    ("skellam", "poisson"): 1.13,
+    ("skellam", "revealed"): 1.13,
+    ("skellam", "fixed size"): 1.32,
+    ("skellam", "fixed size among others"): 1.45,
 }
 
 
 NONE = "secagg=none privacy.against=model"
 SKELLAM = f"{NONE} secagg.noise=skellam"
 SAMPLED = "clients.total=20 clients.per_round=8 privacy.noise_multiplier=1.5"
+HALF = "clients.total=40 clients.per_round=20"
+TRAINING = "strategy=fedpcdp strategy.projection=none"
 EXAMPLE = "privacy=example privacy.epsilon=null privacy.noise_multiplier=3"
-CASES = [
+CASES = [  # and how many of the cohort are lost
     (NONE, 0),
     ("secagg=none privacy.against=server", 0),
+    ("secagg=none privacy.against=client", 0),
     (f"{NONE} {SAMPLED} clients.sampling=fixed", 0),
     (f"{NONE} {SAMPLED} clients.sampling=fixed clients.tolerated_dropouts=0.25", 2),
     (f"{NONE} {SAMPLED} clients.sampling=poisson", 0),
     (f"{NONE} {SAMPLED} clients.sampling=poisson clients.tolerated_dropouts=0.25", 1),
     (f"{NONE} {SAMPLED} clients.sampling=passes", 0),
+    (f"secagg=none privacy.against=server {SAMPLED} clients.sampling=poisson", 0),
     (SKELLAM, 0),
     (f"{SKELLAM} {SAMPLED} clients.sampling=fixed", 0),
-    (f"{SKELLAM} {SAMPLED} clients.sampling=poisson", 0),
+    (f"{SKELLAM} {HALF} clients.sampling=poisson privacy.against=client", 0),
     (f"{SKELLAM} {SAMPLED} clients.sampling=passes", 0),
     ("secagg=semi_honest", 0),
     (f"secagg=semi_honest {SAMPLED} secagg.colluders=0.25 clients.sampling=fixed", 0),
@@ -73,32 +86,77 @@ CASES = [
     (f"{EXAMPLE} secagg=pairwise clients.tolerated_dropouts=0.25", 2),
     (f"{EXAMPLE} secagg=semi_honest {SAMPLED} clients.sampling=poisson", 0),
     (f"{EXAMPLE} secagg=pairwise {SAMPLED} clients.sampling=passes", 0),
-    (
-        "strategy=fedpcdp strategy.projection=none strategy.local.steps=3 strategy.local.batch=1 secagg=none",
-        0,
-    ),
-    (
-        "strategy=fedpcdp strategy.projection=none strategy.local.steps=2 strategy.local.batch=2 secagg=pairwise",
-        0,
-    ),
+    (f"{TRAINING} strategy.local.steps=3 strategy.local.batch=1 secagg=none", 0),
+    (f"{TRAINING} strategy.local.steps=2 strategy.local.batch=2 secagg=pairwise", 0),
     ("strategy=fed_sgm strategy.sketch_dim=8 secagg=pairwise", 0),
-    ("strategy=dome strategy.broadcast=full secagg=none privacy.against=model", 0),
+    ("strategy=dome secagg=none privacy.against=model", 0),
 ]
 
 
-@pytest.mark.parametrize(("overrides", "lost"), CASES)
+@pytest.mark.parametrize(("overrides", "lost"), CASES, ids=str)
 def test_the_stated_epsilon_is_true_and_not_much_more_than_true(overrides: str, lost: int) -> None:
-    config = compose([*SMALL, *overrides.split()])
+    _compare(compose([*SMALL, *overrides.split()]), lost, LARGEST_FACTOR)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "secagg=none privacy.against=model",
+        "secagg=none privacy.against=client",
+        "secagg=none privacy.against=server",
+        "secagg=pairwise clients.tolerated_dropouts=0.25 privacy.against=server",
+        "secagg=semi_honest clients.sampling=passes clients.per_round=6 privacy.against=client",
+    ],
+)
+def test_a_budget_is_kept_in_truth(overrides: str) -> None:
+    """The noise of a run that was asked for an epsilon, with as many lost as are tolerated."""
+    budget = ("privacy.epsilon=2", "privacy.noise_multiplier=null")
+    config = compose([*SMALL, *overrides.split(), *budget])
+    lost = math.floor(config.clients.per_round * config.clients.tolerated_dropouts)
+    spent = _compare(config, lost, LARGEST_FACTOR)[config.privacy.against]
+    assert spent.low <= 2.0
+    assert spent.high >= 2.0 / max(LARGEST_FACTOR.values())
+
+
+LARGE = "rounds=60 clients.total=200 clients.per_round=20 privacy.noise_multiplier=1.5 data.examples=400"
+LOOSER: Factors = {
+    **LARGEST_FACTOR,
+    ("gaussian", "fixed size"): 1.06,
+    ("skellam", "fixed size"): 2.0,
+    ("gaussian", "fixed size among others"): 1.12,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "lost"),
+    [
+        (f"{NONE} {LARGE} clients.sampling=fixed", 0),
+        (f"{NONE} {LARGE} clients.sampling=poisson", 0),
+        (f"{NONE} {EXAMPLE} {LARGE} clients.sampling=poisson", 0),
+        (f"secagg=pairwise {LARGE} clients.sampling=poisson clients.tolerated_dropouts=0.3", 4),
+        (f"secagg=semi_honest {LARGE} clients.sampling=fixed secagg.colluders=0.3", 0),
+    ],
+)
+def test_long_runs_of_many_clients(overrides: str, lost: int) -> None:
+    _compare(compose([*SMALL, *overrides.split()]), lost, LOOSER)
+
+
+def _compare(config: Config, lost: int, largest_factor: Factors) -> dict[str, Interval]:
+    """Play a round of which some are lost, and check what is stated of rounds like it; returns the true epsilons."""
     gone = Cohorts(config.clients, KEY).draw(1)[:lost]
     (round,) = witnessed(config, key=KEY, lost=gone.__contains__)
     assert len(round.arrived) == round.cohort - lost
     seen = everything_seen(config, round)
+    truth = {}
     for adversary, claim in stated(config, round).items():
         law, kind, pair, times = seen[adversary]
-        own = epsilon([(pair, times)], config.privacy.delta)
+        own = truth[adversary] = epsilon([(pair, times)], config.privacy.delta)
         line = (
             f"{adversary}: {law}, {kind}: stated {claim:.4f}, own {own.low:.4f} to {own.high:.4f}"
         )
         print(f"{line}, factor {claim / own.high:.3f}")  # pytest -s shows the table
         assert own.low <= claim, line
-        assert claim <= LARGEST_FACTOR[law, kind] * own.high, line
+        assert claim <= largest_factor[law, kind] * own.high, line
+    assert set(truth) == {"model", "client", "server"}
+    return truth

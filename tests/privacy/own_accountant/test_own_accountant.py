@@ -10,20 +10,26 @@ from scipy import integrate, optimize, stats
 
 from tests.privacy.own_accountant.losses import composed
 from tests.privacy.own_accountant.noise import gaussian_loss, skellam_loss
-from tests.privacy.own_accountant.sums import GaussianSum, Pair, SkellamSum, epsilon, revealed
+from tests.privacy.own_accountant.sums import (
+    GaussianSum,
+    Pair,
+    SkellamSum,
+    either,
+    epsilon,
+    revealed,
+)
 
 DELTA = 1e-5
 
 
-def _gaussian_epsilon(mu: float, delta: float) -> float:
+def _gaussian_delta(mu: float, epsilon: float) -> float:
     """Balle and Wang 2018, Theorem 8."""
+    other = math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    return float(stats.norm.cdf(mu / 2 - epsilon / mu) - other)
 
-    def excess(e: float) -> float:
-        return (
-            stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu) - delta
-        )
 
-    return float(optimize.brentq(excess, 0.0, 50.0, xtol=1e-12))
+def _gaussian_epsilon(mu: float, delta: float) -> float:
+    return float(optimize.brentq(lambda e: _gaussian_delta(mu, e) - delta, 0.0, 50.0, xtol=1e-12))
 
 
 def test_it_imports_neither_the_project_nor_its_composer() -> None:
@@ -130,6 +136,20 @@ def test_a_revealed_draw_dilutes_delta_alone() -> None:
     low, high = epsilon([(revealed(pair, 0.1), 1)], DELTA)
     exact = _gaussian_epsilon(1.0, DELTA / 0.1)
     assert low <= exact <= high
+
+
+def test_of_two_cases_the_adversary_sees_which_one_it_is() -> None:
+    """One round: delta(epsilon) is the mean of both."""
+    noises, weight = (0.8, 1.5), 0.3
+    cases = [GaussianSum(z).always(1e-4) for z in noises]
+    low, high = epsilon([(either([(weight, cases[0]), (1 - weight, cases[1])]), 1)], DELTA)
+
+    def delta_of(e: float) -> float:
+        one, other = (_gaussian_delta(1 / z, e) for z in noises)
+        return weight * one + (1 - weight) * other
+
+    assert high - low < 1e-3
+    assert delta_of(low) >= DELTA >= delta_of(high)
 
 
 def test_sampling_at_rate_one_is_none() -> None:
