@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import logsumexp
 
 Floats = NDArray[np.float64]
 
@@ -111,10 +110,15 @@ def _edge(parts: Sequence[tuple[Loss, int]], sign: float) -> int:
     blocks = [(*_coarse(loss, sign), count) for loss, count in parts]
     largest = max(float(np.abs(values).max()) for values, _, _ in blocks)
     edge = math.inf
-    for a in np.geomspace(1e-3, 1e3, 37) / largest:
-        log_moment = sum(count * logsumexp(a * values, b=m) for values, m, count in blocks)
-        edge = min(edge, (float(log_moment) + _CUT) / float(a))
+    for a in np.geomspace(1e-1, 1e3, 17) / largest:
+        log_moment = sum(count * _log_moment(a * values, m) for values, m, count in blocks)
+        edge = min(edge, (log_moment + _CUT) / float(a))
     return int(sign) * math.ceil(edge / parts[0][0].step)
+
+
+def _log_moment(exponents: Floats, masses: Floats) -> float:
+    peak = float(exponents.max())
+    return peak + math.log(masses @ np.exp(exponents - peak))
 
 
 def _coarse(loss: Loss, sign: float) -> tuple[Floats, Floats]:

@@ -50,14 +50,11 @@ def skellam_loss(p: Mixture, q: Mixture, variance: float, step: float) -> Loss:
     # As far out as the largest loss that counts; a Poisson tail is longer than a Gaussian one where the variance is small.
     reach = int(_REACH * np.sqrt(variance) + 40.0)
     x = np.arange(min(centres) - reach, max(centres) + reach + 1)
-    masses_p, masses_q = _skellam_masses(p, variance, x), _skellam_masses(q, variance, x)
+    law = ive(np.arange(x[-1] - x[0] + 1), variance)  # at 0, 1, 2, ...: it is symmetric
+    masses_p, masses_q = (
+        sum(weight * law[np.abs(x - int(centre))] for weight, centre in mixture)
+        for mixture in (p, q)
+    )
     seen = (masses_p > 1e-250) & (masses_q > 1e-250)
     losses = np.log(masses_p[seen]) - np.log(masses_q[seen])
     return rounded_down(losses, masses_p[seen], step, slack=1e-9, missing=_FAR_OUT)
-
-
-def _skellam_masses(mixture: Mixture, variance: float, x: Floats) -> Floats:
-    total = np.zeros(len(x))
-    for weight, centre in mixture:
-        total += weight * ive(np.abs(x - int(centre)), variance)
-    return total

@@ -33,6 +33,8 @@ class Pair(NamedTuple):
 def epsilon(rounds: Sequence[tuple[Pair, int]], delta: float) -> Interval:
     """Of so many rounds of each kind: the larger of both directions."""
     there = composed([(pair.there, count) for pair, count in rounds]).epsilon(delta)
+    if all(pair.there is pair.gone for pair, _ in rounds):
+        return there
     gone = composed([(pair.gone, count) for pair, count in rounds]).epsilon(delta)
     return Interval(max(there.low, gone.low), max(there.high, gone.high))
 
