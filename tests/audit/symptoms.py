@@ -2,8 +2,8 @@
 
 Each check looks at what the real devices and the real server do, and takes nothing from the accountant but what it states:
 
-- `noise_is_what_it_is_said_to_be`: sums of rounds with the same signal differ by fresh noise of the stated deviation, within a run
-  and between two runs. Statistical.
+- `noise_is_what_it_is_said_to_be`: noise of the stated deviation is asked for; and sums of rounds with the same signal differ by fresh
+  noise of that deviation, within a run and between two runs. Statistical.
 - `contributions_are_bounded`: no row, however long, moves what leaves a device by more than its bound. Exact.
 - `stated_epsilons_are_true`: the tests' own accountant, fed with the noise that was drawn, finds no more than is stated. Exact.
 - `cohorts_are_drawn_as_booked`: everyone is drawn at the booked rate, and every round anew. Statistical.
@@ -62,7 +62,14 @@ def noise_is_what_it_is_said_to_be(config: Config) -> bool:
         for one, other in combinations(rounds, 2)
         if one.aggregate.members == other.aggregate.members
     ]
-    return all(_differ_by_noise(one, other) for one, other in same)
+    said = all(_drawn_as_said(round) for round in rounds)
+    return said and all(_differ_by_noise(one, other) for one, other in same)
+
+
+def _drawn_as_said(round: Witnessed) -> bool:
+    """Devices and server together asked for noise of just the stated variance, in real numbers."""
+    drawn = round.noise / round.record.get("scale", 1.0) ** 2
+    return math.isclose(drawn, round.aggregate.noise_std**2, rel_tol=1e-9)
 
 
 def _differ_by_noise(one: Witnessed, other: Witnessed) -> bool:
