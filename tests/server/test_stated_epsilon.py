@@ -122,7 +122,7 @@ LARGE = "rounds=60 clients.total=200 clients.per_round=20 privacy.noise_multipli
 LOOSER: Factors = {
     **LARGEST_FACTOR,
     ("gaussian", "fixed size"): 1.06,
-    ("skellam", "fixed size"): 2.0,
+    ("skellam", "fixed size"): 2.6,
     ("gaussian", "fixed size among others"): 1.12,
 }
 
