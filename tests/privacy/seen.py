@@ -40,10 +40,27 @@ def everything_seen(config: Config, round: Witnessed) -> dict[str, Seen]:
     masked = config.secagg.name != "none"
     helpers = math.floor(round.cohort * config.secagg.colluders) if masked else 0
     honest = (len(round.arrived) - helpers) * round.share if masked else round.share
+    if config.strategy.name == "fedceo":
+        return _in_stacks(config, round, helpers, masked)
     return {
         "model": _by_models(config, round),
         "client": _by_fellows(config, round, max(1, helpers), masked),
         "server": _by_members(config, round, honest, config.rounds),
+    }
+
+
+def _in_stacks(config: Config, round: Witnessed, helpers: int, masked: bool) -> dict[str, Seen]:
+    """FedCEO with slots, and a smoothing in every round: the models that go out show the parts of a stack, and who is in which. A part is
+    the sum of a group, of which all colluders may be members, or without masks the model of one client."""
+    if not masked:
+        return dict.fromkeys(
+            ("model", "client", "server"), _by_members(config, round, round.share, config.rounds)
+        )
+    group = len(round.arrived) // config.strategy.groups
+    known = {"model": 0, "client": max(1, helpers), "server": helpers}
+    return {
+        name: _by_members(config, round, (group - count) * round.share, config.rounds)
+        for name, count in known.items()
     }
 
 
