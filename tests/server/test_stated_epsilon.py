@@ -43,8 +43,8 @@ KEY = 5  # of the cohorts that are played
 # How much larger the stated epsilon may be than what the tests' own accountant finds.
 FACTOR = 1.01
 # By the kind of draw, where more is allowed:
-# - The theorem on draws of fixed size lets the others' data be the worst for every loss at once. It is another one for losses below zero, so
-#   that compositions are looser: 1 % for 6 rounds of 8 in 20, 5 % for 100 rounds of 10 in 100.
+# - The theorem on draws of fixed size lets the others' data be the worst for every loss at once. It is another one for losses below
+#   zero, so that compositions are looser: 1 % for 6 rounds of 8 in 20, 5 % for 100 rounds of 10 in 100.
 # - A fellow client without masks is booked as one that is in the cohort and knows its noise, and as one that is not and leaves its
 #   place to others. It is one of the two: 9 % for cohorts of 8, and less for larger ones.
 LARGER = {
