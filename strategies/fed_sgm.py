@@ -112,8 +112,8 @@ class FedSgm(DPFedAvg):
     def bound(self) -> str:
         return EAVESDROPPER if self._r_secret else super().bound
 
-    def adversary(self) -> str:
-        return _EAVESDROPPER_IN_WORDS if self._r_secret else super().adversary()
+    def adversary(self, name: str) -> str:
+        return _EAVESDROPPER_IN_WORDS if name == EAVESDROPPER else super().adversary(name)
 
     def remarks(self) -> str:
         """Both readings of the sketched Gaussian mechanism over all rounds, side by side."""

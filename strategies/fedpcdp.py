@@ -84,9 +84,6 @@ class FedPcdp(DPFedAvg):
     def metrics(self) -> dict[str, float | None]:
         return {"basis_rank": self._rank}
 
-    def adversary(self) -> str:
-        return f"{super().adversary()}, and all who see the models"
-
     def remarks(self) -> str:
         noise = self.noise
         assert isinstance(noise, TrainingNoise)
@@ -94,7 +91,8 @@ class FedPcdp(DPFedAvg):
         steps = "one step" if one.steps == 1 else f"{one.steps} steps"
         sentence = (
             f" The noise is that of one local step: {steps} in a round, an example in each with probability {one.rate:.4g}, "
-            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing."
+            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing, and "
+            "it holds against everybody alike."
         )
         if self.config.privacy.accounting is Accounting.paper and math.isfinite(
             noise.paper_epsilon()

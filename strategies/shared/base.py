@@ -156,9 +156,9 @@ class FederatedStrategy(Strategy):
         """The adversary whom the budget binds: a key of `releases`."""
         return self.config.privacy.against.value
 
-    def adversary(self) -> str:
-        """The same in words, for the guarantee."""
-        return in_words(self.config)
+    def adversary(self, name: str) -> str:
+        """Who one of them is, in words."""
+        return in_words(self.config, name)
 
     def remarks(self) -> str:
         """Sentences that the guarantee needs besides."""

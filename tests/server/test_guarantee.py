@@ -31,7 +31,7 @@ def _numbers(sentence: str) -> dict[str, float]:
     """Epsilon by the words that follow or precede it."""
     found = {
         who: float(value)
-        for value, who in re.findall(r"epsilon ([\d.]+) against (model|server)", sentence)
+        for value, who in re.findall(r"epsilon ([\d.]+) against (model|client|server)", sentence)
     }
     overheard = re.search(
         r"r_secret, which holds only against [^.]*? is epsilon ([\d.]+)", sentence
@@ -47,7 +47,10 @@ def test_strategies_without_a_random_sketch_have_one_reading(
 ) -> None:
     sentence = sentence_of(f"strategy={strategy}")
     assert "epsilon 4 at delta 1e-05, per client" in sentence
-    assert "a server that may lie and works with 10% of a cohort" in sentence
+    assert (
+        "a server that may lie and works with none of 9 clients (10% of a cohort, rounded down)"
+        in sentence
+    )
     assert "r_" not in sentence
 
 
