@@ -16,7 +16,12 @@ import numpy as np
 from fedsketch.privacy.accounting import exact_gaussian, pld, renyi
 from fedsketch.privacy.accounting.costs import Cost, UnsupportedReleaseError, cost
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
-from fedsketch.privacy.accounting.releases import FullPasses, MatrixGaussian, Release
+from fedsketch.privacy.accounting.releases import (
+    FullPasses,
+    MatrixGaussian,
+    Release,
+    SketchKnowledge,
+)
 from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 
 __all__ = ["Accountant", "Spent", "UnsupportedReleaseError"]
@@ -62,6 +67,7 @@ class Accountant:
         self._mu_squared = 0.0
         self._sampled: dict[tuple[float, float], int] = {}
         self._only_gaussians = True
+        self._missed = 0.0
         self._pass: _Pass | None = None
         self._ledger: list[tuple[Release, int]] = []
         self._spent: dict[bool, Spent] = {}
@@ -76,9 +82,12 @@ class Accountant:
         if count < 0:
             raise ValueError(f"cannot record {count} releases.")
         self._refuse_other_terms(release)
+        self._refuse_second_secret_sketch(release, count)
+        missed = self._with_missed(release, count)
         price = cost(release)
         if count == 0:
             return
+        self._missed = missed
         if isinstance(release.sampling, FullPasses):
             self._record_passes(release, release.sampling.rounds_per_pass, count, price)
         else:
@@ -126,6 +135,7 @@ class Accountant:
         twin._mu_squared = self._mu_squared
         twin._sampled = dict(self._sampled)
         twin._only_gaussians = self._only_gaussians
+        twin._missed = self._missed
         twin._pass = self._pass
         twin._ledger = list(self._ledger)
         return twin
@@ -140,6 +150,28 @@ class Accountant:
                 raise UnsupportedReleaseError(
                     f"this accountant composes releases with {what} {mine}; one with {theirs} needs an accountant of its own."
                 )
+
+    def _refuse_second_secret_sketch(self, release: Release, count: int) -> None:
+        def secret(one: Release) -> bool:
+            return getattr(one.mechanism, "knowledge", None) is SketchKnowledge.SECRET
+
+        before = sum(times * one.times for one, times in self._ledger if secret(one))
+        if secret(release) and before + count * release.times > 1:
+            raise UnsupportedReleaseError(
+                "r_secret covers one round: from the second on the sum depends on the model that the first one made, and so on R; state "
+                "r_public, or play one round."
+            )
+
+    def _with_missed(self, release: Release, count: int) -> float:
+        """What is taken from delta: given the others' draws, an event that is equally likely with and without the unit, and given which
+        nothing is proved, adds at most its probability to delta."""
+        missed = self._missed + count * release.times * getattr(release.sampling, "missed", 0.0)
+        if missed >= self.delta:
+            raise UnsupportedReleaseError(
+                f"cohorts that are too small to be asked show themselves with probability {missed:.2g}, and delta is {self.delta:g}: raise "
+                "clients.per_round, or use cohorts of a fixed size."
+            )
+        return missed
 
     def _compose(self, price: Cost, count: int) -> None:
         self._curve = self._curve + count * price.curve
@@ -191,20 +223,18 @@ class Accountant:
             )
 
     def _solve(self, tight: bool) -> Spent:
-        total = self
+        total, delta = self, self.delta - self._missed
         if self._pass is not None:
             total = self._copy()
             total._compose(Cost(self._pass.curve, self._pass.pair), 1)
-        candidates = [Spent(renyi.epsilon(total._curve, self.delta), "rdp")]
+        candidates = [Spent(renyi.epsilon(total._curve, delta), "rdp")]
         if total._only_gaussians:
             # Sampling never hurts, so forgetting it is a valid bound, and the better one near rate 1.
             plain = sum(count / z**2 if z else math.inf for (_, z), count in total._sampled.items())
             mu = math.sqrt(total._mu_squared + plain)
-            candidates.append(Spent(exact_gaussian.epsilon(mu, self.delta), "gaussian"))
+            candidates.append(Spent(exact_gaussian.epsilon(mu, delta), "gaussian"))
         if tight and total._sampled and total._pld_pays(candidates[0].epsilon):
-            candidates.append(
-                Spent(pld.epsilon(total._sampled, total._mu_squared, self.delta), "pld")
-            )
+            candidates.append(Spent(pld.epsilon(total._sampled, total._mu_squared, delta), "pld"))
         # The last is the sharper method; it wins a tie.
         return min(reversed(candidates), key=lambda spent: spent.epsilon)
 
