@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
@@ -15,6 +17,7 @@ from fedsketch.server.report.readable import in_order, plain
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.job import Job
 
 POINTS = 50  # of the curve of epsilon
@@ -70,6 +73,8 @@ def make_plan(config: Config) -> Plan:
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
     up, down = expected_traffic(config, strategy.planned_broadcast(), mechanism, noise.dim, cohort)
+    expected = Aggregate(torch.empty(0), cohort, mechanism.noise_std(cohort))
+    clip = strategy.clipping.facts(expected.noise_std, strategy.units(expected))
     curve = _epsilon_curve(Accounts(strategy), config)
     epsilon = {name: values[-1] for name, values in curve.items() if name != "round"}
     return Plan(
@@ -87,7 +92,7 @@ def make_plan(config: Config) -> Plan:
         uplink_bytes=up,
         downlink_bytes=down,
         mechanism=mechanism.to_record(),
-        mechanism_facts=mechanism.facts(),
+        mechanism_facts={**clip, **mechanism.facts()},
         best_snr=_best_snr(mechanism, cohort, noise.dim),
         epsilon_over_rounds=curve,
     )

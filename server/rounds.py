@@ -110,7 +110,7 @@ class Rounds:
         if checkpoint is not None:
             strategy.cohorts = self._cohorts(checkpoint.cohort_key)
             strategy.model.load(checkpoint.model)
-            strategy.load_state_dict(checkpoint.strategy)
+            strategy.resume(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
             known = checkpoint.attempts if checkpoint else 0
@@ -151,7 +151,7 @@ class Rounds:
                 "update": update_seconds,
             },
             "snr": strategy.snr,
-            **strategy.metrics(),
+            **strategy.told(),
         }
 
     def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
@@ -202,7 +202,7 @@ class Rounds:
             config=to_json(self.config),
             round=current,
             model=strategy.model.vector,
-            strategy=strategy.state_dict(),
+            strategy=strategy.saved(),
             accounts=self.accounts.to_json(),
             cohort_key=strategy.cohorts.key,
             seconds=seconds,

@@ -174,7 +174,7 @@ class FedSgmDevice(DeviceHalf):
         seed = work.broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
         sketch = self._sketch(_settings(config), work.model.size, seed)
-        clip = None if _settings(config).clip == "after" else config.privacy.clip
+        clip = None if _settings(config).clip == "after" else config.privacy.fixed_clip
 
         def shorten(rows: torch.Tensor) -> torch.Tensor:
             return sketch.forward(rows if clip is None else clip_rows(rows, clip))

@@ -62,7 +62,7 @@ class FedPcdp(DPFedAvg):
             self.config,
             self.upload_size(1),
             self.job.largest_shard,
-            privacy.clip,
+            privacy.fixed_clip,
             privacy.noise_multiplier,
             self.job.examples / self.config.clients.total,
         )
@@ -159,8 +159,9 @@ class FedPcdpDevice(DeviceHalf):
         config = work.broadcast.config
         settings = _settings(config)
         sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
-        assert config.privacy.clip is not None
-        return Training(work.model, work.shard, sketch, settings, config.privacy.clip)
+        clip = config.privacy.fixed_clip
+        assert clip is not None  # or the config would not have passed
+        return Training(work.model, work.shard, sketch, settings, clip)
 
     def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> SubspaceSketch:
         """Made once a round for all clients that share a process: they are handed the same tensors."""

@@ -97,7 +97,8 @@ def _guarantee(run: Run) -> str:
     )
     sentence = at(run.summary, "guarantee") or pending
     privacy = at(run.config, "privacy")
-    budget, clip = (text_of(number(privacy, key), readable.plain) for key in ("epsilon", "clip"))
+    budget = text_of(number(privacy, "epsilon"), readable.plain)
+    clip = text_of(number(privacy, "clip"), readable.plain, str(at(privacy, "clip") or "none"))
     multiplier = number({**(privacy or {}), **run.summary}, "noise_multiplier")
     facts = {
         "unit": run.setting("privacy.unit"),

@@ -24,6 +24,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import Parcels
+from fedsketch.strategies.shared.adaptive_clip import clipping_of
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
@@ -81,6 +82,7 @@ class FederatedStrategy(Strategy):
         self.model = model
         self.cohorts = cohorts
         self.sizes = CohortSizes(config)
+        self.clipping = clipping_of(config)
         self.noise = self.plan_noise()
         self.parcels: Parcels | None = None  # where devices make the arrays themselves
         self.attempt = 0
@@ -94,7 +96,7 @@ class FederatedStrategy(Strategy):
 
     # ------------------------------------------------------------------ what a strategy writes
     def upload_size(self, server_round: int) -> int:
-        """How many numbers a client sends in a round."""
+        """How many numbers a client sends in a round, besides a count that an adaptive clip needs."""
         return self.model.size
 
     def broadcast_extras(
@@ -129,15 +131,15 @@ class FederatedStrategy(Strategy):
     # ------------------------------------------------------------------ what a strategy says about privacy
     def plan_noise(self) -> DeviceNoise:
         """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than the others."""
-        dim = max(self.upload_size(server_round) for server_round in (1, self.config.rounds))
+        dim = max(self.numbers(server_round) for server_round in (1, self.config.rounds))
         example = self.config.privacy.unit is Unit.EXAMPLE
         rows = self.job.largest_shard if example else 1
-        clip = self.config.privacy.clip
-        return DeviceNoise(self.config, dim, rows, clip, given_multiplier(self.config))
+        multiplier = given_multiplier(self.config)
+        return DeviceNoise(self.config, dim, rows, self.clipping.bound, multiplier)
 
     def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        """What each device of a cohort of this size does with its upload."""
-        return self.noise.mechanism(cohort, self.upload_size(server_round))
+        """What each device of a cohort of this size does with its upload; with the first round's clip, if that is adaptive."""
+        return self.noise.mechanism(cohort, self.numbers(server_round))
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
         """What a round shows to each adversary, by name, when `clients` of a cohort of this size arrived.
@@ -178,8 +180,8 @@ class FederatedStrategy(Strategy):
             self._cohort = {}
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
-        mechanism = self.mechanism(server_round, len(cohort))
-        self._asked = (mechanism, self.upload_size(server_round))
+        mechanism = self.clipping.of_round(self.mechanism(server_round, len(cohort)))
+        self._asked = (mechanism, self.numbers(server_round))
         content = self._broadcast(server_round, mechanism).to_records()
         return [
             Message(content, node, "train", group_id=str(server_round)) for node in self._cohort
@@ -190,7 +192,8 @@ class FederatedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if not self._cohort:
             return None, None
-        aggregate = self._sum(server_round, replies)
+        whole = self._sum(server_round, replies)
+        aggregate = self.clipping.read(whole, self.units(whole))
         self.snr = signal_to_noise(aggregate)
         self.update(server_round, aggregate)
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
@@ -209,6 +212,22 @@ class FederatedStrategy(Strategy):
         """Flower prints its own; ours is the run's first line."""
 
     # ------------------------------------------------------------------ what the round loop asks
+    def numbers(self, server_round: int) -> int:
+        """How many numbers travel from a client in a round."""
+        return self.upload_size(server_round) + self.clipping.extra
+
+    def told(self) -> dict[str, Any]:
+        """The metrics of the last round."""
+        return {**self.clipping.metrics(), **self.metrics()}
+
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the model."""
+        return {"strategy": self.state_dict(), "clipping": self.clipping.state_dict()}
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        self.load_state_dict(saved["strategy"])
+        self.clipping.load_state_dict(saved["clipping"])
+
     def meet(self, grid: Grid) -> None:
         """Learn which node is which client, once."""
         if not self._nodes:
