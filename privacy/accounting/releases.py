@@ -60,6 +60,7 @@ class Adversary:
     colluders: int = 0
 
     MODEL: ClassVar[Adversary]
+    CLIENT: ClassVar[Adversary]
     SERVER: ClassVar[Adversary]
     EAVESDROPPER: ClassVar[Adversary]
 
@@ -92,6 +93,7 @@ class Adversary:
 
 
 Adversary.MODEL = Adversary("model")
+Adversary.CLIENT = Adversary("client")
 Adversary.SERVER = Adversary("server")
 Adversary.EAVESDROPPER = Adversary("eavesdropper")
 

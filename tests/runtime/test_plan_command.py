@@ -45,11 +45,18 @@ def test_it_prints_a_table_and_writes_the_plan_without_training(
 def test_a_budget_that_the_noise_does_not_keep_is_no_claim(
     fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The paper's theorem is about the sum, and without masks the server sees more."""
-    fedsketch_plan("secagg=none", "privacy.accounting=paper", "rounds=4")
+    """Noise that is given is not found from the budget: all that a run can promise is to end in time."""
+    fedsketch_plan("secagg=none", "privacy.noise_multiplier=1", "rounds=4")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "by a paper's theorem; the run ends before it exceeds epsilon 8 at delta" in printed
+    assert "Noise multiplier 1; the run ends before it exceeds epsilon 8 at delta" in printed
     assert "above the budget of 8" in printed
+
+
+def test_noise_from_a_papers_theorem_is_told_apart(
+    fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedsketch_plan("privacy.accounting=paper", "rounds=2")
+    assert " by a paper's theorem; the run ends before" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_seeded_plan_is_marked(fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:

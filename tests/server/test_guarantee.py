@@ -19,7 +19,7 @@ NINE = [
     "privacy.epsilon=4",
 ]
 SGM = ["strategy=fed_sgm", "secagg=none"]
-SECRET = ["strategy.clip=before", "strategy.accounting=r_secret"]
+SECRET = ["rounds=1", "strategy.clip=before", "strategy.accounting=r_secret"]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_sketched_run_is_calibrated_for_those_who_know_the_sketch(sentence_of:
     sentence = sentence_of(*SGM, "privacy.against=model")
     assert _numbers(sentence)["model"] == pytest.approx(4, abs=0.01)
     assert "r_public, which holds whoever knows the sketch" in sentence
-    assert "no theorem covers (it needs strategy.clip=before)" in sentence
+    assert "no theorem covers (it needs rounds=1, strategy.clip=before)" in sentence
 
 
 def test_under_masks_the_missing_theorem_is_told(sentence_of: Sentence) -> None:
@@ -68,8 +68,9 @@ def test_under_masks_the_missing_theorem_is_told(sentence_of: Sentence) -> None:
 
 
 def test_where_both_readings_hold_both_numbers_stand_side_by_side(sentence_of: Sentence) -> None:
-    numbers = _numbers(sentence_of(*SGM, "strategy.clip=before", "privacy.against=model"))
-    assert set(numbers) == {"model", "server", "eavesdropper"}
+    covered = ("rounds=1", "strategy.clip=before", "privacy.against=model")
+    numbers = _numbers(sentence_of(*SGM, *covered))
+    assert set(numbers) == {"model", "client", "server", "eavesdropper"}
     assert numbers["model"] == pytest.approx(4, abs=0.01)
     assert numbers["server"] > numbers["model"]
 

@@ -400,31 +400,6 @@ def test_the_server_hides_the_draw_from_fellow_clients(
     assert _spent(clients, 9) == _spent(_gaussian(2.0, sampling), 9)
 
 
-# Draws that show themselves
-
-
-def test_what_is_missed_is_taken_from_delta() -> None:
-    one = Accountant(DELTA)
-    one.record(_gaussian(4.0, Poisson(0.1, missed=3e-8)), 100)
-    other = Accountant(7e-6)
-    other.record(_gaussian(4.0, Poisson(0.1)), 100)
-    for tight in (False, True):
-        assert one.epsilon(tight=tight).epsilon == pytest.approx(
-            other.epsilon(tight=tight).epsilon, rel=1e-9
-        )
-    assert Accountant.from_json(json.loads(json.dumps(one.to_json()))).epsilon() == one.epsilon()
-
-
-def test_nothing_is_proved_where_nothing_of_delta_is_left() -> None:
-    accountant = Accountant(DELTA)
-    accountant.record(_gaussian(4.0, Poisson(0.1, missed=1e-7)), 90)
-    before = accountant.epsilon()
-    with pytest.raises(UnsupportedReleaseError, match=r"clients\.per_round"):
-        accountant.record(_gaussian(4.0, Poisson(0.1, missed=1e-7)), 10)
-    assert accountant.epsilon() == before
-    assert accountant.releases == 90
-
-
 # Monotonicity
 
 
