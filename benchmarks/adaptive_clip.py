@@ -25,7 +25,7 @@ COMMON = [
     *("strategy.server.lr=0.01", "secagg=none", "privacy.against=model", "privacy.epsilon=4"),
     *("privacy.randomness=seeded", f"evaluate_every={ROUNDS}", f"checkpoint_every={ROUNDS}"),
 ]
-FIXED = (0.025, 0.08, 0.25, 0.8, 2.5)
+FIXED = (0.025, 0.25, 0.5, 0.8, 2.5)
 STARTS = (0.025, 0.25, 2.5)
 
 

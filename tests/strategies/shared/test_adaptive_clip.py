@@ -166,6 +166,42 @@ def test_counts_are_taken_off_the_parts_too() -> None:
     assert clipping.metrics() == {"clip": 0.3, "clip_fraction": 0.5}
 
 
+# ---------------------------------------------------------------------------- a draw that is a secret
+HIDDEN = (
+    "clients.total=40",
+    "clients.per_round=10",
+    "clients.sampling=poisson",
+    "privacy.epsilon=8",
+)
+
+
+@pytest.mark.parametrize("secagg", ["none", "pairwise"])
+def test_clip_and_lattice_of_a_round_do_not_tell_the_size_of_its_cohort(
+    make_strategy: MakeStrategy, secagg: str
+) -> None:
+    strategy = make_strategy(*HIDDEN, f"secagg={secagg}", "privacy.clip=adaptive")
+    assert strategy.noise.hidden
+    strategy.clipping.load_state_dict({"clip": 0.1234})
+    asked = [cohort for cohort in range(1, 25) if strategy.noise.asked(cohort)]
+    rounds = [strategy.clipping.of_round(strategy.mechanism(1, cohort)) for cohort in asked]
+    assert len(rounds) > 10
+    assert len({(one.bound, getattr(one, "scale", None)) for one in rounds}) == 1
+
+
+def test_a_round_that_nobody_is_asked_for_moves_the_clip_like_any_other(
+    make_strategy: MakeStrategy,
+) -> None:
+    """By noise alone: a clip that stood still would tell how the draw came out."""
+    strategy = make_strategy(*HIDDEN, "privacy.clip=adaptive")
+    before = strategy.model.vector.clone()
+    strategy.pass_over(1)
+    told = strategy.told()
+    assert told["clip"] == 0.3
+    assert 0.0 <= told["clip_fraction"] <= 1.0
+    assert strategy.clipping.state_dict()["clip"] != 0.3
+    assert not torch.equal(strategy.model.vector, before)
+
+
 # ---------------------------------------------------------------------------- configuration
 @pytest.mark.parametrize(
     "refused",
