@@ -26,6 +26,7 @@ from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
+from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
@@ -115,7 +116,8 @@ class _HalfAtWork:
     def rows(self) -> torch.Tensor:
         rows = self.half.rows(self.work)
         # In a simulation the mechanism refuses them, loudly.
-        return rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        rows = rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        return with_counts(rows, self.work.broadcast)
 
     def trainee(self) -> Trainee:
         return self.half.trainee(self.work)

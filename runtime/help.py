@@ -20,8 +20,8 @@ _KEYS = {
     "clients.per_round": "clients that are asked in a round",
     "clients.tolerated_dropouts": "share of a round's clients that may vanish",
     "privacy.epsilon": "the privacy budget over all rounds, at privacy.delta",
-    "privacy.clip": "largest norm of what a client sends in a round",
-    "privacy.against": "whom the budget binds: server, or model (those who only see the models)",
+    "privacy.clip": "largest norm of what a client sends in a round, or adaptive",
+    "privacy.against": "whom the budget binds: server, client (fellow participants), or model (those who only see the models)",
     "data.root": "folder of a data set that is on disk",
     "hydra.run.dir": "folder that the run writes into",
 }
