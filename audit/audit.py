@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 import numpy as np
 from scipy import stats
@@ -87,21 +89,21 @@ class Report:
         """Those that prove a claim wrong."""
         error = ALARM_ERROR / max(1, len(self.findings))
         return [
-            one for one in self.findings if one.claimed is not None and one.sure(error) > one.claimed
+            one
+            for one in self.findings
+            if one.claimed is not None and one.sure(error) > one.claimed
         ]
 
 
-def audit(
-    config: Config, trials: int = TRIALS, rounds: int = ROUNDS, workers: int = 1
-) -> Report:
+def audit(config: Config, trials: int = TRIALS, rounds: int = ROUNDS, workers: int = 1) -> Report:
     """Play a run's scenes until every adversary has about so many scores."""
     run = shrink(config, rounds)
     strategy = _strategy(run)
     claims, releases = _claims(strategy), _releases(strategy)
     findings = []
-    with simulated_devices(run.config):
+    with simulated_devices(run.config), _processes(workers) as pool:
         for scene in scenes(strategy):
-            played = _play(run, scene, trials, workers)
+            played = _play(run, scene, trials, workers, pool)
             for name in scene.adversaries:
                 values = _scored(run, scene, name, played, releases[name])
                 sample = scores.sample(played, values)
@@ -185,14 +187,25 @@ def _claims(strategy: FederatedStrategy) -> dict[str, float | None]:
     return accounts.epsilon()
 
 
-def _play(run: AuditRun, scene: Scene, trials: int, workers: int) -> list[Trial]:
-    """Trials with so many scores in all, over processes."""
+@contextmanager
+def _processes(workers: int) -> Iterator[Executor | None]:
+    """Fresh ones, which share nothing with this one but the variables of its environment."""
     if workers == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield pool
+
+
+def _play(
+    run: AuditRun, scene: Scene, trials: int, workers: int, pool: Executor | None
+) -> list[Trial]:
+    """Trials with so many scores in all."""
+    if pool is None:
         return _played(run, scene, trials)
     share = math.ceil(trials / workers)
-    with ProcessPoolExecutor(workers) as pool:
-        parts = pool.map(_played, [run] * workers, [scene] * workers, [share] * workers)
-        return [trial for part in parts for trial in part]
+    parts = pool.map(_played, [run] * workers, [scene] * workers, [share] * workers)
+    return [trial for part in parts for trial in part]
 
 
 def _played(run: AuditRun, scene: Scene, trials: int) -> list[Trial]:

@@ -22,7 +22,10 @@ from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job, Kind
 
-FEATURES, CLASSES = 80, 8  # 640 parameters: enough that layers are sketched, few enough that a round takes milliseconds
+FEATURES, CLASSES = (
+    80,
+    8,
+)  # 640 parameters: enough that layers are sketched, few enough that a round takes milliseconds
 _SHAPE = (1, 1, FEATURES)
 _PUBLIC = 256
 _FAR_ABOVE = 1e3  # the norm of a canary's gradient over the clip, whatever the local learning rate makes of it

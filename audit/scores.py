@@ -128,7 +128,9 @@ def _one_round(seen: Sequence[Seen], population: int, prior: Array, opposed: boo
 def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int]) -> Array:
     """How likely each trial's words are for every size: by their share among the other trials of that size. Words that nobody else heard
     say nothing."""
-    counts = {c: Counter(word for word, one in zip(told, size, strict=True) if one == c) for c in sizes}
+    counts = {
+        c: Counter(word for word, one in zip(told, size, strict=True) if one == c) for c in sizes
+    }
     result = np.ones((len(told), len(sizes)))
     for i, word in enumerate(told):
         heard = np.array([counts[c][word] - (c == size[i]) for c in sizes], dtype=float)

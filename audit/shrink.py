@@ -19,7 +19,9 @@ from fedsketch.tasks.job import Job
 
 ROUNDS = 2  # of an audited run, unless more are asked for
 MOST_CLIENTS = 64
-_USUAL_COHORT = 12  # where nothing asks for more, and of sampled runs, whose trials play one cohort a round
+_USUAL_COHORT = (
+    12  # where nothing asks for more, and of sampled runs, whose trials play one cohort a round
+)
 _LARGEST_COHORT = 24
 _EXAMPLES = 6  # of a client, where examples are the unit
 _TRAINED_EXAMPLES = 20  # where they are drawn for local steps: so that the rate can be met
@@ -37,7 +39,9 @@ class AuditRun:
 def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
     """The audit-sized run of a configuration. Raises ConfigError if there is nothing to audit."""
     if not config.privacy.private:
-        raise ConfigError("The run is not private, so there is nothing to audit: set privacy=client or privacy=example.")
+        raise ConfigError(
+            "The run is not private, so there is nothing to audit: set privacy=client or privacy=example."
+        )
     if config.privacy.randomness is Randomness.seeded:
         raise ConfigError(
             "privacy.randomness=seeded is noise that everybody knows, so there is nothing to audit: set privacy.randomness=secret."
@@ -67,12 +71,18 @@ def _clients(config: Config, strategy: Any) -> Any:
     clients = config.clients
     shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
     wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])
+    if (
+        strategy.noise_in_training
+    ):  # each device by itself: the fewer others, the less noise that nobody counts
+        wanted = 2
     cohort = min(clients.per_round, wanted, _LARGEST_COHORT)
     groups = getattr(strategy, "groups", None) or 1
     cohort = min(clients.per_round, -(-cohort // groups) * groups)
     total = cohort
     if clients.per_round < clients.total:
-        total = min(clients.total, max(cohort + 1, round(cohort * clients.total / clients.per_round)))
+        total = min(
+            clients.total, max(cohort + 1, round(cohort * clients.total / clients.per_round))
+        )
         if total > MOST_CLIENTS and clients.sampling is not Sampling.passes:
             total = MOST_CLIENTS
             rate = clients.per_round / clients.total

@@ -87,11 +87,22 @@ class Stage:
         memories: dict[Canary, RecordDict] = {}
 
         def watch(strategy: FederatedStrategy, round: int, aggregate: Aggregate | None) -> None:
-            contributions = None if aggregate is None else self._contributions(strategy, round, memories)
+            contributions = (
+                None if aggregate is None else self._contributions(strategy, round, memories)
+            )
             self.job.present, self.job.opposed = present, opposed  # as before the question
             for name in seen:
                 seen[name].append(
-                    self.views.of(name, strategy, self.devices, round, aggregate, contributions, self.canaries, coins)
+                    self.views.of(
+                        name,
+                        strategy,
+                        self.devices,
+                        round,
+                        aggregate,
+                        contributions,
+                        self.canaries,
+                        coins,
+                    )
                 )
 
         self._rounds(present, opposed, watch)
@@ -109,7 +120,9 @@ class Stage:
         for current in range(1, self.config.rounds + 1):
             self.job.round = current
             aggregates = _overheard(strategy)
-            messages = strategy.configure_train(current, strategy.arrays(), ConfigRecord(), self.devices)
+            messages = strategy.configure_train(
+                current, strategy.arrays(), ConfigRecord(), self.devices
+            )
             if not messages:
                 watch(strategy, current, None)
                 continue
@@ -211,7 +224,10 @@ def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashab
     content, told = devices.last.content, devices.last.mechanism
     if strategy.parcels is not None:  # devices make the arrays themselves
         arrays, _ = strategy.broadcast_extras(round)
-        return (told, tuple((k, x.numpy().tobytes()) for k, x in sorted(arrays.items()) if k != "model"))
+        return (
+            told,
+            tuple((k, x.numpy().tobytes()) for k, x in sorted(arrays.items()) if k != "model"),
+        )
     sent: Any = content.array_records.get("arrays", {})
     numbers = content.config_records.get("numbers", ConfigRecord())
     arrays = tuple((key, array.data) for key, array in sent.items() if key != "model")

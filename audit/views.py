@@ -129,7 +129,11 @@ class Views:
         if name == "client":
             told += sorted(map(str, devices.last.mechanism.to_record().items()))
             if strategy.parcels is not None:
-                told.append(str(strategy.parcels.parcel(strategy.parcels.version - 1).config_records[PARCEL]))
+                told.append(
+                    str(
+                        strategy.parcels.parcel(strategy.parcels.version - 1).config_records[PARCEL]
+                    )
+                )
         return tuple(told)
 
 
