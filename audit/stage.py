@@ -8,7 +8,7 @@ that they know. What is left is one number for each canary and round: how much o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.messages import Aggregate
 
 Matrix = NDArray[np.float64]
+_LONG = 0.95  # of the largest squared length: canaries are to be alike
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ class Stage:
         holders = range(self._first, self._first + 1 if scene.opposed else last)
         examples = run.examples if run.config.privacy.unit is Unit.EXAMPLE else 1
         everyone = [Canary(client, e) for client in holders for e in range(examples)]
-        self.canaries = everyone[: 1 if scene.opposed else FEATURES]
         self._known: dict[Hashable, Matrix] = {}
         self.job.directions = self._directions()
+        self.canaries = everyone[: 1 if scene.opposed else len(self.job.directions)]
         self.job.canaries = self.canaries
 
     # ------------------------------------------------------------------ a trial
@@ -86,50 +87,51 @@ class Stage:
         seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
         memories: dict[Canary, RecordDict] = {}
 
-        def watch(strategy: FederatedStrategy, round: int, aggregate: Aggregate | None) -> None:
-            contributions = (
-                None if aggregate is None else self._contributions(strategy, round, memories)
-            )
+        def between(strategy: FederatedStrategy, round: int) -> Matrix:
+            made = self._contributions(strategy, round, memories)
             self.job.present, self.job.opposed = present, opposed  # as before the question
+            return made
+
+        for strategy, current, contributions, aggregate in self._rounds(present, opposed, between):
             for name in seen:
                 seen[name].append(
                     self.views.of(
                         name,
                         strategy,
                         self.devices,
-                        round,
+                        current,
                         aggregate,
                         contributions,
                         self.canaries,
                         coins,
                     )
                 )
-
-        self._rounds(present, opposed, watch)
         return Trial(coins, seen)
 
     def _rounds(
         self,
         present: set[Canary],
         opposed: set[int],
-        watch: Callable[[FederatedStrategy, int, Aggregate | None], None],
-    ) -> None:
+        between: Callable[[FederatedStrategy, int], Matrix],
+    ) -> Iterator[tuple[FederatedStrategy, int, Matrix | None, Aggregate | None]]:
+        """The rounds of a trial; `between` is asked when uploads are in and the server's state is still that of the broadcast."""
         self.job.present, self.job.opposed = present, opposed
         strategy = self._strategy(self._cohorts())
         self.devices.begin(strategy.parcels)
+        aggregates = _overheard(strategy)
         for current in range(1, self.config.rounds + 1):
             self.job.round = current
-            aggregates = _overheard(strategy)
             messages = strategy.configure_train(
                 current, strategy.arrays(), ConfigRecord(), self.devices
             )
             if not messages:
-                watch(strategy, current, None)
+                yield strategy, current, None, None
                 continue
             self.devices.dropping = self._dropping(strategy, current)
             replies = self.devices.send_and_receive(messages)
+            contributions = between(strategy, current)
             strategy.aggregate_train(current, replies)
-            watch(strategy, current, aggregates[-1])
+            yield strategy, current, contributions, aggregates[-1]
 
     def _strategy(self, cohorts: Cohorts | None) -> FederatedStrategy:
         drawn = cohorts or Cohorts(self.config.clients, secrets.randbits(128))
@@ -176,33 +178,41 @@ class Stage:
         return self._known[key]
 
     def _directions(self) -> Matrix:
-        """Inputs of canaries, a row for each: those whose images in the uploads of all rounds are the longest.
+        """Inputs of canaries, a row for each, orthonormal: those whose contributions over all rounds are the longest.
 
-        A sketch keeps some directions and loses others, and makes some longer. The adversary knows it and takes the canaries that come
-        through best: the right singular vectors of what the devices make of small inputs.
+        A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and takes what comes through best: of the
+        right singular vectors of what devices make of small inputs, those that are the longest as canaries.
         """
-        images: list[Matrix] = []
+        every = np.eye(FEATURES)
         length, self.job.length = self.job.length, 0.5 * (self.config.privacy.clip or 1.0)
-        self.job.directions = np.eye(FEATURES)
+        images = self._images(every)
+        self.job.length = length
+        if not images:
+            return every
+        left, _, _ = np.linalg.svd(np.hstack(images), full_matrices=True)
+        directions = np.ascontiguousarray(left.T)
+        energies = sum(np.square(image).sum(axis=1) for image in self._images(directions))
+        order = np.argsort(-np.asarray(energies), kind="stable")
+        longest = order[np.asarray(energies)[order] >= _LONG * np.max(energies)]
+        return np.ascontiguousarray(directions[longest])
+
+    def _images(self, directions: Matrix) -> list[Matrix]:
+        """What a canary of each direction contributes, by round; nothing where uploads are not shortened, so that all are alike."""
         holder = Canary(self._first)
 
-        def watch(strategy: FederatedStrategy, round: int, aggregate: Aggregate | None) -> None:
-            if aggregate is None or strategy.upload_size(round) >= strategy.model.size:
-                return
+        def between(strategy: FederatedStrategy, round: int) -> Matrix:
+            if strategy.upload_size(round) >= strategy.model.size:
+                return np.empty((len(directions), 0))
             rows = []
-            for direction in np.eye(FEATURES):
+            for direction in directions:
                 self.job.canaries, self.job.directions = [holder], direction[None]
                 self.job.present, self.job.opposed = {holder}, set()
                 rows.append(self.devices.alone(holder.client, RecordDict(), round))
-            images.append(np.array(rows))
             self.job.present = set()
+            return np.array(rows)
 
-        self._rounds(set(), set(), watch)
-        self.job.length = length
-        if not images:
-            return np.eye(FEATURES)
-        left, _, _ = np.linalg.svd(np.hstack(images), full_matrices=True)
-        return np.ascontiguousarray(left.T)
+        played = self._rounds(set(), set(), between)
+        return [image for _, _, image, _ in played if image is not None and image.size]
 
 
 def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
@@ -223,11 +233,9 @@ def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashab
     assert devices.last is not None
     content, told = devices.last.content, devices.last.mechanism
     if strategy.parcels is not None:  # devices make the arrays themselves
-        arrays, _ = strategy.broadcast_extras(round)
-        return (
-            told,
-            tuple((k, x.numpy().tobytes()) for k, x in sorted(arrays.items()) if k != "model"),
-        )
+        made, _ = strategy.broadcast_extras(round)
+        known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
+        return (told, tuple(known))
     sent: Any = content.array_records.get("arrays", {})
     numbers = content.config_records.get("numbers", ConfigRecord())
     arrays = tuple((key, array.data) for key, array in sent.items() if key != "model")
