@@ -89,6 +89,7 @@ RUNS: dict[str, list[str]] = {
             "strategy.clip=before",
             "secagg=none",
             *FEW,
+            "rounds=1",
         ),
     ],
     "fedpcdp": ["strategy=fedpcdp", *PUBLIC, *FEW],

@@ -29,6 +29,7 @@ class Against(StrEnum):
     """Whom the privacy budget binds."""
 
     model = "model"
+    client = "client"
     server = "server"
 
 

@@ -1,44 +1,61 @@
 """What a run has spent, per adversary; and the refusal to spend more than the budget."""
 
 import json
+import logging
 import math
-from collections.abc import Iterable
 from itertools import pairwise
 
 from fedsketch.conf.schema import Against
-from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.privacy.accounting.releases import Release
 from fedsketch.strategies.shared.base import FederatedStrategy
+
+log = logging.getLogger(__name__)
+_WAITING = (Against.model, Against.client)  # see nothing of a round before it is applied
 
 
 class Accounts:
-    """One accountant for each adversary that the strategy's releases name. `model` is charged for rounds that were applied, all others for
-    every attempt."""
+    """One accountant for each adversary that the strategy's releases name. Those who see models, fellow clients among them, are charged
+    for rounds that were applied, all others for every attempt."""
 
     def __init__(self, strategy: FederatedStrategy) -> None:
         self._strategy = strategy
         self._privacy = strategy.config.privacy
         cohort = strategy.config.clients.per_round
         names = strategy.releases(1, cohort, strategy.sizes.survivors(cohort))
-        self._accountants = {str(name): Accountant(self._privacy.delta) for name in names}
+        self._accountants: dict[str, Accountant | None] = {
+            str(name): Accountant(self._privacy.delta) for name in names
+        }
 
     def affordable(self, server_round: int) -> bool:
-        """Whether this round, of the usual size and with as many dropouts as it tolerates, fits into the budget."""
+        """Whether this round fits into the budget, whatever the size of its cohort, with as many dropouts as it tolerates."""
         if self._privacy.epsilon is None:
             return True
-        cohort = self._strategy.config.clients.per_round
-        fewest = self._strategy.sizes.survivors(cohort)
-        bound = self._strategy.bound
-        worst = self._strategy.releases(server_round, cohort, fewest)[bound]
-        return not self._accountants[bound].would_exceed(worst, self._privacy.epsilon)
+        spent = self._accountants[self._strategy.bound]
+        try:
+            worst = self._strategy.worst(server_round)
+            return spent is not None and not spent.would_exceed(worst, self._privacy.epsilon)
+        except UnsupportedReleaseError:
+            return False  # no theorem covers one more
 
     def charge_attempt(self, server_round: int, cohort: int, clients: int | None = None) -> None:
         """A cohort of this size was asked, and so many arrived (the fewest allowed if nobody knows)."""
-        others = [name for name in self._accountants if name != Against.model]
-        self._charge(others, server_round, cohort, clients)
+        for name, seen in self._seen(server_round, cohort, clients).items():
+            if name not in _WAITING:
+                self._record(name, seen)
 
-    def charge_model(self, server_round: int, cohort: int, clients: int | None = None) -> None:
-        """The round was applied: its model is out."""
-        self._charge([Against.model], server_round, cohort, clients)
+    def charge_applied(
+        self,
+        server_round: int,
+        cohort: int,
+        clients: int | None = None,
+        *,
+        known_cohort: bool = False,
+    ) -> None:
+        """The round was applied: its model is out. `known_cohort`: who was drawn is no secret any more."""
+        for name, seen in self._seen(server_round, cohort, clients).items():
+            if name in _WAITING:
+                self._record(name, seen.with_known_cohort() if known_cohort else seen)
 
     def charge_lost(self, attempts: list[tuple[int, int]]) -> None:
         """Charge what was seen after a checkpoint and before a kill; those rounds will be played again with other noise.
@@ -49,28 +66,36 @@ class Accounts:
             self.charge_attempt(server_round, cohort)
         for (server_round, cohort), (later, _) in pairwise(attempts):
             if later > server_round:  # not a retry, and not the start of another life of the run
-                fewest = self._strategy.sizes.survivors(cohort)
-                seen = self._strategy.releases(server_round, cohort, fewest)[Against.model]
                 # The same cohort will be asked again, so its draw hides nobody a second time.
-                self._accountants[Against.model].record(seen.with_known_cohort())
+                self.charge_applied(server_round, cohort, known_cohort=True)
 
     def epsilon(self) -> dict[str, float | None]:
         """What each adversary can have learned so far; None means no guarantee."""
-        spent = {name: account.epsilon().epsilon for name, account in self._accountants.items()}
+        spent = {
+            name: math.inf if account is None else account.epsilon().epsilon
+            for name, account in self._accountants.items()
+        }
         return {name: value if math.isfinite(value) else None for name, value in spent.items()}
 
     def to_json(self) -> str:
-        return json.dumps({name: account.to_json() for name, account in self._accountants.items()})
+        accounts = self._accountants.items()
+        return json.dumps({name: account and account.to_json() for name, account in accounts})
 
     def load_json(self, text: str) -> None:
         self._accountants = {
-            name: Accountant.from_json(state) for name, state in json.loads(text).items()
+            name: state and Accountant.from_json(state) for name, state in json.loads(text).items()
         }
 
-    def _charge(
-        self, names: Iterable[str], server_round: int, cohort: int, clients: int | None
-    ) -> None:
+    def _record(self, name: str, seen: Release) -> None:
+        """Charge one adversary; who sees more than any theorem covers has no guarantee from then on."""
+        account = self._accountants[name]
+        try:
+            if account is not None:
+                account.record(seen)
+        except UnsupportedReleaseError as unsupported:
+            log.warning("No guarantee against the %s any more: %s", name, unsupported)
+            self._accountants[name] = None
+
+    def _seen(self, server_round: int, cohort: int, clients: int | None) -> dict[str, Release]:
         arrived = self._strategy.sizes.survivors(cohort) if clients is None else clients
-        seen = self._strategy.releases(server_round, cohort, arrived)
-        for name in names:
-            self._accountants[name].record(seen[name])
+        return self._strategy.releases(server_round, cohort, arrived)

@@ -15,6 +15,7 @@ from fedsketch.server.report.readable import plain
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.tasks.job import Job
 
 POINTS = 50  # of the curve of epsilon
@@ -78,7 +79,7 @@ def make_plan(config: Config) -> Plan:
         downlink_bytes=down,
         mechanism=mechanism.to_record(),
         mechanism_facts=mechanism.facts(),
-        best_snr=_best_snr(mechanism, cohort, noise.dim),
+        best_snr=_best_snr(mechanism, noise, cohort),
         epsilon_over_rounds=curve,
     )
 
@@ -89,7 +90,7 @@ def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float |
     step = math.ceil(config.rounds / POINTS)
     for current in range(1, config.rounds + 1):
         accounts.charge_attempt(current, config.clients.per_round)
-        accounts.charge_model(current, config.clients.per_round)
+        accounts.charge_applied(current, config.clients.per_round)
         if current % step == 0 or current == config.rounds:
             curve["round"].append(current)
             for name, value in accounts.epsilon().items():
@@ -97,9 +98,9 @@ def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float |
     return curve
 
 
-def _best_snr(mechanism: Mechanism, cohort: int, dim: int) -> float | None:
+def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:
     """If all clients of a cohort agreed on one direction at full clip: the norm of the sum over the norm of its noise."""
-    noise_std = mechanism.noise_std(cohort)
+    noise_std = mechanism.noise_std(noise.variance(cohort, cohort))
     if noise_std == 0 or mechanism.reach is None:
         return None
-    return cohort * mechanism.reach / (noise_std * math.sqrt(dim))
+    return cohort * mechanism.reach / (noise_std * math.sqrt(noise.dim))

@@ -156,18 +156,20 @@ class Rounds:
         """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients."""
         waited = 0.0
         problem: Exception | None = None
+        strategy.lost.clear()
         for attempt in range(self.config.clients.retries + 1):
             if attempt and not self.accounts.affordable(current):
                 raise TooFewClients(
                     f"Round {current} failed because {problem}, and another attempt would exceed the budget."
                 )
-            strategy.attempt = attempt
             messages = strategy.configure_train(
                 current, strategy.arrays(), ConfigRecord(), self.grid
             )
-            if not messages:  # the draw was too small to ask anybody; its law is that of the others, and so is its price
-                log.warning("Round %d: nobody was drawn, the model stays.", current)
-                self.accounts.charge_model(current, self.config.clients.per_round)
+            if not messages:  # a draw that cannot be asked
+                log.warning("Round %d: the draw is too small, nobody is asked.", current)
+                strategy.pass_over(current)
+                if strategy.noise.hidden:  # it looks like all others, and so is its price
+                    self.accounts.charge_applied(current, self.config.clients.per_round)
                 return waited
             self.folder.announce(current, strategy.cohort_size)
             following = current + 1
@@ -183,12 +185,17 @@ class Rounds:
                 problem = aborted
                 log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
                 self.accounts.charge_attempt(current, strategy.cohort_size)
+                strategy.leave_out(getattr(aborted, "missing", ()))
                 continue
             strategy.explain_dropouts(self.grid.dropouts)
             for client, reason in strategy.dropped.items():
                 log.warning("Round %d: client %d dropped out: %s", current, client, reason)
             self.accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
-            self.accounts.charge_model(current, strategy.cohort_size, strategy.arrived)
+            # Where the draw counts although sizes show, it counts for the first attempt only.
+            known = attempt > 0 and not strategy.noise.hidden
+            self.accounts.charge_applied(
+                current, strategy.cohort_size, strategy.arrived, known_cohort=known
+            )
             return waited
         raise TooFewClients(
             f"Round {current} failed {attempt + 1} times, the last time because {problem}; "

@@ -102,11 +102,17 @@ class FedSgm(DPFedAvg):
         usual = super().releases(server_round, cohort, clients)
         if r_secret_needs(self.config):
             return usual
-        mechanism = self.noise.mechanism(cohort)
+        mechanism, variance = self.noise.mechanism(cohort), self.noise.variance(cohort, clients)
         # Over privacy.clip, which bounds the update before it is sketched.
-        multiplier = mechanism.noise_multiplier(clients, self.noise.unit) * self._stretch
+        multiplier = mechanism.noise_multiplier(variance, self.noise.unit) * self._stretch
         rows = cohort * self.noise.rows
         return {**usual, EAVESDROPPER: self._overheard(multiplier, self.noise.dim, rows)}
+
+    def worst(self, server_round: int) -> Release:
+        if not self._r_secret:
+            return super().worst(server_round)
+        cohort = self.config.clients.per_round
+        return self.releases(server_round, cohort, self.sizes.survivors(cohort))[EAVESDROPPER]
 
     @property
     def bound(self) -> str:

@@ -23,7 +23,6 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.fedceo import FedCeoConfig
 from fedsketch.privacy.accounting.releases import Release
-from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.sketching.tensor_svd import smooth
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
@@ -68,7 +67,7 @@ class FedCeo(FederatedStrategy):
             mean = self._moved(aggregate, self.units(aggregate))
             if self.smooths(server_round):
                 noise = self._rate * aggregate.noise_std / self.units(aggregate)
-                mean = self._smoothed(server_round, mean[None], noise, aggregate.clients)[0]
+                mean = self._smoothed(server_round, mean[None], noise, self.clients(aggregate))[0]
             self.slots = None
             self.model.load(mean)
             return
@@ -89,7 +88,7 @@ class FedCeo(FederatedStrategy):
         return self.settings.server.lr
 
     def _smoothed(
-        self, server_round: int, stack: torch.Tensor, noise: float, models: int
+        self, server_round: int, stack: torch.Tensor, noise: float, models: float
     ) -> torch.Tensor:
         """All matrices of a stack of models smoothed; `models` is K, of which a stack of one is the mean."""
         result = stack.clone()
@@ -107,7 +106,7 @@ class FedCeo(FederatedStrategy):
         return result
 
     def _threshold(
-        self, server_round: int, folded: torch.Tensor, noise: float, models: int
+        self, server_round: int, folded: torch.Tensor, noise: float, models: float
     ) -> float:
         """Relative to the largest singular value of the noise in a slice, sigma (sqrt(rows) + sqrt(columns)) sqrt(K); or Eq. (3)'s."""
         count, rows, columns = folded.shape
@@ -126,16 +125,13 @@ class FedCeo(FederatedStrategy):
         stacks = self.settings.every is not None and self.settings.start == "slots"
         return replace(super().plan_noise(), known_cohort=stacks)
 
-    def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        return self._noise(server_round).mechanism(cohort)
-
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        noise = self._noise(server_round)
+        noise = self.noise_of(server_round)
         if not self.wants_parts(server_round):
             return noise.releases(cohort, clients)
         return noise.releases(cohort, noise.sizes.survivors(cohort) if self.sizes.masked else 1)
 
-    def _noise(self, server_round: int) -> DeviceNoise:
+    def noise_of(self, server_round: int) -> DeviceNoise:
         """With the noise that each part of a stack needs; where it is given and not found from a budget, no client adds more than usual."""
         if not self.wants_parts(server_round):
             return self.noise

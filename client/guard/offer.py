@@ -24,15 +24,20 @@ class Offer:
 
     def noise_multiplier(self, protected: Unit) -> float:
         """Of the honest survivors in the worst case, over what one protected unit can change."""
-        return self.mechanism.noise_multiplier(self.least - self.colluders, protected)
+        return self.mechanism.noise_multiplier(self._unknown(self.least), protected)
 
     def release(self, survivors: int, protected: Unit) -> Release:
         """What a sum over so many shows to the server and the assumed colluders, whose noise does not count.
 
         The adversary is stated without their number, which differs from round to round, so that all rounds of a life compose.
         """
-        honest = survivors - self.colluders
-        return self.mechanism.seen(honest, protected, NoSampling(), Adversary.SERVER)
+        return self.mechanism.seen(
+            self._unknown(survivors), protected, NoSampling(), Adversary.SERVER
+        )
+
+    def _unknown(self, survivors: int) -> float:
+        """Variance of the noise of those among so many who do not work with the server."""
+        return (survivors - self.colluders) * self.mechanism.share
 
 
 def offer_of(settings: RoundSettings) -> Offer:

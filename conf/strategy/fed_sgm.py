@@ -49,6 +49,7 @@ def r_secret_needs(config: "Config") -> tuple[str, ...]:
     strategy = config.strategy
     assert isinstance(strategy, FedSgmConfig)
     needs = {
+        "rounds=1": config.rounds == 1,
         "strategy.sketch=gaussian": strategy.sketch == "gaussian",
         "strategy.seed_per=round": strategy.seed_per == "round",
         "strategy.clip=before": strategy.clip == "before",

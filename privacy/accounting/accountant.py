@@ -1,8 +1,9 @@
 """One accountant per adversary and delta: composes releases over the rounds of a run and says what they cost.
 
-It adds Renyi curves (always), keeps unsampled Gaussians as one exact Gaussian, and hands sampled Gaussians to dp-accounting's
-privacy loss distributions; the smallest valid epsilon is reported with the name of its method. The guarantee is (epsilon, delta)-DP
-against the releases' adversary, for their unit and adjacency, for adaptive composition. What no theorem covers is refused, never guessed.
+It adds Renyi curves (always), keeps unsampled Gaussians as one exact Gaussian, and hands sampled Gaussians as dominating pairs to
+dp-accounting's privacy loss distributions; the smallest valid epsilon is reported with the name of its method. The guarantee is
+(epsilon, delta)-DP against the releases' adversary, for their unit and adjacency, for adaptive composition. What no theorem covers is
+refused, never guessed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ import numpy as np
 
 from fedsketch.privacy.accounting import exact_gaussian, pld, renyi
 from fedsketch.privacy.accounting.costs import Cost, UnsupportedReleaseError, cost
+from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
-from fedsketch.privacy.accounting.releases import FullPasses, MatrixGaussian, Release
+from fedsketch.privacy.accounting.releases import (
+    FullPasses,
+    MatrixGaussian,
+    Release,
+    SketchKnowledge,
+)
 from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 
 __all__ = ["Accountant", "Spent", "UnsupportedReleaseError"]
@@ -42,7 +49,26 @@ class _Pass:
     release: Release
     rounds: int
     curve: Curve
-    pair: tuple[float, float] | None
+    pair: Pair | None
+
+
+def _mu_squared(pair: Pair, count: int) -> float:
+    """Of the Gaussian that so many releases are without their sampling."""
+    return count / pair.noise**2 if pair.noise else math.inf
+
+
+def _few(parts: dict[Pair, int]) -> dict[Pair, int]:
+    """At most about _MOST_PLD_PARTS pairs: neighbours of one kind are booked as a pair that dominates all of them."""
+    step = math.ceil(len(parts) / _MOST_PLD_PARTS)
+    few: dict[Pair, int] = {}
+    for kind in dict.fromkeys(type(pair) for pair in parts):
+        alike = [pair for pair in parts if type(pair) is kind]
+        alike.sort(key=lambda pair: (getattr(pair, "rate", 1.0), -pair.noise))
+        for start in range(0, len(alike), step):
+            group = alike[start : start + step]
+            pair = group[0].covering(group)
+            few[pair] = few.get(pair, 0) + sum(parts[one] for one in group)
+    return few
 
 
 class Accountant:
@@ -60,7 +86,7 @@ class Accountant:
         self.delta = delta
         self._curve: Curve = np.zeros(ORDERS.shape)
         self._mu_squared = 0.0
-        self._sampled: dict[tuple[float, float], int] = {}
+        self._sampled: dict[Pair, int] = {}
         self._only_gaussians = True
         self._pass: _Pass | None = None
         self._ledger: list[tuple[Release, int]] = []
@@ -76,6 +102,7 @@ class Accountant:
         if count < 0:
             raise ValueError(f"cannot record {count} releases.")
         self._refuse_other_terms(release)
+        self._refuse_second_secret_sketch(release, count)
         price = cost(release)
         if count == 0:
             return
@@ -141,14 +168,24 @@ class Accountant:
                     f"this accountant composes releases with {what} {mine}; one with {theirs} needs an accountant of its own."
                 )
 
+    def _refuse_second_secret_sketch(self, release: Release, count: int) -> None:
+        def secret(one: Release) -> bool:
+            return getattr(one.mechanism, "knowledge", None) is SketchKnowledge.SECRET
+
+        before = sum(times * one.times for one, times in self._ledger if secret(one))
+        if secret(release) and before + count * release.times > 1:
+            raise UnsupportedReleaseError(
+                "r_secret covers one round: from the second on the sum depends on the model that the first one made, and so on R; state "
+                "r_public, or play one round."
+            )
+
     def _compose(self, price: Cost, count: int) -> None:
         self._curve = self._curve + count * price.curve
         if price.pair is None:
             self._only_gaussians = False
-        elif price.pair[0] == 1.0:
-            z = price.pair[1]
-            self._mu_squared += math.inf if z == 0.0 else count / z**2
-        elif price.pair[0] > 0.0:
+        elif isinstance(price.pair, PlainPair):
+            self._mu_squared += _mu_squared(price.pair, count)
+        else:
             self._sampled[price.pair] = self._sampled.get(price.pair, 0) + count
 
     def _record_passes(self, release: Release, length: int, count: int, price: Cost) -> None:
@@ -159,7 +196,7 @@ class Accountant:
             curve = np.maximum(current.curve, price.curve)
             pair = None
             if current.pair is not None and price.pair is not None:
-                pair = min(current.pair, price.pair)  # rates are 1: the smaller noise
+                pair = min(current.pair, price.pair, key=lambda one: one.noise)
             rounds = current.rounds + min(count, length - current.rounds)
             count -= rounds - current.rounds
             self._close_or_keep(_Pass(release, rounds, curve, pair), length)
@@ -198,13 +235,12 @@ class Accountant:
         candidates = [Spent(renyi.epsilon(total._curve, self.delta), "rdp")]
         if total._only_gaussians:
             # Sampling never hurts, so forgetting it is a valid bound, and the better one near rate 1.
-            plain = sum(count / z**2 if z else math.inf for (_, z), count in total._sampled.items())
+            plain = sum(_mu_squared(pair, count) for pair, count in total._sampled.items())
             mu = math.sqrt(total._mu_squared + plain)
             candidates.append(Spent(exact_gaussian.epsilon(mu, self.delta), "gaussian"))
         if tight and total._sampled and total._pld_pays(candidates[0].epsilon):
-            candidates.append(
-                Spent(pld.epsilon(total._sampled, total._mu_squared, self.delta), "pld")
-            )
+            parts = _few(total._sampled)
+            candidates.append(Spent(pld.epsilon(parts, total._mu_squared, self.delta), "pld"))
         # The last is the sharper method; it wins a tie.
         return min(reversed(candidates), key=lambda spent: spent.epsilon)
 
@@ -212,7 +248,6 @@ class Accountant:
         return (
             self._only_gaussians
             and 0.0 < rdp_epsilon < _LARGEST_PLD_EPSILON
-            and len(self._sampled) <= _MOST_PLD_PARTS
-            and min(z for _, z in self._sampled) >= _SMALLEST_PLD_NOISE
+            and min(pair.noise for pair in self._sampled) >= _SMALLEST_PLD_NOISE
             and self._mu_squared < math.inf
         )

@@ -1,10 +1,11 @@
-"""What one release costs: its Renyi curve and, where there is one, its place among (sampled) Gaussians. Or a refusal.
+"""What one release costs: its Renyi curve and, where there is one, its dominating pair. Or a refusal.
 
 This file is the table of which theorem is allowed for which mechanism, sampling, adjacency and adversary. What is not listed is refused.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +18,14 @@ from fedsketch.privacy.accounting import (
     skellam,
     sketched,
     without_replacement,
+)
+from fedsketch.privacy.accounting.dominating_pairs import (
+    Pair,
+    PlainPair,
+    PoissonPair,
+    ReplaceOnePair,
+    RevealedPair,
+    ZeroOutPair,
 )
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -50,10 +59,10 @@ class UnsupportedReleaseError(ValueError):
 
 @dataclass(frozen=True)
 class Cost:
-    """`curve` is the Renyi curve; `pair` = (rate, noise multiplier) of the (sampled) Gaussian that dominates the release, or None."""
+    """`curve` is the Renyi curve; `pair` the (sampled) Gaussian pair that dominates the release, or None."""
 
     curve: Curve
-    pair: tuple[float, float] | None
+    pair: Pair | None
 
 
 def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
@@ -119,7 +128,7 @@ def _refuse_what_does_not_fit(release: Release) -> None:
 
 
 def _refuse_wrong_draws(release: Release) -> None:
-    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_hidden` says: its neighbours in the
+    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_revealed` says: its neighbours in the
     client come and go with it, so the amplification theorems, in which the unit alone comes and goes, do not hold."""
     if not isinstance(release.sampling, Poisson | WithoutReplacement):
         return
@@ -129,6 +138,10 @@ def _refuse_wrong_draws(release: Release) -> None:
         )
     if isinstance(release.sampling, Poisson) and release.adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedReleaseError(_POISSON_REPLACE)
+    if getattr(release.sampling, "missed", 0.0) and release.adjacency is not Adjacency.ZERO_OUT:
+        raise UnsupportedReleaseError(
+            "a unit that is missing may make a cohort too small to be asked: state zero-out adjacency for draws that are missed."
+        )
     if getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET:
         raise UnsupportedReleaseError(
             "no theorem here covers r_secret sketches of a sampled cohort: state NoSampling, which costs more and holds."
@@ -164,22 +177,33 @@ def _sampled_cost(
         raise UnsupportedReleaseError(
             f"a unit that is missing changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
         )
-    return Cost(_hidden(_unsampled_cost(mechanism, adjacency).curve, sampling), None)
+    unsampled, rate = _unsampled_cost(mechanism, adjacency), _rate(sampling)
+    pair = None
+    if unsampled.pair is not None:
+        pair = _pair(unsampled.pair.noise, rate, RevealedPair(unsampled.pair.noise, rate))
+    return Cost(_revealed(unsampled.curve, rate), pair)
 
 
-def _hidden(unsampled: Curve, sampling: Poisson | WithoutReplacement) -> Curve:
-    """What any secret draw gives that takes the unit with probability q, whatever else it takes with it.
+def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
+    """What a mechanism costs that is the rare one with probability `share`, independent of the data, and the usual one else.
 
-    Given the draw the divergence is that of the unsampled mechanism, or zero. exp((alpha - 1) D_alpha) is an f-divergence up to
-    constants (Hellinger's) and so jointly convex: it is at most 1 - q + q exp((alpha - 1) eps(alpha)).
+    exp((alpha - 1) D_alpha) is an f-divergence up to constants (Hellinger's) and so jointly convex.
     """
-    rate = _rate(sampling)
-    if rate == 0.0:
-        return np.zeros(ORDERS.shape)
-    if rate == 1.0:
-        return unsampled.copy()
-    exponent = (ORDERS - 1.0) * unsampled
-    return np.logaddexp(np.log1p(-rate), np.log(rate) + exponent) / (ORDERS - 1.0)
+    if share in (0.0, 1.0):
+        return rare.copy() if share else usual
+    rest = np.log1p(-share) + (ORDERS - 1.0) * usual
+    return np.logaddexp(rest, np.log(share) + (ORDERS - 1.0) * rare) / (ORDERS - 1.0)
+
+
+def _revealed(unsampled: Curve, rate: float) -> Curve:
+    """What any draw gives that takes the unit with probability q, whatever else it takes with it: given the draw, the divergence is
+    that of the unsampled mechanism, or zero."""
+    return _mixed(np.zeros(ORDERS.shape), unsampled, rate)
+
+
+def _pair(noise: float, rate: float, sampled: Pair) -> Pair:
+    """A draw of nobody shows nothing, and a draw of everyone is none."""
+    return sampled if 0.0 < rate < 1.0 else PlainPair(noise if rate else math.inf)
 
 
 def _rate(sampling: Poisson | WithoutReplacement) -> float:
@@ -190,7 +214,7 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
     if multiplier is not None:
         multiplier /= _FACTOR[adjacency]
-        return Cost(renyi.gaussian(multiplier), (1.0, multiplier))
+        return Cost(renyi.gaussian(multiplier), PlainPair(multiplier))
     if isinstance(mechanism, Skellam):
         return Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
     if adjacency is Adjacency.REPLACE_ONE:
@@ -212,18 +236,21 @@ def _gaussian_cost(
     multiplier: float, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
 ) -> Cost:
     rate, halved = _rate(sampling), multiplier / 2.0
+    pair: Pair
     if isinstance(sampling, Poisson):
-        return Cost(poisson.gaussian(rate, multiplier), (rate, multiplier))
+        curve = poisson.gaussian(rate, multiplier)
+        curve = _mixed(curve, renyi.gaussian(multiplier), sampling.missed)
+        pair = PoissonPair(multiplier, rate, sampling.missed)
+        return Cost(curve, _pair(multiplier, rate, pair))
     if adjacency is Adjacency.ADD_OR_REMOVE:
-        return Cost(poisson.gaussian(rate, halved), (rate, halved))
+        curve, pair = poisson.gaussian(rate, halved), PoissonPair(halved, rate)
+        return Cost(curve, _pair(halved, rate, pair))
     if adjacency is Adjacency.ZERO_OUT:
-        curve, unsampled = (
-            without_replacement.zero_out(rate, multiplier),
-            renyi.gaussian(multiplier),
-        )
+        curve, pair = without_replacement.zero_out(rate, multiplier), ZeroOutPair(multiplier, rate)
     else:
-        curve, unsampled = without_replacement.gaussian(rate, halved), renyi.gaussian(halved)
-    return Cost(np.minimum(curve, _hidden(unsampled, sampling)), None)
+        curve, pair = without_replacement.gaussian(rate, halved), ReplaceOnePair(halved, rate)
+    curve = np.minimum(curve, _revealed(renyi.gaussian(pair.noise), rate))
+    return Cost(curve, _pair(pair.noise, rate, pair))
 
 
 def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
@@ -236,12 +263,14 @@ def _skellam_curve(
     mechanism: Skellam, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
 ) -> Curve:
     rate, every = _rate(sampling), np.arange(LARGEST_SAMPLED_ORDER + 1.0)
-    # The same cases as for the Gaussian: see privacy/without_replacement.py.
+    # The same cases as for the Gaussian: see without_replacement.py.
     if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
         factor = 1.0 if isinstance(sampling, Poisson) else 2.0
-        return poisson.symmetric_integer_curve(
-            rate, _skellam_at(mechanism, factor, ORDERS), _skellam_at(mechanism, factor, every)
+        unsampled = _skellam_at(mechanism, factor, ORDERS)
+        curve = poisson.symmetric_integer_curve(
+            rate, unsampled, _skellam_at(mechanism, factor, every)
         )
+        return _mixed(curve, unsampled, getattr(sampling, "missed", 0.0))
     unsampled = _skellam_at(mechanism, _FACTOR[adjacency], ORDERS)
     curve = without_replacement.general(rate, unsampled, _skellam_at(mechanism, 2.0, every))
-    return np.minimum(curve, _hidden(unsampled, sampling))
+    return np.minimum(curve, _revealed(unsampled, rate))

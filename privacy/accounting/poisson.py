@@ -12,11 +12,31 @@ the claim becomes h(a)/(a - 1) >= h(u)/(u - 1) for h(t) = t^alpha - t^(1 - alpha
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 
 from fedsketch.privacy.accounting.renyi import IS_INTEGER, LARGEST_SAMPLED_ORDER, ORDERS, Curve
+
+
+def missed(rate: float, population: int, smallest: int) -> float:
+    """The probability that a unit is drawn and its draw shows, where cohorts of fewer than `smallest` pass as noise alone.
+
+    Of `population` units each is drawn with probability q. Given the others that are drawn, B, zero-out adjacency compares: for
+    |B| >= smallest the Poisson pair; for |B| <= smallest - 2 noise alone on both sides; for |B| = smallest - 1 noise alone if the
+    unit is not drawn, again on both sides, and if it is, the sum with the unit against the sum without it: this case alone is not
+    covered by amplification. Its probability is q binom(n - 1, smallest - 1) q^(smallest - 1) (1 - q)^(n - smallest). With `smallest`
+    of one nothing is missed: an empty sum is noise alone. `population` counts the units that answer if drawn.
+    """
+    if smallest <= 1 or smallest > population or rate == 0.0:
+        return 0.0
+    if rate == 1.0:
+        return float(smallest == population)
+    ways = math.comb(population - 1, smallest - 1)
+    return math.exp(
+        math.log(ways) + smallest * math.log(rate) + (population - smallest) * math.log1p(-rate)
+    )
 
 
 @lru_cache(maxsize=4)

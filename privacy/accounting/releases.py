@@ -46,28 +46,37 @@ class Adjacency(StrEnum):
 
 @dataclass(frozen=True)
 class Adversary:
-    """Who sees the release: `Adversary.MODEL`, `.SERVER`, `.server(colluders=A)` or `.EAVESDROPPER`.
+    """Who sees the release: `Adversary.MODEL`, `.client(colluders=A)`, `.SERVER`, `.server(colluders=A)` or `.EAVESDROPPER`.
 
-    `model` is everyone who sees the models of every round and nothing else. `server` sees every sum and picks the cohort, so that no
-    sampling by the coordinator counts against it. With `colluders=A` it also knows the noise of A clients: the caller states the
-    noise of the other n - D - A. `eavesdropper` sees the sums in transit and neither the sketching matrix nor any model: the only one
-    against whom the R-secret reading of a sketched Gaussian holds.
+    `model` is everyone who sees the models of every round and nothing else. `client` is any `colluders=A` fellow participants together:
+    they see what devices see (the models, and under secure aggregation the list of the cohort) and know the noise that they brought, so
+    that the caller states the noise of the others and a sampling that is still secret from them; the server is honest towards them.
+    `server` sees every sum and picks the cohort, so that no sampling by the coordinator counts against it. With `colluders=A` it also
+    knows the noise of A clients: the caller states the noise of the other n - D - A. `eavesdropper` sees the sums in transit and
+    neither the sketching matrix nor any model: the only one against whom the R-secret reading of a sketched Gaussian holds.
     """
 
     name: str
     colluders: int = 0
 
     MODEL: ClassVar[Adversary]
+    CLIENT: ClassVar[Adversary]
     SERVER: ClassVar[Adversary]
     EAVESDROPPER: ClassVar[Adversary]
 
     def __post_init__(self) -> None:
-        if self.name not in ("model", "server", "eavesdropper"):
+        if self.name not in ("model", "client", "server", "eavesdropper"):
             raise ValueError(
-                f"an adversary is 'model', 'server' or 'eavesdropper', not {self.name!r}."
+                f"an adversary is 'model', 'client', 'server' or 'eavesdropper', not {self.name!r}."
             )
-        if self.colluders < 0 or (self.colluders and self.name != "server"):
-            raise ValueError("only the server can have colluding clients, zero or more of them.")
+        if self.colluders < 0 or (self.colluders and self.name not in ("client", "server")):
+            raise ValueError(
+                "only clients and the server can have colluding clients, zero or more of them."
+            )
+
+    @classmethod
+    def client(cls, colluders: int = 1) -> Adversary:
+        return cls("client", colluders)
 
     @classmethod
     def server(cls, colluders: int = 0) -> Adversary:
@@ -75,7 +84,7 @@ class Adversary:
 
     @classmethod
     def parse(cls, text: str) -> Adversary:
-        """The inverse of `str`: 'model', 'server', 'server+20'."""
+        """The inverse of `str`: 'model', 'client+1', 'server', 'server+20'."""
         name, _, colluders = text.partition("+")
         return cls(name, int(colluders) if colluders else 0)
 
@@ -84,6 +93,7 @@ class Adversary:
 
 
 Adversary.MODEL = Adversary("model")
+Adversary.CLIENT = Adversary("client")
 Adversary.SERVER = Adversary("server")
 Adversary.EAVESDROPPER = Adversary("eavesdropper")
 
@@ -101,17 +111,23 @@ class Poisson:
     adversary must not see), and let the noise of the sum be the same for every draw: devices that bring the noise
     share it among the realised cohort. Where the size of the cohort is public, state WithoutReplacement(realised size, population).
     A draw by the device itself is a secret from the coordinator too.
+
+    `missed` is the probability, per release, that a unit is drawn together with others among whom its draw shows: where a
+    cohort that is too small is not asked, and noise alone passes for it. `privacy.accounting.poisson.missed` computes it.
     """
 
     rate: float
     of: Unit = Unit.CLIENT
     drawn_by: DrawnBy = DrawnBy.COORDINATOR
+    missed: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.rate <= 1.0:
             raise ValueError(f"a sampling rate lies between 0 and 1; {self.rate} does not.")
         if self.drawn_by is DrawnBy.DEVICE and self.of is not Unit.EXAMPLE:
             raise ValueError("a device draws among its own examples: state of=Unit.EXAMPLE.")
+        if not 0.0 <= self.missed <= 1.0:
+            raise ValueError(f"missed is a probability; {self.missed} is none.")
 
 
 @dataclass(frozen=True)
@@ -230,8 +246,8 @@ class SketchedGaussian:
     """A sum of b-dimensional Gaussian sketches R x plus N(0, (noise_multiplier * C)^2) per coordinate.
 
     `r_public`: C is the clip of the SKETCH, applied after sketching. `r_secret`: C is the clip of the update before sketching, R
-    has `rows` rows of N(0, 1/rows) entries, is fresh in every round, and neither it nor a model made with it is seen by the adversary;
-    at most `clients` clipped updates are summed. See `privacy.accounting.sketched`.
+    has `rows` rows of N(0, 1/rows) entries, and neither it nor a model made with it is seen by the adversary;
+    at most `clients` clipped updates are summed; it is released once. See `privacy.accounting.sketched`.
     """
 
     noise_multiplier: float

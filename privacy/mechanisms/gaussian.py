@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Mechanism):
-    """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip."""
+    """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip. Variances are over clip^2."""
 
     kind: ClassVar[str] = "gaussian"
 
@@ -59,33 +59,36 @@ class GaussianNoise(Mechanism):
                 "the update holds nan or inf: lower the learning rate or check the data."
             )
         vector = rows.sum(dim=0, dtype=torch.float64).cpu().numpy()
-        return Upload(add_gaussian(vector, self._local_std, stream).astype(np.float32))
+        return Upload(add_gaussian(vector, self.noise_std(self.share), stream).astype(np.float32))
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         return real_sum(vectors)
 
-    def noise_std(self, devices: int) -> float:
-        return self._local_std * math.sqrt(devices)
+    def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.float64]:
+        return add_gaussian(np.zeros(dim), self.noise_std(variance), stream)
+
+    @property
+    def share(self) -> float:
+        return self.local_multiplier**2
+
+    def noise_std(self, variance: float) -> float:
+        return 0.0 if self.clip is None else self.clip * math.sqrt(variance)
 
     def seen(
-        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
-        multiplier = self.noise_multiplier(devices, protected)
+        multiplier = self.noise_multiplier(variance, protected)
         # Down to 12 digits, so that cohorts of different sizes whose noise is meant to be equal are one kind of release.
         rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
         return Release(Gaussian(rounded), sampling, Adjacency.ZERO_OUT, protected, adversary)
 
-    def noise_multiplier(self, devices: int, protected: Unit) -> float:
-        return self.local_multiplier * math.sqrt(devices) / self.weight(protected)
+    def noise_multiplier(self, variance: float, protected: Unit) -> float:
+        return math.sqrt(variance) / self.weight(protected)
 
     def check(self) -> None:
         if self.rows < 1 or self.clip == 0:
             name = "clip" if self.clip == 0 else "rows"
             raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
-
-    @property
-    def _local_std(self) -> float:
-        return 0.0 if self.clip is None else self.clip * self.local_multiplier
 
 
 def add_gaussian(vector: NDArray[np.floating], std: float, stream: Stream) -> NDArray[np.float64]:

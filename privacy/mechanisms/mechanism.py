@@ -6,12 +6,15 @@ very record, and the device does what it judged. Everything about a round's priv
 | where | what |
 |---|---|
 | device | `run`, usually `release`: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
-| server | `total`: the sum of the uploads in real numbers; `noise_std`: the noise in it |
+| server | `total`: the sum of the uploads in real numbers, with noise of its own if asked; `noise_std`: the noise in it |
 | accountant | `seen`: what a sum shows to an adversary, for a protected unit |
 | wire | `to_record` and `mechanism_from_record`, which believes nothing that it reads |
 
 A row is what one unit contributes: a client's vector, or one vector per example. Adjacency is zero-out everywhere: the unit's rows are
 replaced by zeros, and its device still adds its noise.
+
+How much noise there is, is always said as a variance in the mechanism's own units: `share` is what one device brings, and what several
+bring adds up.
 
 A mechanism that blurs inside of a training (`noisy_training`) runs that training itself, so that data is reached through it alone.
 """
@@ -100,9 +103,18 @@ class Mechanism(ABC):
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         """The sum of what the devices released, in real numbers; a vector may itself be a sum, made under masks."""
 
+    def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.generic]:
+        """An upload of nothing but noise: what a server adds to a sum so that it has as much as all others."""
+        raise UnsafeUpdateError(f"the mechanism {self.kind} has no noise but that of its devices.")
+
+    @property
     @abstractmethod
-    def noise_std(self, devices: int) -> float:
-        """Standard deviation of the noise in each number of a sum over so many devices."""
+    def share(self) -> float:
+        """Variance of the noise that one device brings, in the mechanism's own units."""
+
+    @abstractmethod
+    def noise_std(self, variance: float) -> float:
+        """Standard deviation of noise of this variance in each number of a sum, in real numbers."""
 
     @property
     def ring(self) -> RingShape | None:
@@ -116,13 +128,13 @@ class Mechanism(ABC):
     # ------------------------------------------------------------------ for the accountant
     @abstractmethod
     def seen(
-        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
-        """What a sum shows under the noise of so many devices: those in it whose noise the adversary does not know."""
+        """What a sum shows under so much noise: that of all in it whose noise the adversary does not know."""
 
     @abstractmethod
-    def noise_multiplier(self, devices: int, protected: Unit) -> float:
-        """Standard deviation of the noise of so many devices over what one protected unit can change in the sum."""
+    def noise_multiplier(self, variance: float, protected: Unit) -> float:
+        """Standard deviation of so much noise over what one protected unit can change in the sum."""
 
     def weight(self, protected: Unit) -> int:
         """How many times the bound of one row a protected unit can change the sum.

@@ -115,7 +115,7 @@ class NoisyTraining(Mechanism):
         """As if every row had been zero: the law of the noise in an upload, so that silence looks like a device without signal."""
         if self.ring is None:
             raise self._unmaskable()
-        return self._encoded(add_gaussian(np.zeros(self.dim), self.noise_std(1), stream))
+        return self._encoded(add_gaussian(np.zeros(self.dim), self._upload_std, stream))
 
     def _encoded(self, vector: NDArray[Any]) -> Upload:
         if vector.shape != (self.dim,):
@@ -131,13 +131,21 @@ class NoisyTraining(Mechanism):
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         return ring_sum(vectors, self.bits) / self.scale if self.bits else real_sum(vectors)
 
-    def noise_std(self, devices: int) -> float:
-        """The noise of all steps that is in a number of the sum of uploads; in the models between the steps it is as well."""
+    @property
+    def share(self) -> float:
+        return self._upload_std**2
+
+    def noise_std(self, variance: float) -> float:
+        return math.sqrt(variance)
+
+    @property
+    def _upload_std(self) -> float:
+        """The noise of all steps that is in a number of an upload; in the models between the steps it is as well."""
         per_step = self.lr * self.local_multiplier * self.clip / self.batch / (1.0 - self.momentum)
         # Momentum m carries the noise of a step into those after it: (1 - m^j) / (1 - m) of it into the upload, with j steps to go.
         m, last = self.momentum, self.momentum**self.steps
         squares = self.steps - 2 * m * (1 - last) / (1 - m) + m**2 * (1 - last**2) / (1 - m**2)
-        return per_step * math.sqrt(devices * max(squares, 0.0))
+        return per_step * math.sqrt(max(squares, 0.0))
 
     @property
     def ring(self) -> RingShape | None:
@@ -149,7 +157,7 @@ class NoisyTraining(Mechanism):
         expected = self.rate * self.rows
         largest = min(float(self.rows), expected + _TAIL * math.sqrt(expected) + _TAIL)
         signal = self.lr * self.steps * self.clip * largest / self.batch / (1.0 - self.momentum)
-        return signal + _TAIL * self.noise_std(1)
+        return signal + _TAIL * self._upload_std
 
     @property
     def scale(self) -> float:
@@ -170,15 +178,15 @@ class NoisyTraining(Mechanism):
 
     # ------------------------------------------------------------------ for the accountant
     def seen(
-        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
-        """Neither the other devices nor the draw of the cohort count."""
-        law = Gaussian(self.noise_multiplier(devices, protected))
+        """Neither the noise in the sum nor the draw of the cohort counts."""
+        law = Gaussian(self.noise_multiplier(variance, protected))
         own = Poisson(self.rate, Unit.EXAMPLE, DrawnBy.DEVICE)
         draw = own if protected is Unit.EXAMPLE else NoSampling()
         return Release(law, draw, Adjacency.ZERO_OUT, protected, adversary, self.steps)
 
-    def noise_multiplier(self, devices: int, protected: Unit) -> float:
+    def noise_multiplier(self, variance: float, protected: Unit) -> float:
         """Of one step, on one device."""
         return self.local_multiplier / self.weight(protected)
 

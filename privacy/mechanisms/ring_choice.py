@@ -38,6 +38,7 @@ def choose_ring(
     bits: int = 32,
     drops: int = 0,
     colluders: int = 0,
+    honest: float | None = None,
     scale: float | None = None,
     wraparound_probability: float = 1e-9,
 ) -> SkellamRing:
@@ -46,10 +47,12 @@ def choose_ring(
     `rows` is the largest number of vectors of norm C that one client adds up: 1, or its examples where those are the privacy unit.
     Rings up to 20 bits rotate and take the largest scale that fits; larger ones do not rotate, and take s C = 2^12 (2^14 above ten
     thousand numbers) or less where the ring is tight, but never so little that rounding doubles the noise. A `scale` that is given is
-    checked, not changed.
+    checked, not changed. So many devices bring the noise that is asked for as `honest` says: those who neither drop nor collude, if it
+    says nothing.
     """
-    honest = clients - drops - colluders
-    if min(dim, clients, rows) < 1 or min(drops, colluders) < 0 or honest < 1:
+    if honest is None:
+        honest = clients - drops - colluders
+    if min(dim, clients, rows) < 1 or min(drops, colluders) < 0 or honest <= 0:
         raise ValueError(
             f"{clients} clients with {drops} drops and {colluders} colluders leave no honest noise: lower drops or colluders."
         )
@@ -90,7 +93,7 @@ class _ScaleSearch:
     dim: int
     clients: int
     rows: int
-    honest: int
+    honest: float
     clip: float
     noise: NoiseRule
     probability: float

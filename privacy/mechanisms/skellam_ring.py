@@ -110,9 +110,16 @@ class SkellamRing(Mechanism):
         values = ring_sum(vectors, self.bits) / self.scale
         return unrotated(values, round) if self.rotate else values
 
-    def noise_std(self, devices: int) -> float:
+    def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.uint64]:
+        return into_ring(sample_skellam(int(variance), dim, stream), self.bits)
+
+    @property
+    def share(self) -> int:
+        return self.local_variance
+
+    def noise_std(self, variance: float) -> float:
         """Of the Skellam noise only; rounding adds less than 1/(2 s) per row."""
-        return math.sqrt(devices * self.local_variance) / self.scale
+        return math.sqrt(variance) / self.scale
 
     @property
     def ring(self) -> RingShape:
@@ -126,19 +133,18 @@ class SkellamRing(Mechanism):
 
     # ------------------------------------------------------------------ for the accountant
     def seen(
-        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         weight = self.weight(protected)
         law = Skellam(
-            float(devices * self.local_variance),
+            float(variance),
             weight * self.l2_sensitivity,
             weight * self.l1_sensitivity,
         )
         return Release(law, sampling, Adjacency.ZERO_OUT, protected, adversary)
 
-    def noise_multiplier(self, devices: int, protected: Unit) -> float:
-        deviation = math.sqrt(devices * self.local_variance)
-        return deviation / (self.weight(protected) * self.l2_sensitivity)
+    def noise_multiplier(self, variance: float, protected: Unit) -> float:
+        return math.sqrt(variance) / (self.weight(protected) * self.l2_sensitivity)
 
     @property
     def l2_sensitivity(self) -> float:

@@ -18,21 +18,24 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Sampling
+from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
-from fedsketch.strategies.shared.device_noise import DeviceNoise, given_multiplier
+from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.uploads import GROUPS, uploaded
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
+
+_Part = tuple[NDArray[np.generic], list[int]]  # a sum, and the clients in it
 
 
 class RoundAborted(RuntimeError):
@@ -83,7 +86,7 @@ class FederatedStrategy(Strategy):
         self.sizes = CohortSizes(config)
         self.noise = self.plan_noise()
         self.parcels: Parcels | None = None  # where devices make the arrays themselves
-        self.attempt = 0
+        self.lost: set[int] = set()  # clients that failed in an earlier attempt at this round
         self.dropped: dict[int, str] = {}
         self.arrived = 0
         self.snr: float | None = None
@@ -133,18 +136,26 @@ class FederatedStrategy(Strategy):
         example = self.config.privacy.unit is Unit.EXAMPLE
         rows = self.job.largest_shard if example else 1
         clip = self.config.privacy.clip
-        return DeviceNoise(self.config, dim, rows, clip, given_multiplier(self.config))
+        return DeviceNoise(self.config, dim, rows, clip, self.config.privacy.noise_multiplier)
+
+    def noise_of(self, server_round: int) -> DeviceNoise:
+        """That of a round, where rounds differ."""
+        return self.noise
 
     def mechanism(self, server_round: int, cohort: int) -> Mechanism:
         """What each device of a cohort of this size does with its upload."""
-        return self.noise.mechanism(cohort, self.upload_size(server_round))
+        return self.noise_of(server_round).mechanism(cohort, self.upload_size(server_round))
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
         """What a round shows to each adversary, by name, when `clients` of a cohort of this size arrived.
 
-        All but `model` see every attempt; `model` sees the rounds that were applied.
+        The server and eavesdroppers see every attempt; `model` and `client` see what was applied.
         """
-        return self.noise.releases(cohort, clients)
+        return self.noise_of(server_round).releases(cohort, clients)
+
+    def worst(self, server_round: int) -> Release:
+        """What a round shows at most to the adversary whom the budget binds."""
+        return self.noise_of(server_round).worst()
 
     @property
     def noise_multiplier(self) -> float:
@@ -171,10 +182,9 @@ class FederatedStrategy(Strategy):
         self.meet(grid)
         if arrays is not self._arrays:  # Flower's start() brings the initial model
             self.model.load(torch.from_numpy(arrays["model"].numpy().copy()))
-        cohort = self.cohorts.draw(server_round, self.attempt)
+        cohort = [client for client in self.cohorts.draw(server_round) if client not in self.lost]
         self.arrived, self.dropped, self.snr = 0, {}, None
-        if len(cohort) < self.sizes.smallest:
-            # A Poisson draw can be this small. Drawing again would change its law: the round passes without an update.
+        if not self.noise_of(server_round).asked(len(cohort)):
             self._cohort = {}
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
@@ -189,11 +199,25 @@ class FederatedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if not self._cohort:
+            self.pass_over(server_round)
             return None, None
         aggregate = self._sum(server_round, replies)
         self.snr = signal_to_noise(aggregate)
         self.update(server_round, aggregate)
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
+
+    def pass_over(self, server_round: int) -> None:
+        """A draw that nobody is asked for, as a Poisson draw may be. Drawing again would change its law. Where sizes are hidden the round
+        passes as noise alone, which looks like any other; elsewhere the model stays."""
+        noise = self.noise_of(server_round)
+        if noise.hidden:
+            self.broadcast_extras(
+                server_round
+            )  # where a strategy chooses what `update` goes on with
+            size = self.upload_size(server_round)
+            mechanism = noise.mechanism(noise.sizes.largest, size)
+            nothing = np.zeros(size, np.float32 if mechanism.ring is None else np.uint64)
+            self.update(server_round, self._aggregate(server_round, mechanism, 0, [(nothing, [])]))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -232,6 +256,14 @@ class FederatedStrategy(Strategy):
     def cohort_size(self) -> int:
         return len(self._cohort)
 
+    def leave_out(self, nodes: Iterable[int]) -> None:
+        """These did not deliver: until the round is over they are not asked again. The draw stays what it was: who of it is there does
+        not depend on who else was drawn, and another draw would be one that such cohorts made more likely."""
+        lost = {self._cohort[node] for node in nodes if node in self._cohort} | set(self.dropped)
+        rest = len(set(self._cohort.values()) - lost)
+        # If hardly anybody delivered, the fault may be ours: all are asked again.
+        self.lost = self.lost | lost if self.noise.asked(rest) else set()
+
     def explain_dropouts(self, reasons: Mapping[int, str]) -> None:
         """Why nodes dropped out, where a grid knows better."""
         for node, reason in reasons.items():
@@ -239,8 +271,8 @@ class FederatedStrategy(Strategy):
                 self.dropped[self._cohort[node]] = reason
 
     def units(self, aggregate: Aggregate) -> float:
-        """What a sum is divided by, a public number of privacy units: under Poisson sampling the true size of the cohort is
-        secret, and the expected one stands in for it."""
+        """What a sum is divided by, a public number of privacy units: where the draw of the cohort is a secret, so is the number of
+        those who came, and the expected one stands in for it."""
         clients = self.clients(aggregate)
         if self.config.privacy.unit is Unit.EXAMPLE:
             clients *= self.job.examples / self.config.clients.total
@@ -248,9 +280,7 @@ class FederatedStrategy(Strategy):
 
     def clients(self, aggregate: Aggregate) -> float:
         """The same in clients."""
-        if self.config.clients.sampling is Sampling.poisson:
-            return self.config.clients.per_round
-        return aggregate.clients
+        return self.config.clients.per_round if self.noise.hidden else aggregate.clients
 
     # ------------------------------------------------------------------ inside
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
@@ -266,7 +296,7 @@ class FederatedStrategy(Strategy):
         assert self._asked is not None
         mechanism, size = self._asked
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
-        parts: dict[int, tuple[NDArray[np.generic], list[int]]] = {}
+        parts: dict[int, _Part] = {}
         for reply in replies:
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
@@ -289,21 +319,38 @@ class FederatedStrategy(Strategy):
             )
         # In a fixed order: the same sum in every runtime.
         ordered = [parts[client] for client in sorted(parts)]
-
-        def aggregate(chosen: list[tuple[NDArray[np.generic], list[int]]]) -> Aggregate:
-            total = mechanism.total([vector for vector, _ in chosen], server_round)
-            members = tuple(sorted(client for _, clients in chosen for client in clients))
-            return Aggregate(
-                torch.from_numpy(total).to(self.model.device, torch.float32),
-                len(members),
-                mechanism.noise_std(len(members)),
-                members,
-            )
-
-        whole = aggregate(ordered)
+        whole = self._aggregate(server_round, mechanism, len(self._cohort), ordered)
         if not self.wants_parts(server_round):
             return whole
-        return replace(whole, parts=tuple(aggregate([part]) for part in ordered))
+        each = (
+            self._aggregate(server_round, mechanism, len(self._cohort), [part]) for part in ordered
+        )
+        return replace(whole, parts=tuple(each))
+
+    def _aggregate(
+        self, server_round: int, mechanism: Mechanism, cohort: int, parts: list[_Part]
+    ) -> Aggregate:
+        """The sum, with the noise that the server adds."""
+        members = tuple(sorted(client for _, clients in parts for client in clients))
+        noise, vectors = self.noise_of(server_round), [vector for vector, _ in parts]
+        variance = noise.variance(cohort, len(members))
+        added = variance - len(members) * mechanism.share
+        if added > 0:
+            with self._stream(server_round) as stream:
+                vectors.append(mechanism.noise_alone(len(vectors[0]), added, stream))
+        total = mechanism.total(vectors, server_round)
+        return Aggregate(
+            torch.from_numpy(total).to(self.model.device, torch.float32),
+            len(members),
+            mechanism.noise_std(variance),
+            members,
+        )
+
+    def _stream(self, server_round: int) -> Stream:
+        """Of the server's own noise: a secret, unless the run is asked to be reproducible."""
+        if self.config.privacy.randomness is Randomness.secret:
+            return Stream()
+        return Stream(derived_key(self.config.seed, "server noise", server_round, len(self.lost)))
 
     def _survivors(self, reply: Message) -> list[int]:
         """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""

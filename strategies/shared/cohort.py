@@ -1,4 +1,4 @@
-"""Who takes part in a round: a pure function of a key, the round and the attempt.
+"""Who takes part in a round: a pure function of a key and the round.
 
 So a resumed run draws the same cohorts without any saved generator. The key is a secret from the operating system unless the
 run is asked to be reproducible: amplification by sampling holds only against those who cannot guess the draw.
@@ -30,19 +30,17 @@ class Cohorts:
     def rounds_per_pass(self) -> int:
         return -(-self.settings.total // self.settings.per_round)
 
-    def draw(self, round: int, attempt: int = 0) -> list[int]:
-        """The clients of this round, sorted; another attempt is another draw (but the same in a pass, which has no other)."""
+    def draw(self, round: int) -> list[int]:
+        """The clients of this round, sorted."""
         total, size = self.settings.total, self.settings.per_round
         if self.settings.sampling is Sampling.passes:
             cycle, position = divmod(round - 1, self.rounds_per_pass)
             order = np.argsort(self._stream("pass", cycle).uint64(total))
             chosen = np.array_split(order, self.rounds_per_pass)[position]
         elif self.settings.sampling is Sampling.poisson:
-            chosen = np.flatnonzero(
-                self._stream("round", round, attempt).uniform(total) < size / total
-            )
+            chosen = np.flatnonzero(self._stream("round", round).uniform(total) < size / total)
         else:
-            chosen = np.argsort(self._stream("round", round, attempt).uint64(total))[:size]
+            chosen = np.argsort(self._stream("round", round).uint64(total))[:size]
         return sorted(chosen.tolist())
 
     def _stream(self, *labels: str | int) -> Stream:

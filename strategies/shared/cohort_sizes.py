@@ -1,10 +1,13 @@
-"""How many clients of a sum may vanish, how many may work with the server, and with how many a round still counts."""
+"""How large a cohort may be, how many of a sum may vanish, how many may work with the server, and with how many a round still counts."""
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.conf.schema import ClientsConfig, NoSecAggConfig, Sampling
+
+_NEVER = 1e-12  # probability that a Poisson draw is larger than the largest that is asked
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class CohortSizes:
         """A smaller cohort is not asked: one client's sum is its upload, so masks need two."""
         return 2 if self.masked else 1
 
+    @property
+    def largest(self) -> int:
+        """A larger cohort is not asked: a Poisson draw has any size, and a run is planned for one that is hardly ever exceeded."""
+        return _largest(self.config.clients)
+
     def members(self, cohort: int) -> int:
         """The most clients in one sum."""
         return -(-cohort // self.groups)
@@ -39,6 +47,16 @@ class CohortSizes:
         """Clients who are assumed to tell the server their noise: of the whole cohort, because they may all be in one group."""
         return math.floor(cohort * self.config.secagg.colluders)
 
-    def unknown(self, cohort: int, clients: int) -> int:
-        """Of so many in a sum, those whose noise the server does not know; without masks it sees each upload under its own."""
-        return clients - self.colluders(cohort) if self.masked else 1
+    def fellows(self, cohort: int) -> int:
+        """Clients who are assumed to put together what they know: as many as work with the server, and at least one."""
+        return max(1, self.colluders(cohort))
+
+
+@lru_cache(maxsize=64)
+def _largest(clients: ClientsConfig) -> int:
+    if clients.sampling is not Sampling.poisson or clients.per_round == clients.total:
+        return clients.per_round
+    from scipy import stats  # half a second
+
+    rate = clients.per_round / clients.total
+    return min(clients.total, int(stats.binom.isf(_NEVER, clients.total, rate)))

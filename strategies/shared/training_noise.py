@@ -29,6 +29,15 @@ class TrainingNoise(DeviceNoise):
             clients=cohort,
         )
 
+    @property
+    def hidden(self) -> bool:
+        """No draw of the server's counts."""
+        return False
+
+    def worst(self) -> Release:
+        """All rounds are alike."""
+        return self.releases(1, 1)[self.config.privacy.against]
+
     def round_of(self, multiplier: float) -> NoisyTraining:
         """One device's round with this noise."""
         local = self.config.strategy.local

@@ -19,7 +19,7 @@ NINE = [
     "privacy.epsilon=4",
 ]
 SGM = ["strategy=fed_sgm", "secagg=none"]
-SECRET = ["strategy.clip=before", "strategy.accounting=r_secret"]
+SECRET = ["rounds=1", "strategy.clip=before", "strategy.accounting=r_secret"]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def _numbers(sentence: str) -> dict[str, float]:
     """Epsilon by the words that follow or precede it."""
     found = {
         who: float(value)
-        for value, who in re.findall(r"epsilon ([\d.]+) against (model|server)", sentence)
+        for value, who in re.findall(r"epsilon ([\d.]+) against (model|client|server)", sentence)
     }
     overheard = re.search(
         r"r_secret, which holds only against [^.]*? is epsilon ([\d.]+)", sentence
@@ -55,7 +55,7 @@ def test_a_sketched_run_is_calibrated_for_those_who_know_the_sketch(sentence_of:
     sentence = sentence_of(*SGM, "privacy.against=model")
     assert _numbers(sentence)["model"] == pytest.approx(4, abs=0.01)
     assert "r_public, which holds whoever knows the sketch" in sentence
-    assert "no theorem covers (it needs strategy.clip=before)" in sentence
+    assert "no theorem covers (it needs rounds=1, strategy.clip=before)" in sentence
 
 
 def test_under_masks_the_missing_theorem_is_told(sentence_of: Sentence) -> None:
@@ -65,8 +65,9 @@ def test_under_masks_the_missing_theorem_is_told(sentence_of: Sentence) -> None:
 
 
 def test_where_both_readings_hold_both_numbers_stand_side_by_side(sentence_of: Sentence) -> None:
-    numbers = _numbers(sentence_of(*SGM, "strategy.clip=before", "privacy.against=model"))
-    assert set(numbers) == {"model", "server", "eavesdropper"}
+    covered = ("rounds=1", "strategy.clip=before", "privacy.against=model")
+    numbers = _numbers(sentence_of(*SGM, *covered))
+    assert set(numbers) == {"model", "client", "server", "eavesdropper"}
     assert numbers["model"] == pytest.approx(4, abs=0.01)
     assert numbers["server"] > numbers["model"]
 

@@ -28,6 +28,7 @@ from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.device_noise import DeviceNoise
 
 Play = Callable[..., Any]
 ROUNDS = 3
@@ -35,10 +36,9 @@ ROUNDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class _Toy(Mechanism):
-    """Clip, and noise with this multiplier somewhere else than in the upload."""
+    """Clip, and noise somewhere else than in the upload."""
 
     clip: float
-    multiplier: float
 
     @property
     def bound(self) -> float:
@@ -50,17 +50,21 @@ class _Toy(Mechanism):
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         return np.sum(vectors, axis=0, dtype=np.float64)
 
-    def noise_std(self, devices: int) -> float:
-        return self.clip * self.multiplier
+    @property
+    def share(self) -> float:
+        return 0.0
+
+    def noise_std(self, variance: float) -> float:
+        return self.clip * math.sqrt(variance)
 
     def seen(
-        self, devices: int, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
-        law = Gaussian(self.noise_multiplier(devices, protected))
+        law = Gaussian(self.noise_multiplier(variance, protected))
         return Release(law, sampling, Adjacency.ZERO_OUT, protected, adversary)
 
-    def noise_multiplier(self, devices: int, protected: Unit) -> float:
-        return self.multiplier / self.weight(protected)
+    def noise_multiplier(self, variance: float, protected: Unit) -> float:
+        return math.sqrt(variance) / self.weight(protected)
 
     def check(self) -> None:
         """Nothing to check in a toy."""
@@ -71,19 +75,28 @@ class _TrustedServer(_Toy):
 
     kind: ClassVar[str] = "trusted_server"
 
-    def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        total = super().total(vectors, round)
-        with Stream() as stream:
-            return total + self.noise_std(len(vectors)) * stream.gaussian(total.size)
+    def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.float64]:
+        return self.noise_std(variance) * stream.gaussian(dim)
+
+
+@dataclass(frozen=True)
+class _ServerNoise(DeviceNoise):
+    def mechanism(self, cohort: int, dim: int | None = None) -> Mechanism:
+        return _TrustedServer(clip=0.5)
+
+    def variance(self, cohort: int, clients: int) -> float:
+        return 4.0
+
+    def releases(self, cohort: int, clients: int) -> dict[str, Release]:
+        return {"model": self.worst()}
+
+    def worst(self) -> Release:
+        return self.mechanism(1).seen(4.0, Unit.CLIENT, NoSampling(), Adversary.MODEL)
 
 
 class _TrustedStrategy(DPFedAvg):
-    def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        return _TrustedServer(clip=0.5, multiplier=2.0)
-
-    def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        toy = self.mechanism(server_round, cohort)
-        return {"model": toy.seen(clients, Unit.CLIENT, NoSampling(), Adversary.MODEL)}
+    def plan_noise(self) -> DeviceNoise:
+        return _ServerNoise(self.config, self.model.size, 1, 0.5, 2.0)
 
 
 @pytest.fixture(autouse=True)

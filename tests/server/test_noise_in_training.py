@@ -52,7 +52,7 @@ def test_every_step_of_every_round_is_priced_for_every_adversary(play: Play) -> 
     played = play(*RUN, "rounds=2")
     for row, rounds in zip(played.rows, (1, 2), strict=True):
         expected = pytest.approx(_epsilon(rounds))
-        assert row["epsilon"] == {"model": expected, "server": expected}
+        assert row["epsilon"] == {"model": expected, "client": expected, "server": expected}
         assert row["basis_rank"] == 7  # 4 directions of the weights, and 3 biases whole
     assert "2, per example" in played.guarantee
     assert "The server holds 30 public examples" in played.guarantee

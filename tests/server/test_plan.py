@@ -47,18 +47,19 @@ def test_without_masks_the_server_learns_more_than_the_models_tell() -> None:
 
 def test_without_noise_nothing_is_guaranteed() -> None:
     plan = _plan("strategy=fedavg")
-    assert plan.epsilon == {"model": None, "server": None}
+    assert plan.epsilon == {"model": None, "client": None, "server": None}
     assert plan.best_snr is None
     assert plan.upload_size == plan.parameters + 1  # the weight travels with the update
 
 
 def test_both_readings_of_a_sketch_stand_side_by_side() -> None:
     common = ("strategy=fed_sgm", "secagg=none", "privacy.against=model", "privacy.epsilon=3")
-    after, before = (_plan(*common, f"strategy.clip={clip}") for clip in ("after", "before"))
-    assert list(after.epsilon) == ["model", "server"]
-    assert list(before.epsilon) == ["model", "server", "eavesdropper (r_secret)"]
+    after = _plan(*common, "strategy.clip=after")
+    before = _plan(*common, "strategy.clip=before", "rounds=1")
+    assert list(after.epsilon) == ["model", "client", "server"]
+    assert list(before.epsilon) == ["model", "client", "server", "eavesdropper (r_secret)"]
     assert before.epsilon["model"] == pytest.approx(3, rel=1e-3)
-    assert len(before.epsilon_over_rounds["eavesdropper (r_secret)"]) == 7
+    assert len(before.epsilon_over_rounds["eavesdropper (r_secret)"]) == 1
     assert "r_public" in before.guarantee
     assert "r_secret" in before.guarantee
 

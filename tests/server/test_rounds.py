@@ -37,7 +37,7 @@ def test_a_row_per_round_with_the_documented_keys(play: Play, tmp_path: Path) ->
     assert [row["round"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert row.keys() == set(METRICS.split())
-        assert row["epsilon"].keys() == {"model", "server"}
+        assert row["epsilon"].keys() == {"model", "client", "server"}
         assert row["seconds"].keys() == {"round", "clients", "update"}
         assert (row["clients"], row["dropped"], row["delta"]) == (3, 0, 1e-5)
         assert 0 <= row["accuracy"] <= 1
@@ -119,9 +119,15 @@ def test_a_failed_round_is_tried_again_with_another_cohort(play: Play) -> None:
         assert after["epsilon"]["server"] > before["epsilon"]["server"]
 
 
+def test_a_client_that_stays_away_is_left_out_and_the_round_goes_on(play: Play) -> None:
+    played = play(failing=lambda call, client: call >= 12 and client == 2)
+    assert [row["clients"] for row in played.rows] == [6, 6, 5, 5]
+    assert [row["round"] for row in played.rows] == [1, 2, 3, 4]
+
+
 def test_too_many_dropouts_stop_the_run_with_a_sentence(play: Play, tmp_path: Path) -> None:
     with pytest.raises(TooFewClients) as caught:
-        play("clients.retries=1", failing=lambda call, client: call >= 12 and client == 2)
+        play("clients.retries=1", failing=lambda call, client: call >= 12 and call % 2 == 0)
     sentence = str(caught.value)
     assert sentence.startswith("Round 3 failed 2 times")
     assert "battery" in sentence
@@ -194,7 +200,7 @@ def test_large_poisson_cohorts_do_not_break_the_budget_against_the_server(play: 
         "clients.sampling=poisson",
         "clients.per_round=3",
         "privacy.randomness=seeded",
-        "seed=26",
+        "seed=27",
         "rounds=5",
     )
     assert sum(row["clients"] for row in played.rows) > 3 * len(played.rows)  # large draws

@@ -157,12 +157,14 @@ def test_every_group_has_the_noise_that_the_budget_asks_of_a_sum(
 ) -> None:
     strategy = _ceo(make_strategy, *GROUPS, "privacy.epsilon=8")
     whole, group = (strategy.mechanism(server_round, 12) for server_round in (1, 2))
-    assert group.noise_std(4) == pytest.approx(whole.noise_std(12), rel=1e-3)
+    assert group.noise_std(4 * group.share) == pytest.approx(
+        whole.noise_std(12 * whole.share), rel=1e-3
+    )
     accounts = Accounts(strategy)
     for server_round in range(1, strategy.config.rounds + 1):
         assert accounts.affordable(server_round)
         accounts.charge_attempt(server_round, 12, 12)
-        accounts.charge_model(server_round, 12, 12)
+        accounts.charge_applied(server_round, 12, 12)
     spent = accounts.epsilon()
     assert spent["server"] is not None
     assert 7.5 < spent["server"] <= 8.0

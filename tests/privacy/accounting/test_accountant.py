@@ -386,6 +386,20 @@ def test_epsilon_is_the_same_however_the_rounds_are_recorded() -> None:
     assert len(parts.to_json()["releases"]) == 1
 
 
+# Fellow clients
+
+
+@pytest.mark.parametrize(
+    "sampling", [NoSampling(), WithoutReplacement(3, 30), Poisson(0.1), FullPasses(9)]
+)
+def test_the_server_hides_the_draw_from_fellow_clients(
+    make_release: MakeRelease, sampling: Sampling
+) -> None:
+    """What the draw hides from those who see the models it hides from clients to whom nobody told it."""
+    clients = make_release(Gaussian(2.0), sampling, adversary=Adversary.client(colluders=3))
+    assert _spent(clients, 9) == _spent(_gaussian(2.0, sampling), 9)
+
+
 # Monotonicity
 
 

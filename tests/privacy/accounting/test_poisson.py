@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import mpmath
 import numpy as np
 import pytest
@@ -67,3 +70,17 @@ def test_extreme_rates() -> None:
     assert np.all(poisson.gaussian(0.0, 1.0) == 0.0)
     np.testing.assert_allclose(poisson.gaussian(1.0, 2.0), ORDERS / 8.0)
     assert np.all(np.isinf(poisson.gaussian(0.5, 0.0)))
+
+
+@pytest.mark.parametrize("smallest", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("rate", [0.0, 0.2, 0.7, 1.0])
+def test_missed_is_the_chance_that_a_unit_completes_the_smallest_cohort(
+    rate: float, smallest: int
+) -> None:
+    """All draws of five: the unit is drawn, and the cohort would not have been asked without it, nor passed as empty."""
+    chance = 0.0
+    for draw in product([0, 1], repeat=5):
+        probability = math.prod(rate if drawn else 1 - rate for drawn in draw)
+        if draw[0] and sum(draw) == smallest > 1:
+            chance += probability
+    assert poisson.missed(rate, 5, smallest) == pytest.approx(chance, abs=1e-15)

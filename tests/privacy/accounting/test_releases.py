@@ -15,7 +15,9 @@ def _release(sampling: data.Sampling, times: int = 1) -> data.Release:
     return data.Release(law, sampling, adjacency, data.Unit.EXAMPLE, Adversary.SERVER, times)
 
 
-@pytest.mark.parametrize("text", ["model", "server", "server+20", "eavesdropper"])
+@pytest.mark.parametrize(
+    "text", ["model", "client", "client+3", "server", "server+20", "eavesdropper"]
+)
 def test_adversary_survives_text(text: str) -> None:
     assert str(Adversary.parse(text)) == text
 
@@ -24,9 +26,10 @@ def test_named_adversaries_are_the_parsed_ones() -> None:
     assert Adversary.parse("server+20") == Adversary.server(colluders=20)
     assert Adversary.parse("model") == Adversary.MODEL
     assert Adversary.server() == Adversary.SERVER
+    assert Adversary.parse("client+1") == Adversary.client() == Adversary.client(colluders=1)
 
 
-@pytest.mark.parametrize("text", ["model+3", "server+-1", "nobody"])
+@pytest.mark.parametrize("text", ["model+3", "eavesdropper+1", "client+-1", "server+-1", "nobody"])
 def test_impossible_adversaries_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"adversary|colluding"):
         Adversary.parse(text)
@@ -39,6 +42,8 @@ def test_impossible_adversaries_are_refused(text: str) -> None:
         lambda: data.Gaussian(math.nan),
         lambda: data.Poisson(1.5),
         lambda: data.Poisson(math.nan),
+        lambda: data.Poisson(0.1, missed=-1e-9),
+        lambda: data.Poisson(0.1, missed=math.nan),
         lambda: data.WithoutReplacement(11, 10),
         lambda: data.Poisson(0.5, data.Unit.CLIENT, data.DrawnBy.DEVICE),
         lambda: data.FullPasses(0),
@@ -73,6 +78,7 @@ def test_impossible_numbers_are_refused(build: object) -> None:
         data.NoSampling(),
         data.Poisson(0.1, of=data.Unit.EXAMPLE),
         data.Poisson(0.1, data.Unit.EXAMPLE, data.DrawnBy.DEVICE),
+        data.Poisson(0.1, missed=1e-9),
         data.WithoutReplacement(3, 9),
         data.FullPasses(60),
     ],

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import special, stats
 
 from fedsketch.privacy.accounting import renyi, sketched
-from fedsketch.privacy.accounting.accountant import Accountant
+from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
 from fedsketch.privacy.accounting.releases import (
     Adversary,
     Release,
@@ -23,13 +24,33 @@ NOISE = 3.0 * math.sqrt(CLIENTS)  # per-client noise 3, ten summed
 
 
 @pytest.mark.parametrize(("share", "epsilon"), [(0.01, 0.353), (0.10, 0.101), (0.50, 0.042)])
-def test_design_numbers_with_r_secret(
-    make_release: MakeRelease, share: float, epsilon: float
-) -> None:
-    mechanism = SketchedGaussian(NOISE, int(share * DIM), CLIENTS, SketchKnowledge.SECRET)
+def test_design_numbers_with_r_secret(share: float, epsilon: float) -> None:
+    """The paper's numbers, which compose the rounds as if they did not depend on each other: the accountant does not."""
+    curve = sketched.secret_curve(NOISE, int(share * DIM), CLIENTS)
+    assert renyi.epsilon(ROUNDS * curve, DELTA) == pytest.approx(epsilon, abs=5e-4)
+
+
+def _secret(make_release: MakeRelease, times: int = 1) -> Release:
+    mechanism = SketchedGaussian(NOISE, 254, CLIENTS, SketchKnowledge.SECRET)
+    return replace(make_release(mechanism, adversary=Adversary.EAVESDROPPER), times=times)
+
+
+def test_one_round_with_r_secret_is_priced_by_its_curve(make_release: MakeRelease) -> None:
     accountant = Accountant(DELTA)
-    accountant.record(make_release(mechanism, adversary=Adversary.EAVESDROPPER), ROUNDS)
-    assert accountant.epsilon().epsilon == pytest.approx(epsilon, abs=5e-4)
+    accountant.record(_secret(make_release))
+    expected = renyi.epsilon(sketched.secret_curve(NOISE, 254, CLIENTS), DELTA)
+    assert accountant.epsilon().epsilon == expected > 0.0
+    with pytest.raises(UnsupportedReleaseError, match="one round"):
+        accountant.record(_secret(make_release))
+    assert accountant.releases == 1
+
+
+@pytest.mark.parametrize(("times", "count"), [(2, 1), (1, 2)])
+def test_r_secret_is_refused_for_more_than_one_round(
+    make_release: MakeRelease, times: int, count: int
+) -> None:
+    with pytest.raises(UnsupportedReleaseError, match="r_public"):
+        Accountant(DELTA).record(_secret(make_release, times), count)
 
 
 def test_design_number_with_r_public() -> None:
@@ -91,17 +112,10 @@ def test_desketched_sums_break_the_r_secret_claim_without_knowing_r(
     sure_hits = stats.beta.ppf(1e-7, hits, trials - hits + 1)
     most_false = stats.beta.ppf(1 - 1e-7, false + 1, trials - false)
     lower_bound = math.log((sure_hits - DELTA) / most_false)
-    secret = Accountant(DELTA)
-    secret.record(
-        make_release(
-            SketchedGaussian(NOISE, rows, CLIENTS, SketchKnowledge.SECRET),
-            adversary=Adversary.EAVESDROPPER,
-        ),
-        ROUNDS,
-    )
+    secret = renyi.epsilon(ROUNDS * sketched.secret_curve(NOISE, rows, CLIENTS), DELTA)
     public = Accountant(DELTA)
     public.record(
         make_release(SketchedGaussian(NOISE, rows, CLIENTS, SketchKnowledge.PUBLIC)), ROUNDS
     )
-    assert lower_bound > 3 * secret.epsilon().epsilon
+    assert lower_bound > 3 * secret
     assert lower_bound < public.epsilon().epsilon

@@ -206,8 +206,8 @@ def test_noise_of_uploads_is_as_told_and_silence_has_the_same_law(momentum: floa
     for vectors in (runs, silent):
         values = np.array([made.total([vector], 1) for vector in vectors])
         # 2,400 normals, 5 standard errors of their variance.
-        assert abs(values.var() / made.noise_std(1) ** 2 - 1) < 5 * math.sqrt(2 / 2400)
-    assert made.noise_std(9) == pytest.approx(3 * made.noise_std(1))
+        assert abs(values.var() / made.share - 1) < 5 * math.sqrt(2 / 2400)
+    assert made.noise_std(9 * made.share) == pytest.approx(3 * made.noise_std(made.share))
 
 
 def test_a_round_is_booked_as_its_steps_against_everybody_whatever_others_do() -> None:

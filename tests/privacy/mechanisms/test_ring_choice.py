@@ -31,7 +31,7 @@ def design_noise(make_release: MakeRelease) -> NoiseRule:
 
 def _extra_error(plan: SkellamRing) -> float:
     """Against the continuous Gaussian with the same Renyi accounting."""
-    return (plan.noise_std(plan.clients) / 11.577693) ** 2 - 1
+    return (plan.noise_std(plan.clients * plan.share) / 11.577693) ** 2 - 1
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_noise_of_the_fewest_honest_survivors_is_enough(
     assert plan.local_variance / 22_494_209 == pytest.approx(factor, abs=5e-4)
     accountant = Accountant(1e-5)
     honest = 100 - drops - colluders
-    worst = plan.seen(honest, Unit.CLIENT, NoSampling(), Adversary.server(colluders))
+    worst = plan.seen(honest * plan.share, Unit.CLIENT, NoSampling(), Adversary.server(colluders))
     accountant.record(worst, 100)
     assert 3.9999 < accountant.epsilon().epsilon <= 4.0
 
@@ -122,8 +122,10 @@ def test_clip_only_rescales(design_noise: NoiseRule) -> None:
     one = choose_ring(dim=100, clients=100, clip=1.0, noise=design_noise)
     small = choose_ring(dim=100, clients=100, clip=0.25, noise=design_noise)
     assert small.local_variance == one.local_variance
-    assert small.noise_std(100) == pytest.approx(0.25 * one.noise_std(100))
-    assert one.noise_std(100) == pytest.approx(11.577693, rel=2e-4)
+    assert small.noise_std(100 * small.share) == pytest.approx(
+        0.25 * one.noise_std(100 * one.share)
+    )
+    assert one.noise_std(100 * one.share) == pytest.approx(11.577693, rel=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,24 @@ def test_a_cohort_gets_one_broadcast_with_model_round_and_mechanism(
         assert torch.equal(broadcast.model, strategy.model.vector)
 
 
-def test_a_retry_asks_another_cohort(make_strategy: MakeStrategy) -> None:
-    strategy = make_strategy("clients.per_round=3")
+def test_a_retry_asks_the_same_draw_without_those_who_failed(make_strategy: MakeStrategy) -> None:
+    strategy = make_strategy("clients.per_round=4")
     grid = LocalGrid(app, 6)
     first = [m.metadata.dst_node_id for m in _ask(strategy, grid)]
-    strategy.attempt = 1
-    assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] != first
+    strategy.leave_out(first[1:2])
+    assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == [first[0], *first[2:]]
+    strategy.leave_out(first[2:3])
+    assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == [first[0], first[3]]
+    strategy.lost.clear()
+    assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == first
+
+
+def test_if_hardly_anybody_delivers_all_are_asked_again(make_strategy: MakeStrategy) -> None:
+    strategy = make_strategy("clients.per_round=4")
+    grid = LocalGrid(app, 6)
+    first = [m.metadata.dst_node_id for m in _ask(strategy, grid)]
+    strategy.leave_out(first)
+    assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == first
 
 
 def test_dropped_clients_are_told_with_their_reasons(make_strategy: MakeStrategy) -> None:
@@ -117,9 +129,15 @@ def test_the_sum_does_not_depend_on_the_order_of_arrival(make_strategy: MakeStra
 @pytest.mark.parametrize(
     ("sampling", "unit", "count"),
     [
-        ("fixed", "client", 3.0),  # who arrived
+        ("passes", "client", 3.0),  # who arrived
+        (
+            "fixed",
+            "client",
+            2.0,
+        ),  # whom one asked: how many of them arrived is a secret, as is who was asked
         ("poisson", "client", 2.0),  # whom one expects: the true number is a secret
-        ("fixed", "example", 30.0),  # 60 examples over 6 clients
+        ("passes", "example", 30.0),  # 60 examples over 6 clients
+        ("fixed", "example", 20.0),
         ("poisson", "example", 20.0),
     ],
 )
@@ -212,7 +230,10 @@ def test_a_refusal_is_a_dropout_with_its_sentence(make_strategy: MakeStrategy) -
 
 
 def test_a_reply_of_an_unknown_node_is_ignored(make_strategy: MakeStrategy) -> None:
-    strategies = [make_strategy("clients.per_round=3", "seed=4") for _ in range(2)]
+    strategies = [
+        make_strategy("clients.per_round=3", "seed=4", "privacy.randomness=seeded")
+        for _ in range(2)
+    ]
     for strategy, extra in zip(strategies, (False, True), strict=True):
         messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
         replies = _answer(messages, 1.0, strategy.model.size)

@@ -1,4 +1,4 @@
-"""Cohorts: a function of key, round and attempt, with the law that the accountant books; and how nodes become clients."""
+"""Cohorts: a function of key and round, with the law that the accountant books; and how nodes become clients."""
 
 import itertools
 from collections import Counter
@@ -30,10 +30,10 @@ def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> 
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_draws_are_a_function_of_key_round_and_attempt(scheme: str) -> None:
-    first = [_cohorts(scheme).draw(r, a) for r in range(1, 6) for a in range(2)]
+def test_draws_are_a_function_of_key_and_round(scheme: str) -> None:
+    first = [_cohorts(scheme).draw(r) for r in range(1, 6)]
     again = _cohorts(scheme)
-    later_rounds_first = [again.draw(r, a) for r in range(5, 0, -1) for a in (1, 0)]
+    later_rounds_first = [again.draw(r) for r in range(5, 0, -1)]
     assert first == later_rounds_first[::-1]
 
 
@@ -49,12 +49,6 @@ def test_other_keys_and_other_rounds_draw_others(scheme: str) -> None:
 
 def test_large_secret_keys_are_used_whole() -> None:
     assert _cohorts("fixed", key=1).draw(1) != _cohorts("fixed", key=1 + (1 << 100)).draw(1)
-
-
-@pytest.mark.parametrize("scheme", ["fixed", "poisson"])
-def test_a_retry_draws_another_cohort(scheme: str) -> None:
-    cohorts = _cohorts(scheme)
-    assert len({tuple(cohorts.draw(1, attempt)) for attempt in range(4)}) == 4
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
