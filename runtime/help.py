@@ -68,6 +68,23 @@ PLAN = Command(
         "fedsketch-plan secagg=none privacy.against=model": "what the server learns without masks",
     },
 )
+AUDIT = Command(
+    name="fedsketch-audit",
+    purpose="Attack a run of audit size with its own code, and hold what is learned against the claimed epsilon.",
+    calls={
+        "fedsketch-audit [GROUP=CHOICE ...] [KEY=VALUE ...]": "audit a run; exit code 1 if a claim is proved wrong",
+        "fedsketch-audit --trials N": "scores of each adversary (4000)",
+        "fedsketch-audit --rounds N": "rounds of the audited run, at most those of the run (2)",
+        "fedsketch-audit --output FILE": "the HTML page (audit.html)",
+        "fedsketch-audit --workers N": "processes (one per core)",
+        "fedsketch-audit --version": "print the version",
+    },
+    examples={
+        "fedsketch-audit": "audit the default run",
+        "fedsketch-audit strategy=fed_sgm privacy.epsilon=2 --trials 20000": "another strategy, more surely",
+        "fedsketch-audit clients.per_round=10 clients.sampling=poisson privacy.against=model": "a secret draw",
+    },
+)
 
 
 def answer(command: Command, arguments: Sequence[str]) -> str | None:
