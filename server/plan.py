@@ -71,7 +71,7 @@ def make_plan(config: Config) -> Plan:
         guarantee=guarantee(strategy),
         rounds=config.rounds,
         parameters=model.size,
-        upload_size=noise.dim,
+        upload_size=mechanism.sent(noise.dim),
         noise_multiplier=strategy.noise_multiplier,
         epsilon={name: values[-1] for name, values in curve.items() if name != "round"},
         delta=config.privacy.delta,
