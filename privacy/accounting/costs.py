@@ -6,7 +6,7 @@ This file is the table of which theorem is allowed for which mechanism, sampling
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedsketch.privacy.accounting import (
     poisson,
     renyi,
     skellam,
+    skellam_as_gaussian,
     sketched,
     without_replacement,
 )
@@ -66,9 +67,11 @@ class Cost:
 
 
 def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
-    """The noise multiplier of the plain Gaussian mechanism that this one is, if it is one."""
+    """The noise multiplier of the plain Gaussian mechanism that this one is, or that dominates it."""
     if isinstance(mechanism, Gaussian):
         return mechanism.noise_multiplier
+    if isinstance(mechanism, Skellam):
+        return skellam_as_gaussian.noise_multiplier(mechanism)
     if isinstance(mechanism, MatrixGaussian):
         # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row moves it by at
         # most the largest column norm times its clip, for adaptively chosen rows too.
@@ -168,10 +171,10 @@ def _sampled_cost(
     mechanism: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
 ) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
+    if sampling.of is unit and isinstance(mechanism, Skellam):
+        return _skellam_cost(mechanism, multiplier, sampling, adjacency)
     if sampling.of is unit and multiplier is not None:
         return _gaussian_cost(multiplier, sampling, adjacency)
-    if sampling.of is unit and isinstance(mechanism, Skellam):
-        return Cost(_skellam_curve(mechanism, sampling, adjacency), None)
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
@@ -212,11 +215,14 @@ def _rate(sampling: Poisson | WithoutReplacement) -> float:
 
 def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
+    own = None
+    if isinstance(mechanism, Skellam):
+        own = Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
     if multiplier is not None:
         multiplier /= _FACTOR[adjacency]
-        return Cost(renyi.gaussian(multiplier), PlainPair(multiplier))
-    if isinstance(mechanism, Skellam):
-        return Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
+        return _smaller(Cost(renyi.gaussian(multiplier), PlainPair(multiplier)), own)
+    if own is not None:
+        return own
     if adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedReleaseError(
             f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
@@ -230,6 +236,13 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
         curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
         return Cost(curve, None)
     raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+
+
+def _smaller(gaussian: Cost, own: Cost | None) -> Cost:
+    """With the smaller of two valid Renyi curves: Skellam's own is the better one where its variance is a few units."""
+    return (
+        gaussian if own is None else replace(gaussian, curve=np.minimum(gaussian.curve, own.curve))
+    )
 
 
 def _gaussian_cost(
@@ -257,6 +270,22 @@ def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
     """With the sensitivities times `factor`."""
     l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
     return skellam.curve(mechanism.variance, l2, l1, orders)
+
+
+def _skellam_cost(
+    mechanism: Skellam,
+    multiplier: float | None,
+    sampling: Poisson | WithoutReplacement,
+    adjacency: Adjacency,
+) -> Cost:
+    """Where three laws are compared (fixed-size samples), domination by a Gaussian is not proved for Renyi curves: Skellam has its own."""
+    own = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+    if multiplier is None:
+        return own
+    price = _gaussian_cost(multiplier, sampling, adjacency)
+    if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
+        return _smaller(price, own)
+    return replace(own, pair=price.pair)
 
 
 def _skellam_curve(

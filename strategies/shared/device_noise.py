@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
+from fedsketch.privacy.accounting import poisson
 from fedsketch.privacy.accounting.calibration import Price, calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.dome_theorem import paper_noise_multiplier
 from fedsketch.privacy.accounting.releases import (
@@ -76,10 +77,8 @@ class DeviceNoise:
         noise by itself."""
         if not self.sizes.smallest <= cohort <= self.sizes.largest:
             return False
-        if not self.hidden:
-            return True
-        contributors = self._contributors(cohort)
-        return contributors >= max(1.0, cohort * self._reserve * (1.0 - _ROUNDING))
+        least = cohort * self._reserve * (1.0 - _ROUNDING) if self.hidden else 1
+        return self._contributors(cohort) >= max(least, 1)
 
     @property
     def hidden(self) -> bool:
@@ -110,7 +109,7 @@ class DeviceNoise:
                 every, self.unit, self._draw(cohort, clients), Adversary.MODEL
             ),
             Against.client: mechanism.seen(
-                max(every - fellows * share, 0.0),
+                every - min(fellows, clients - 1) * share,
                 self.unit,
                 self._draw_without(fellows, cohort, clients),
                 Adversary.CLIENT,
@@ -177,7 +176,7 @@ class DeviceNoise:
     def _known(self, cohort: int) -> int:
         """Of how many clients the adversary whom the budget binds knows the noise."""
         if self.config.privacy.against is Against.client:
-            return self.sizes.fellows(cohort)
+            return min(self.sizes.fellows(cohort), cohort - 1)
         server = self.config.privacy.against is Against.server
         return self.sizes.colluders(cohort) if server else 0
 
@@ -348,10 +347,6 @@ def _missed(noise: DeviceNoise) -> float:
     """The probability that one unit decides whether a round's sum is made at all: the others who were drawn are too few to be asked, and
     with it they are not."""
     settings, sizes = noise.config.clients, noise.sizes
-    from scipy import stats  # half a second
-
     rate = settings.per_round / settings.total
-    others = stats.binom(settings.total - 1, rate)
-    # The sum over nobody is noise alone too, so that nothing is decided there.
     decided = [n for n in range(1, sizes.largest) if not noise.asked(n) and noise.asked(n + 1)]
-    return float(rate * sum(others.pmf(n) for n in decided))
+    return sum(poisson.missed(rate, settings.total, n + 1) for n in decided)
