@@ -79,7 +79,9 @@ def noise_table(console: Console, figure: Path | None) -> None:
         for dim in SIZES
     }
     for rounds in (1, ROUNDS):
-        table = Table(title=f"Noise over that of the Gaussian mechanism, epsilon 5, rounds={rounds}")
+        table = Table(
+            title=f"Noise over that of the Gaussian mechanism, epsilon 5, rounds={rounds}"
+        )
         for column in ("numbers", *(f"rate {rate:g}" for rate in RATES)):
             table.add_column(column, justify="right")
         for dim in SIZES:
