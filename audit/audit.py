@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
 import numpy as np
-from scipy import stats
 
 from fedsketch.audit import scores
 from fedsketch.audit.canaries import CanaryJob
@@ -33,11 +32,11 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 TRIALS = 4000
 SHOWN_ERROR = 0.05  # of the bounds in the table
 ALARM_ERROR = 1e-4  # all bounds of a sound run together exceed its claims no more often
-_PLAYED = (Against.model.value, "client", Against.server.value)
 
 
 @dataclass(frozen=True)
@@ -95,14 +94,21 @@ class Report:
         ]
 
 
-def audit(config: Config, trials: int = TRIALS, rounds: int = ROUNDS, workers: int = 1) -> Report:
-    """Play a run's scenes until every adversary has about so many scores."""
+def audit(
+    config: Config,
+    trials: int = TRIALS,
+    rounds: int = ROUNDS,
+    workers: int = 1,
+    adversaries: Sequence[str] = tuple(Against),
+) -> Report:
+    """Play a run's scenes until each of these adversaries has about so many scores."""
     run = shrink(config, rounds)
     strategy = _strategy(run)
-    claims, releases = _claims(strategy), _releases(strategy)
+    claims = _claims(strategy)
+    releases = {name: one for name, one in _releases(strategy).items() if name in adversaries}
     findings = []
     with simulated_devices(run.config), _processes(workers) as pool:
-        for scene in scenes(strategy):
+        for scene in scenes(releases, strategy.sizes.masked):
             played = _play(run, scene, trials, workers, pool)
             for name in scene.adversaries:
                 values = _scored(run, scene, name, played, releases[name])
@@ -112,34 +118,34 @@ def audit(config: Config, trials: int = TRIALS, rounds: int = ROUNDS, workers: i
     return Report(run, tuple(findings))
 
 
-def scenes(strategy: FederatedStrategy) -> list[Scene]:
+def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
     """What to play, by what is claimed.
 
     No sampling: the adversary's own choice of cohorts. Full passes: the run's draw, which need not be a secret. Poisson: the run's draw,
-    with all others silent (the theorem's worst case) and with all others against the canary (the worst case if the size shows).
-    A draw of known size: with all others against it. Clients drawn whole, for the sake of an example: its neighbours may tell that they
+    with all others' draws known, as the theorem allows.
+    A draw of known size: with all others against the canary. A draw that fellows are shown: with the fellows in every cohort. Clients drawn whole, for the sake of an example: its neighbours may tell that they
     were drawn, so the run's draw is known. A device's own draw: no other matters.
     """
     by_draw: dict[tuple[Draw, bool], list[str]] = {}
-    for name, release in _releases(strategy).items():
-        for draw in _draws(release):
-            by_draw.setdefault(draw, []).append(name)
+    for name, release in releases.items():
+        draw = _draw(name, release, masked)
+        by_draw.setdefault(draw, []).append(name)
     return [Scene(draw, opposed, tuple(names)) for (draw, opposed), names in by_draw.items()]
 
 
-def _draws(release: Release) -> Iterator[tuple[Draw, bool]]:
+def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
     sampling = release.sampling
     if isinstance(sampling, FullPasses):
-        yield Draw.KNOWN, False
-    elif not isinstance(sampling, Poisson | WithoutReplacement) or _own(release):
-        yield Draw.CHOSEN, False
-    elif release.unit is Unit.EXAMPLE:
-        yield Draw.KNOWN, False
-    elif isinstance(sampling, WithoutReplacement):
-        yield Draw.FIXED, True
-    else:
-        yield Draw.POISSON, False
-        yield Draw.POISSON, True
+        return Draw.KNOWN, False
+    if not isinstance(sampling, Poisson | WithoutReplacement) or _own(release):
+        return Draw.CHOSEN, False
+    if release.unit is Unit.EXAMPLE:
+        return Draw.KNOWN, False
+    if name == Against.client and masked:
+        return Draw.SHOWN, False
+    if isinstance(sampling, WithoutReplacement):
+        return Draw.BESIDE_FELLOWS if name == Against.client else Draw.FIXED, True
+    return Draw.POISSON, False
 
 
 def _own(release: Release) -> bool:
@@ -150,20 +156,19 @@ def _own(release: Release) -> bool:
 def _scored(
     run: AuditRun, scene: Scene, name: str, trials: Sequence[Trial], release: Release
 ) -> scores.Array:
-    if scene.draw in (Draw.CHOSEN, Draw.KNOWN):
-        rate = 1.0
-        if _own(release):
-            assert isinstance(release.sampling, Poisson)
-            rate = release.sampling.rate
-        return scores.known_draw(trials, name, rate, release.times)
     clients = run.config.clients
-    heads = np.arange(clients.total + 1)
-    prior = stats.binom.pmf(heads, clients.total, clients.per_round / clients.total)
-    if scene.draw is Draw.FIXED:
-        prior = (heads == clients.per_round).astype(float)
-    return scores.secret_draw(
-        trials, name, population=clients.total, prior=prior, opposed=scene.opposed
-    )
+    if scene.draw is Draw.POISSON:
+        return scores.poisson_draw(trials, name, clients.per_round / clients.total)
+    if scene.draw in (Draw.FIXED, Draw.BESIDE_FELLOWS):
+        beside = CohortSizes(run.config).fellows(clients.per_round)
+        always = beside if scene.draw is Draw.BESIDE_FELLOWS else 0
+        size, drawn_from = clients.per_round - always, clients.total - always
+        return scores.fixed_draw(trials, name, size=size, clients=drawn_from, opposed=scene.opposed)
+    rate = 1.0
+    if _own(release):
+        assert isinstance(release.sampling, Poisson)
+        rate = release.sampling.rate
+    return scores.known_draw(trials, name, rate, release.times)
 
 
 def _strategy(run: AuditRun) -> FederatedStrategy:
@@ -175,7 +180,7 @@ def _releases(strategy: FederatedStrategy) -> dict[str, Release]:
     """Of the last round, which is a smoothing round where there are any; for the adversaries that are played."""
     cohort, last = strategy.config.clients.per_round, strategy.config.rounds
     shown = strategy.releases(last, cohort, strategy.sizes.survivors(cohort))
-    return {str(name): release for name, release in shown.items() if name in _PLAYED}
+    return {str(name): release for name, release in shown.items() if name in list(Against)}
 
 
 def _claims(strategy: FederatedStrategy) -> dict[str, float | None]:
@@ -183,7 +188,7 @@ def _claims(strategy: FederatedStrategy) -> dict[str, float | None]:
     accounts, cohort = Accounts(strategy), strategy.config.clients.per_round
     for current in range(1, strategy.config.rounds + 1):
         accounts.charge_attempt(current, cohort)
-        accounts.charge_model(current, cohort)
+        accounts.charge_applied(current, cohort)
     return accounts.epsilon()
 
 

@@ -14,13 +14,16 @@ class Draw(StrEnum):
     """Who is in a round's cohort, and who knows it.
 
     CHOSEN: always the same, by an adversary against whom no draw counts. KNOWN: by the run's own draw, which is no secret (full passes).
-    POISSON: by the run's own secret draw. FIXED: a secret set of a size that is known.
+    SHOWN: by the run's own draw, and beside it the adversary's own clients, who are shown it. POISSON: by the run's own secret draw. FIXED: a secret set of a size that is known. BESIDE_FELLOWS: the same among all others than the
+    adversary's own clients, who are in every cohort.
     """
 
     CHOSEN = "chosen"
     KNOWN = "known"
+    SHOWN = "shown to fellows"
     POISSON = "poisson"
     FIXED = "fixed"
+    BESIDE_FELLOWS = "fixed, beside fellows"
 
 
 class ChosenCohorts(Cohorts):
@@ -30,7 +33,7 @@ class ChosenCohorts(Cohorts):
         super().__init__(settings, 0)
         self._chosen = sorted(chosen)
 
-    def draw(self, round: int, attempt: int = 0) -> list[int]:
+    def draw(self, round: int) -> list[int]:
         return list(self._chosen)
 
 
@@ -40,12 +43,23 @@ class FixedSizeCohorts(Cohorts):
     def __init__(self, settings: ClientsConfig, always: Sequence[int]) -> None:
         super().__init__(settings, secrets.randbits(128))
         self._always = list(always)
-        self._drawn: dict[tuple[int, int], list[int]] = {}
+        self._drawn: dict[int, list[int]] = {}
 
-    def draw(self, round: int, attempt: int = 0) -> list[int]:
-        if (round, attempt) not in self._drawn:
+    def draw(self, round: int) -> list[int]:
+        if round not in self._drawn:
             others = [c for c in range(self.settings.total) if c not in self._always]
             size = self.settings.per_round - len(self._always)
             drawn = secrets.SystemRandom().sample(others, size)
-            self._drawn[round, attempt] = sorted([*self._always, *drawn])
-        return self._drawn[round, attempt]
+            self._drawn[round] = sorted([*self._always, *drawn])
+        return self._drawn[round]
+
+
+class WithFellows(Cohorts):
+    """The run's own draw, and the first clients in any case."""
+
+    def __init__(self, settings: ClientsConfig, fellows: int) -> None:
+        super().__init__(settings, secrets.randbits(128))
+        self._fellows = set(range(fellows))
+
+    def draw(self, round: int) -> list[int]:
+        return sorted(self._fellows.union(super().draw(round)))

@@ -20,6 +20,7 @@ from fedsketch.audit.views import Seen
 
 Array = NDArray[np.float64]
 _LARGEST = 1e6  # of a score: as good as certain
+_UNLIKELY = 8.0  # standard deviations
 _LOUD = 1.2  # a canary this much longer than the median is one that a bound did not hold: an adversary takes it
 
 
@@ -48,8 +49,7 @@ def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int
     if rate < 1.0 or times > 1:
         return _drawn_by_device(trials, name, x, length, rate, times)
     noise = np.where(inside, x - coins * length, 0.0)
-    count = np.maximum(inside.sum(axis=0) - 1, 1)
-    x = np.where(inside, x - (noise.sum(axis=0) - noise) / count, 0.0)
+    x = np.where(inside, x - _repeated(noise, inside), 0.0)
     if not inside.all():
         variance = (noise**2).sum(axis=(0, 2)) / np.maximum(inside.sum(axis=(0, 2)), 1)
         weights = length / np.maximum(variance, 1e-300)[None, :, None]
@@ -59,6 +59,18 @@ def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int
     covariance += np.eye(len(covariance)) * max(1e-9 * float(np.trace(covariance)), 1e-300)
     weights = np.einsum("rs,tsm->trm", np.linalg.inv(covariance), length)
     return np.asarray((weights * (x - length / 2)).sum(axis=1))
+
+
+def _repeated(noise: Array, inside: NDArray[np.bool_]) -> Array:
+    """The mean of the noise over all other trials, if it is more than chance; else nothing, because taking it away would only add noise."""
+    count = inside.sum(axis=0)
+    mean = noise.sum(axis=0) / np.maximum(count, 1)
+    variance = float((noise**2).sum() / max(int(inside.sum()), 1))
+    chance = float((count * mean**2).sum()) / max(variance, 1e-300)
+    freedom = int((count > 0).sum())
+    if chance < freedom + _UNLIKELY * np.sqrt(2 * freedom):
+        return np.zeros_like(noise)
+    return np.asarray((noise.sum(axis=0) - noise) / np.maximum(count - 1, 1))
 
 
 def _drawn_by_device(
@@ -75,54 +87,95 @@ def _drawn_by_device(
     return np.asarray(logsumexp(likelihoods, axis=0).sum(axis=1))
 
 
-def secret_draw(
-    trials: Sequence[Trial], name: str, *, population: int, prior: Array, opposed: bool
-) -> Array:
-    """Where nobody knows who was in a cohort: `prior` is the law of its size, from 0 to the population.
+def poisson_draw(trials: Sequence[Trial], name: str, rate: float) -> Array:
+    """Where each client was drawn by itself, with this probability, and nobody was told who was.
 
-    Bayes: over the sizes that occurred, by their prior and by all that tells them apart (what adversaries were told, and the noise outside of
-    all canaries' directions), and over whether the canary was drawn. With `opposed` each other member brings minus the contribution.
+    The adversary of the theorem knows of all others whether they were drawn: T of them. So the cohort's size is T, or T + 1 if the
+    canary was drawn. Sizes that cannot be told apart tell nothing, and the posterior is the rate; but where what adversaries are told, or
+    the noise outside of all canaries' directions, goes with the size, the draw shows.
     """
-    rounds = len(trials[0].seen[name])
     total = np.zeros((len(trials), len(trials[0].coins)))
-    for current in range(rounds):
+    for current in range(len(trials[0].seen[name])):
         seen = [trial.seen[name][current] for trial in trials]
-        total += _one_round(seen, population, prior, opposed)
+        clues = _Clues(seen)
+        if clues.sizes:
+            total += _poisson_round(seen, clues, rate)
     return total
 
 
-def _one_round(seen: Sequence[Seen], population: int, prior: Array, opposed: bool) -> Array:
-    sizes = sorted({one.size for one in seen if one.freedom})
-    if not sizes:
-        return np.zeros((len(seen), len(seen[0].x)))
-    energy = np.array([one.energy for one in seen])
-    freedom = np.array([one.freedom for one in seen])
-    size = np.array([one.size for one in seen])
-    played = freedom > 0
-    variances = np.array([energy[size == c].sum() / freedom[size == c].sum() for c in sizes])
-    told = _told([one.told for one in seen], size, sizes)
-    clues = -0.5 * (freedom[:, None] * np.log(variances) + energy[:, None] / variances)
-    with np.errstate(divide="ignore"):
-        weights = np.log(prior[sizes]) + np.log(told) + clues
-    length = np.nanmedian([one.length for one in seen if one.freedom], axis=0)
-    # A canary that was not drawn is seen all the same: what is left in its direction is noise, and others who push against it.
-    x = np.array([one.x for one in seen])
-    share = np.array(sizes) / population
+def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
+    drawn = np.array([one.drawn for one in seen])
+    others = clues.size[:, None] - drawn
+    place = np.full(int(clues.size.max()) + 2, -1)
+    place[clues.sizes] = np.arange(len(clues.sizes))
+    without, beside = place[others], place[others + 1]
+    known = (without >= 0) & (beside >= 0)  # else nobody has seen what such a size looks like
+    rows = np.arange(len(seen))[:, None]
 
-    def likelihood(coin: int) -> Array:
-        push = length[None, :, None] if opposed else 0.0
-        heads, v = np.array(sizes), variances
+    def heard(size: NDArray[np.int64], mean: Array) -> Array:
+        variance = np.where(known, clues.variances[size], clues.variances.mean())
+        clue = np.where(known, clues.weights[rows, size], 0.0)
+        return clue - 0.5 * np.square(clues.x - mean) / variance - 0.5 * np.log(variance)
 
-        def normal(mean: Array) -> Array:
-            return -0.5 * np.square(x[:, :, None] - mean) / v - 0.5 * np.log(v)
+    contribution = np.where(clues.asked[others + 1], clues.length[None, :], 0.0)
+    out = np.log1p(-rate) + heard(without, np.zeros(1))
+    with_coin = np.logaddexp(out, np.log(rate) + heard(beside, contribution))
+    without_coin = np.logaddexp(out, np.log(rate) + heard(beside, np.zeros(1)))
+    return clues.where_played(with_coin - without_coin)
 
+
+def fixed_draw(
+    trials: Sequence[Trial], name: str, *, size: int, clients: int, opposed: bool
+) -> Array:
+    """Where a set of known size was drawn from so many clients, and nobody was told which. With `opposed` each other member brings minus
+    the contribution, so that who is in the canary's place counts twice."""
+    total = np.zeros((len(trials), len(trials[0].coins)))
+    for current in range(len(trials[0].seen[name])):
+        clues = _Clues([trial.seen[name][current] for trial in trials])
+        if not clues.sizes:
+            continue
+        length, variance = clues.length, float(clues.variances.mean())
+        push = length if opposed else np.zeros(1)
+
+        def density(mean: Array, x: Array = clues.x, v: float = variance) -> Array:
+            return -0.5 * np.square(x - mean) / v
+
+        out = np.log1p(-size / clients) + density(-push * size)
+        inside = np.log(size / clients)
+        with_coin = np.logaddexp(out, inside + density(length - push * (size - 1)))
+        without_coin = np.logaddexp(out, inside + density(-push * (size - 1)))
+        total += clues.where_played(with_coin - without_coin)
+    return total
+
+
+class _Clues:
+    """One round of all trials: what is seen of every canary, and what tells the size of the cohort.
+
+    `weights` (trials, sizes) is the log-likelihood of all that was told, and of the energy outside of canaries' directions.
+    """
+
+    def __init__(self, seen: Sequence[Seen]) -> None:
+        energy = np.array([one.energy for one in seen])
+        freedom = np.array([one.freedom for one in seen])
+        self.size = np.array([one.size for one in seen])
+        self.sizes = sorted({one.size for one in seen if one.freedom})
+        self._played = freedom > 0
+        self.x = np.array([one.x for one in seen])
+        if not self.sizes:
+            return
+        self.asked = np.full(int(self.size.max()) + 3, False)
+        for one in seen:
+            self.asked[one.size] |= one.asked
+        self.length = np.nanmedian([one.length for one in seen if one.freedom], axis=0)
+        chosen = [(self.size == c) & self._played for c in self.sizes]
+        self.variances = np.array([energy[c].sum() / freedom[c].sum() for c in chosen])
+        told = _told([one.told for one in seen], self.size, self.sizes)
+        clues = freedom[:, None] * np.log(self.variances) + energy[:, None] / self.variances
         with np.errstate(divide="ignore"):
-            out = np.log1p(-share) + normal(-push * heads)
-            drawn = np.log(share) + normal(-push * (heads - 1) + coin * length[None, :, None])
-        return np.asarray(logsumexp(weights[:, None, :] + np.logaddexp(out, drawn), axis=2))
+            self.weights = np.maximum(np.log(told), -_LARGEST) - 0.5 * clues
 
-    scores = likelihood(1) - likelihood(0)
-    return np.where(played[:, None] & np.isfinite(scores), scores, 0.0)
+    def where_played(self, scores: Array) -> Array:
+        return np.where(self._played[:, None] & np.isfinite(scores), scores, 0.0)
 
 
 def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int]) -> Array:

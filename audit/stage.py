@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsketch.audit.canaries import FEATURES, Canary, CanaryJob
-from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts
+from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
 from fedsketch.audit.devices import Devices
 from fedsketch.audit.shrink import AuditRun
 from fedsketch.audit.views import Part, Seen, Views
@@ -59,20 +59,24 @@ class Stage:
         strategy = self._strategy(None)
         sizes, clients = strategy.sizes, run.config.clients
         self.devices = Devices(self.job, clients.total, sizes.masked)
-        fellows = max(1, sizes.colluders(clients.per_round))
-        secret = scene.draw in (Draw.POISSON, Draw.FIXED)
+        fellows = sizes.fellows(clients.per_round)
+        secret = scene.draw not in (Draw.CHOSEN, Draw.KNOWN, Draw.SHOWN)
         self.views = Views(sizes.colluders(clients.per_round), fellows, secret)
         groups = max(strategy.groups(r) for r in range(1, run.config.rounds + 1))
         self._drops = sizes.drops(clients.per_round) if groups == 1 else 0
         self._first = min(fellows, clients.per_round - 1)  # client that holds canaries
         if scene.draw is Draw.CHOSEN:
             self._first = min(fellows + self._drops, clients.per_round - 1)
+        elif scene.draw in (Draw.POISSON, Draw.FIXED):
+            self._first = 0  # who sees models only has no clients of its own
         last = clients.per_round if scene.draw is Draw.CHOSEN else clients.total
         holders = range(self._first, self._first + 1 if scene.opposed else last)
         examples = run.examples if run.config.privacy.unit is Unit.EXAMPLE else 1
         everyone = [Canary(client, e) for client in holders for e in range(examples)]
         self._known: dict[Hashable, Matrix] = {}
+        self._latest: dict[int, Matrix] = {}
         self.job.directions = self._directions()
+        self._latest.clear()
         self.canaries = everyone[: 1 if scene.opposed else len(self.job.directions)]
         self.job.canaries = self.canaries
 
@@ -83,6 +87,7 @@ class Stage:
         opposed: set[int] = set()
         if self.scene.opposed:
             opposed = set(range(self.config.clients.total)) - {self._first}
+        if self.scene.draw is Draw.BESIDE_FELLOWS:
             opposed -= set(range(self.views.fellows))
         seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
         memories: dict[Canary, RecordDict] = {}
@@ -125,11 +130,15 @@ class Stage:
                 current, strategy.arrays(), ConfigRecord(), self.devices
             )
             if not messages:
-                yield strategy, current, None, None
+                heard = len(aggregates)
+                strategy.pass_over(current)
+                # What canaries would have brought is known from rounds that were asked.
+                passed = aggregates[-1] if len(aggregates) > heard else None
+                yield strategy, current, self._latest.get(current), passed
                 continue
             self.devices.dropping = self._dropping(strategy, current)
             replies = self.devices.send_and_receive(messages)
-            contributions = between(strategy, current)
+            contributions = self._latest[current] = between(strategy, current)
             strategy.aggregate_train(current, replies)
             yield strategy, current, contributions, aggregates[-1]
 
@@ -142,8 +151,11 @@ class Stage:
         if self.scene.draw is Draw.CHOSEN:
             return ChosenCohorts(clients, range(clients.per_round))
         if self.scene.draw is Draw.FIXED:
-            watching = "client" in self.scene.adversaries
-            return FixedSizeCohorts(clients, range(self.views.fellows if watching else 0))
+            return FixedSizeCohorts(clients, ())
+        if self.scene.draw is Draw.SHOWN:
+            return WithFellows(clients, self.views.fellows)
+        if self.scene.draw is Draw.BESIDE_FELLOWS:
+            return FixedSizeCohorts(clients, range(self.views.fellows))
         return None
 
     def _dropping(self, strategy: FederatedStrategy, current: int) -> list[int]:

@@ -8,14 +8,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsketch.audit.canaries import Canary
 from fedsketch.audit.devices import Devices
-from fedsketch.audit.lattice import scales_that_fit
+from fedsketch.audit.lattice import Lattices
 from fedsketch.replay.records import PARCEL
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.messages import Aggregate
@@ -28,15 +28,18 @@ _DIGITS = 12  # of numbers that are told: further ones are noise of the arithmet
 class Seen:
     """One round, for every canary: how much of the unit vector of its contribution is left in the sum, and how long the contribution is.
 
-    Both are nan for a canary that is known not to be in the cohort. `energy` is the squared norm of what is left outside of all canaries' directions, in
-    `freedom` dimensions: noise alone. `size` is that of the cohort, which adversaries may not know; `told` is what they are told about it.
+    Both are nan for a canary that is known not to be in the cohort, and `drawn` says which ones are in it. `energy` is the squared norm of what is left outside of all canaries' directions, in
+    `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries may not know, and `asked` whether it was asked; `told` is
+    what they are told about it.
     """
 
     x: Vector
     length: Vector
+    drawn: NDArray[np.bool_]
     energy: float
     freedom: int
     size: int
+    asked: bool
     told: Hashable
 
 
@@ -51,6 +54,7 @@ class Views:
     colluders: int
     fellows: int
     secret: bool
+    lattices: Lattices = field(default_factory=Lattices)
 
     def of(
         self,
@@ -64,9 +68,20 @@ class Views:
         coins: NDArray[np.bool_],
     ) -> Seen:
         """What this adversary sees of a round; without an aggregate the round passed without one."""
+        draw = strategy.cohorts.draw(round)
+        drawn = np.array([canary.client in draw for canary in canaries])
         if aggregate is None or contributions is None:
             nothing = np.full(len(canaries), np.nan)
-            return Seen(nothing, nothing, 0.0, 0, len(strategy.cohorts.draw(round)), "passed")
+            return Seen(
+                nothing,
+                nothing,
+                ~np.isnan(nothing),
+                0.0,
+                0,
+                len(draw),
+                False,
+                "passed",
+            )
         lengths = np.linalg.norm(contributions, axis=1)
         units = contributions / np.where(lengths > 0, lengths, 1.0)[:, None]
         span = _span(units)
@@ -82,9 +97,11 @@ class Views:
         return Seen(
             x,
             np.where(np.isnan(x), np.nan, lengths),
+            drawn,
             energy,
             freedom,
-            strategy.cohort_size,
+            len(draw),
+            strategy.cohort_size > 0,
             self._told(name, strategy, devices, round, aggregate),
         )
 
@@ -97,6 +114,8 @@ class Views:
         aggregate: Aggregate,
     ) -> list[Part]:
         """The sums that this adversary sees, less the uploads of those who tell it theirs."""
+        if not strategy.cohort_size:
+            return [((), aggregate.sum.double().numpy())]
         assert devices.last is not None
         last = devices.last
         if name == "server":
@@ -111,8 +130,8 @@ class Views:
             result.append((members, total - last.mechanism.total(known, round) if known else total))
         return result
 
-    @staticmethod
     def _told(
+        self,
         name: str,
         strategy: FederatedStrategy,
         devices: Devices,
@@ -120,13 +139,13 @@ class Views:
         aggregate: Aggregate,
     ) -> Hashable:
         """Every number that may depend on the cohort's size."""
-        assert devices.last is not None
         told: list[Hashable] = [
             f"{aggregate.noise_std:.{_DIGITS}g}",
             f"{strategy.units(aggregate):.{_DIGITS}g}",
-            scales_that_fit(strategy, round, aggregate.sum.double().numpy()),
+            self.lattices.fitting(strategy, round, aggregate.sum.double().numpy()),
         ]
-        if name == "client":
+        if name == "client" and strategy.cohort_size:
+            assert devices.last is not None
             told += sorted(map(str, devices.last.mechanism.to_record().items()))
             if strategy.parcels is not None:
                 told.append(
