@@ -324,7 +324,7 @@ class FederatedStrategy(Strategy):
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
                 continue
-            vector, reason = _vector(reply, size)
+            vector, reason = _vector(reply, mechanism, size)
             if vector is None:
                 self.dropped[client] = reason
                 continue
@@ -383,7 +383,9 @@ class FederatedStrategy(Strategy):
         return [self._cohort[node] for node in nodes]
 
 
-def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]:
+def _vector(
+    reply: Message, mechanism: Mechanism, size: int
+) -> tuple[NDArray[np.generic] | None, str]:
     """What a reply brings, or why it brings nothing."""
     if reply.has_error():
         return None, reply.error.reason or f"error {reply.error.code}"
@@ -391,6 +393,5 @@ def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]
         told = reply.content.config_records.get("secagg", ConfigRecord())
         return None, str(told.get("refusal", "sent no update"))
     vector = uploaded(reply.content)
-    if vector.shape != (size,):
-        return None, f"sent numbers of shape {vector.shape} instead of {size}"
-    return vector, ""
+    fault = mechanism.fault(vector, size)
+    return (vector, "") if fault is None else (None, fault)
