@@ -9,6 +9,10 @@ Why: every coordinate is a sampled Gaussian mechanism whose sensitivity is that 
 independent, so the divergences add. As a function of y = size^2 the logarithm is a cumulant function, convex and 0 at 0, so it is at
 most (y / Dinf^2) times its value at Dinf^2; the sizes squared add up to at most D2^2.
 
+No loss distribution is booked, because no vector is the worst at all epsilons: for a given L2 norm the total variation (epsilon 0) is
+larger for a vector that is spread over many coordinates, the divergence at a large epsilon for one that is concentrated (a test
+shows the crossing). Which vector is the worst at a given epsilon is not known here.
+
 Holds for add/remove and zero-out adjacency, against those who see the sum and never a mask: the server is trusted.
 """
 

@@ -16,6 +16,7 @@ from fedsketch.privacy.accounting import (
     poisson,
     renyi,
     skellam,
+    skellam_as_gaussian,
     sketched,
     without_replacement,
 )
@@ -66,9 +67,11 @@ class Cost:
 
 
 def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
-    """The noise multiplier of the plain Gaussian mechanism that this one is, if it is one."""
+    """The noise multiplier of the plain Gaussian mechanism that this one is, or that dominates it."""
     if isinstance(mechanism, Gaussian):
         return mechanism.noise_multiplier
+    if isinstance(mechanism, Skellam):
+        return skellam_as_gaussian.noise_multiplier(mechanism)
     if isinstance(mechanism, MatrixGaussian):
         # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row moves it by at
         # most the largest column norm times its clip, for adaptively chosen rows too.
@@ -168,10 +171,10 @@ def _sampled_cost(
     mechanism: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
 ) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
+    if sampling.of is unit and isinstance(mechanism, Skellam):
+        return _skellam_cost(mechanism, multiplier, sampling, adjacency)
     if sampling.of is unit and multiplier is not None:
         return _gaussian_cost(multiplier, sampling, adjacency)
-    if sampling.of is unit and isinstance(mechanism, Skellam):
-        return Cost(_skellam_curve(mechanism, sampling, adjacency), None)
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
@@ -215,7 +218,7 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
     if multiplier is not None:
         multiplier /= _FACTOR[adjacency]
         return Cost(renyi.gaussian(multiplier), PlainPair(multiplier))
-    if isinstance(mechanism, Skellam):
+    if isinstance(mechanism, Skellam):  # with too little noise to be dominated by a Gaussian
         return Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
     if adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedReleaseError(
@@ -257,6 +260,21 @@ def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
     """With the sensitivities times `factor`."""
     l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
     return skellam.curve(mechanism.variance, l2, l1, orders)
+
+
+def _skellam_cost(
+    mechanism: Skellam,
+    multiplier: float | None,
+    sampling: Poisson | WithoutReplacement,
+    adjacency: Adjacency,
+) -> Cost:
+    """Where three laws are compared (fixed-size samples), domination by a Gaussian is not proved for Renyi curves: Skellam has its own."""
+    if multiplier is None:
+        return Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+    price = _gaussian_cost(multiplier, sampling, adjacency)
+    if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
+        return price
+    return Cost(_skellam_curve(mechanism, sampling, adjacency), price.pair)
 
 
 def _skellam_curve(

@@ -7,6 +7,7 @@ unit against without it, and the other way round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -16,53 +17,76 @@ import numpy as np
 from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair
 from fedsketch.privacy.accounting.renyi import Curve
 
-INTERVAL = 1e-4
-"""Discretisation of the privacy loss: dp-accounting's default."""
+_STEPS_PER_SPREAD = 80.0
+"""A grid so fine, in steps per spread of the loss of one release, costs about 1e-5 of epsilon; the cost falls with the square."""
+_MOST_STEPS = 2**19
 _TAIL = 1e-22
 """Of the loss's mass: what lies beyond is charged in full."""
 
 Profile = Callable[[Curve], Curve]
 
 
-def _largest_loss(profile: Profile, noise: float) -> int:
-    """In steps of INTERVAL: about where the divergence falls below _TAIL. It has done so where the Gaussian's without sampling has."""
-    end = int(np.ceil((10.0 / noise + 0.5 / noise**2) / INTERVAL)) + 1
+def _reach(noise: float) -> float:
+    """Above this loss the divergence of the Gaussian without sampling, and so every other, is below _TAIL."""
+    return 10.0 / noise + 0.5 / noise**2
+
+
+@lru_cache(maxsize=256)
+def _squared_spread(pair: Pair) -> float:
+    """About the mean square of the privacy loss: 4 times the integral of the divergence over epsilon, for small losses."""
+    epsilons = np.concatenate([[0.0], _reach(pair.noise) * np.geomspace(1e-8, 1.0, 400)])
+    return 4.0 * float(np.trapezoid(pair.with_unit(np.exp(epsilons)), epsilons))
+
+
+def _interval(counts: Mapping[Pair, int]) -> float:
+    """The step of the grid: a power of two, so that a growing run keeps its grid and what was computed on it."""
+    squared = sum(count * _squared_spread(pair) for pair, count in counts.items())
+    step = math.sqrt(squared / sum(counts.values())) / _STEPS_PER_SPREAD
+    step = max(step, max(_reach(pair.noise) for pair in counts) / _MOST_STEPS)
+    return float(2.0 ** math.floor(math.log2(step)))
+
+
+def _largest_loss(profile: Profile, noise: float, interval: float) -> int:
+    """In steps: about where the divergence falls below _TAIL."""
+    end = math.ceil(_reach(noise) / interval) + 1
     coarse = np.linspace(0.0, end, 513)
-    above = np.flatnonzero(profile(np.exp(coarse * INTERVAL)) > _TAIL)
-    return int(np.ceil(coarse[min(int(above[-1]) + 1, 512)])) if above.size else 1
+    above = np.flatnonzero(profile(np.exp(coarse * interval)) > _TAIL)
+    return math.ceil(coarse[min(int(above[-1]) + 1, 512)]) if above.size else 1
 
 
-def _distribution(ahead: Profile, back: Profile, noise: float) -> Any:
+def _distribution(ahead: Profile, back: Profile, noise: float, interval: float) -> Any:
     """Of one direction; for g < 1 its divergence follows from the other direction's."""
     from dp_accounting.pld import pld_pmf
 
-    top, bottom = _largest_loss(ahead, noise), _largest_loss(back, noise)
-    gains, losses = np.arange(-bottom, 0) * INTERVAL, np.arange(top + 1) * INTERVAL
+    top, bottom = _largest_loss(ahead, noise, interval), _largest_loss(back, noise, interval)
+    gains, losses = np.arange(-bottom, 0) * interval, np.arange(top + 1) * interval
     deltas = np.concatenate(
         [np.exp(gains) * back(np.exp(-gains)) - np.expm1(gains), ahead(np.exp(losses))]
     )
     deltas = np.minimum.accumulate(np.clip(deltas, 0.0, 1.0))
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(INTERVAL, -bottom, top, deltas)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -bottom, top, deltas)
 
 
 @lru_cache(maxsize=32)
-def loss_distribution(pair: Pair) -> Any:
+def loss_distribution(pair: Pair, interval: float) -> Any:
     """dp-accounting's PrivacyLossDistribution of one release."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    ahead = _distribution(pair.with_unit, pair.without_unit, pair.noise)
+    ahead = _distribution(pair.with_unit, pair.without_unit, pair.noise, interval)
     if pair.symmetric:
         return PrivacyLossDistribution(ahead)
-    back = _distribution(pair.without_unit, pair.with_unit, pair.noise)
+    back = _distribution(pair.without_unit, pair.with_unit, pair.noise, interval)
     return PrivacyLossDistribution(ahead, back)
 
 
 def epsilon(counts: Mapping[Pair, int], mu_squared: float, delta: float) -> float:
-    """Epsilon of `counts[pair]` sampled releases and unsampled ones worth `mu_squared`."""
-    composed: Any = None
+    """Epsilon of `counts[pair]` sampled releases, at least one, and unsampled ones worth `mu_squared`."""
+    parts = dict(counts)
     if mu_squared > 0.0:
-        composed = loss_distribution(PlainPair(mu_squared**-0.5))
-    for pair, count in counts.items():
-        part = loss_distribution(pair).self_compose(count)
+        parts[PlainPair(mu_squared**-0.5)] = 1
+    interval = _interval(parts)
+    composed: Any = None
+    for pair, count in parts.items():
+        part = loss_distribution(pair, interval).self_compose(count)
         composed = part if composed is None else composed.compose(part)
-    return 0.0 if composed is None else float(composed.get_epsilon_for_delta(delta))
+    return float(composed.get_epsilon_for_delta(delta))

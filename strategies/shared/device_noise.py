@@ -76,10 +76,8 @@ class DeviceNoise:
         noise by itself."""
         if not self.sizes.smallest <= cohort <= self.sizes.largest:
             return False
-        if not self.hidden:
-            return True
-        contributors = self._contributors(cohort)
-        return contributors >= max(1.0, cohort * self._reserve * (1.0 - _ROUNDING))
+        least = cohort * self._reserve * (1.0 - _ROUNDING) if self.hidden else 1
+        return self._contributors(cohort) >= max(least, 1)
 
     @property
     def hidden(self) -> bool:
@@ -110,7 +108,7 @@ class DeviceNoise:
                 every, self.unit, self._draw(cohort, clients), Adversary.MODEL
             ),
             Against.client: mechanism.seen(
-                max(every - fellows * share, 0.0),
+                every - min(fellows, clients - 1) * share,
                 self.unit,
                 self._draw_without(fellows, cohort, clients),
                 Adversary.CLIENT,
@@ -177,7 +175,7 @@ class DeviceNoise:
     def _known(self, cohort: int) -> int:
         """Of how many clients the adversary whom the budget binds knows the noise."""
         if self.config.privacy.against is Against.client:
-            return self.sizes.fellows(cohort)
+            return min(self.sizes.fellows(cohort), cohort - 1)
         server = self.config.privacy.against is Against.server
         return self.sizes.colluders(cohort) if server else 0
 

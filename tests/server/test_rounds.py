@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from fedsketch.conf import compose
+from fedsketch.replay.parcels import Parcels
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies.shared.cohort import TooFewClients
 from fedsketch.tasks.job import Job
@@ -205,6 +206,51 @@ def test_large_poisson_cohorts_do_not_break_the_budget_against_the_server(play: 
     )
     assert sum(row["clients"] for row in played.rows) > 3 * len(played.rows)  # large draws
     assert played.summary["epsilon"]["server"] <= 8.0
+
+
+@pytest.mark.parametrize("against", ["model", "client", "server"])
+@pytest.mark.parametrize("secagg", ["none", "semi_honest"])
+def test_a_poisson_run_with_dropouts_plays_all_its_rounds_within_the_budget(
+    play: Play, against: str, secagg: str
+) -> None:
+    """Cohorts of any size lose clients, and rounds are tried again: none may cost more than was planned for it."""
+    played = play(
+        f"privacy.against={against}",
+        f"secagg={secagg}",
+        "clients.sampling=poisson",
+        "clients.per_round=4",
+        "clients.tolerated_dropouts=0.3",
+        "privacy.epsilon=2",
+        "rounds=10",
+        failing=lambda call, client: client == 1 or (call % 7 == 0 and against != "server"),
+    )
+    # Every attempt shows the server something, so retries may cost it rounds; all others see what was applied.
+    assert len(played.rows) == 10 or against == "server"
+    spent = played.summary["epsilon"][against]
+    assert 0 < spent <= 2.0
+
+
+def test_devices_that_follow_by_replay_are_told_one_noise(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last digits would tell them how large a cohort was."""
+    told = []
+    taken = Parcels.taken
+    monkeypatch.setattr(
+        Parcels, "taken", lambda self, step: (told.append(step.deviation), taken(self, step))
+    )
+    played = play(
+        "strategy=dome",
+        "strategy.broadcast=replay",
+        "strategy.warm_up=0",
+        "clients.sampling=poisson",
+        "clients.per_round=3",
+        "clients.tolerated_dropouts=0.3",
+        "rounds=12",
+    )
+    assert len({row["clients"] for row in played.rows}) > 1
+    assert len(told) == 12
+    assert len(set(told)) == 1
 
 
 def test_an_empty_poisson_cohort_is_a_round_of_noise_or_none_but_not_another_draw(

@@ -68,7 +68,8 @@ def test_poisson_gaussian_agrees_with_dp_accountings_pld(
     accountant.compose(event, rounds)
     spent = _spent(_gaussian(z, Poisson(rate)), rounds)
     assert spent.method == "pld"
-    assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), abs=1e-6)
+    # Both round up, and ours on a coarser grid.
+    assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=3e-5)
 
 
 def test_mixed_gaussians_agree_with_dp_accountings_pld() -> None:
@@ -78,7 +79,7 @@ def test_mixed_gaussians_agree_with_dp_accountings_pld() -> None:
     ours = Accountant(DELTA)
     ours.record(_gaussian(4.0, Poisson(0.2)), 20)
     ours.record(_gaussian(9.0), 3)
-    assert ours.epsilon().epsilon == pytest.approx(theirs.get_epsilon(DELTA), abs=1e-6)
+    assert ours.epsilon().epsilon == pytest.approx(theirs.get_epsilon(DELTA), rel=3e-5)
 
 
 def test_design_number_of_the_pld() -> None:
@@ -100,15 +101,16 @@ def test_replace_one_doubles_the_sensitivity(make_release: MakeRelease) -> None:
     assert _spent(skellam) == _spent(make_release(Skellam(1e8, 2e3, 2e4)))
 
 
-def test_skellam_on_samples_costs_less_than_without_and_more_than_the_gaussian(
+def test_skellam_on_samples_costs_less_than_without_and_what_the_gaussian_does(
     make_release: MakeRelease,
 ) -> None:
     """At noise multiplier 2 and a large scale Skellam is nearly Gaussian; Poisson and fixed-size samples amplify both."""
     mechanism = Skellam((2.0 * 4096.0) ** 2, 4096.0, 4096.0 * 10)
     for sampling in (Poisson(0.02), WithoutReplacement(2, 100)):
         sampled = _spent(make_release(mechanism, sampling), 100).epsilon
-        gaussian = _spent(make_release(Gaussian(2.0), sampling), 100, tight=False).epsilon
-        assert 0.99 * gaussian < sampled < 0.2 * _spent(make_release(mechanism), 100).epsilon
+        gaussian = _spent(make_release(Gaussian(2.0), sampling), 100).epsilon
+        assert gaussian * (1 - 1e-6) < sampled < 1.001 * gaussian
+        assert sampled < 0.2 * _spent(make_release(mechanism), 100).epsilon
 
 
 def test_skellam_examples_may_be_added_or_removed(make_release: MakeRelease) -> None:
@@ -443,7 +445,7 @@ def test_skellam_epsilon_is_monotone(
     def spent(v: float, q: float, count: int) -> float:
         mechanism = Skellam(v, l2, l2 * min(l2, 10.0))
         release = Release(mechanism, Poisson(q), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL)
-        return _spent(release, count).epsilon
+        return _spent(release, count, tight=False).epsilon
 
     base = spent(variance, rate, rounds)
     assert _at_most(base, spent(variance, rate, rounds + 7))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from fedsketch.privacy.accounting import coordinate_sampling, renyi
+from fedsketch.privacy.accounting import coordinate_sampling, pld, renyi
+from fedsketch.privacy.accounting.dominating_pairs import PoissonPair
 
 # algorithms.md: integer orders 2..64 and 24 geometric ones to 512.
 DESIGN_ORDERS = np.unique(
@@ -89,3 +90,11 @@ def test_sampling_nothing_or_everything() -> None:
     assert np.all(coordinate_sampling.curve(1.0, 0.0, 1.0, 0.1, orders) == 0.0)
     np.testing.assert_allclose(coordinate_sampling.curve(2.0, 1.0, 1.0, 0.1, orders), orders / 8)
     assert np.all(np.isinf(coordinate_sampling.curve(0.0, 0.5, 1.0, 0.1, orders)))
+
+
+def test_no_vector_is_the_worst_at_every_epsilon() -> None:
+    """Why no loss distribution is booked: one large coordinate against sixteen of the same L2 norm, by loss distributions."""
+    one = pld.loss_distribution(PoissonPair(0.5, 0.1), 1e-3)
+    many = pld.loss_distribution(PoissonPair(2.0, 0.1), 1e-3).self_compose(16)
+    assert many.get_delta_for_epsilon(0.0) > 1.2 * one.get_delta_for_epsilon(0.0)
+    assert one.get_delta_for_epsilon(3.0) > 1.2 * many.get_delta_for_epsilon(3.0)
