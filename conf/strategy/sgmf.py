@@ -1,0 +1,56 @@
+"""SGMF: L2-CSGM with noise that is correlated over rounds; and which orders of clients its theorems cover."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from fedsketch.conf.strategy.csgm import CsgmConfig
+from fedsketch.conf.types import Count, frozen
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class SgmfConfig(CsgmConfig):
+    factorisation: Literal["optimal", "banded", "square_root", "tree", "identity"]
+    band: Count | None
+    restarts: bool
+    mask: Literal["own"] = Field(default="own", kw_only=True)
+
+    def check(self, config: "Config") -> None:
+        private = config.privacy.private
+        if config.secagg.name != "none" or (private and config.privacy.against == "server"):
+            raise ValueError(
+                "in strategy=sgmf the noise of a round takes back that of earlier rounds, so that one party must know all of it: the "
+                "server, which is trusted and sees every upload. Set secagg=none and privacy.against=model or client"
+            )
+        super().check(config)
+        if self.server.optimizer != "sgd":
+            raise ValueError(
+                "strategy=sgmf adds noise that cancels in sums of updates: set strategy.server.optimizer=sgd"
+            )
+        if self.restarts and config.clients.sampling != "passes":
+            raise ValueError(
+                "strategy=sgmf counts on every client to be in one round of a pass: set clients.sampling=passes"
+            )
+        if not self.restarts and config.clients.sampling != "cycle":
+            raise ValueError(
+                "with strategy.restarts=false the rounds of a client must be a whole pass apart: set clients.sampling=cycle"
+            )
+        if not self.restarts and self.factorisation not in ("banded", "identity"):
+            raise ValueError(
+                "with strategy.restarts=false the noise of a client's rounds must not meet: set strategy.factorisation=banded"
+            )
+        apart = -(-config.clients.total // config.clients.per_round)
+        if not self.restarts and (self.band or 1) > apart:
+            raise ValueError(
+                f"the rounds of a client are {apart} apart: set strategy.band to at most that, or to null"
+            )
+        if private and config.privacy.randomness == "secret" and config.checkpoint_every != 1:
+            raise ValueError(
+                "a resumed run of strategy=sgmf must know the noise of every model that is out: set checkpoint_every=1"
+            )
+
+
+SETTINGS = SgmfConfig
