@@ -7,8 +7,8 @@ DP-FTRL (Denisov et al. 2022).
 Formal guarantees, against `model` and `client`, per client, zero-out adjacency (proofs: `privacy.accounting.factorisation`):
 - `restarts: true`: noise and order begin anew with every pass; a client is in at most one round of it.
 - `restarts: false`: one C for all rounds, with no more diagonals than a pass has rounds; a client's rounds are at least as far apart.
-Either way a pass costs one release. What a pass rests on is kept here and not left to the draw: who took part, and when, is remembered,
-and a client that comes too early is not asked. An attempt that was aborted is no participation: the server, which is trusted, threw it away.
+Either way a pass costs one release. That a client comes once is not left to the draw: who took part, and when, is remembered here, and
+a client that comes too early is not asked. An attempt that was aborted is no participation: the trusted server threw it away.
 """
 
 import logging

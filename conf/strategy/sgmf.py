@@ -30,13 +30,13 @@ class SgmfConfig(CsgmConfig):
             raise ValueError(
                 "strategy=sgmf adds noise that cancels in sums of updates: set strategy.server.optimizer=sgd"
             )
-        if self.restarts and config.clients.sampling != "passes":
+        everybody = config.clients.per_round == config.clients.total  # a pass of one round
+        sampling = "passes" if self.restarts else "cycle"
+        if not everybody and config.clients.sampling != sampling:
+            apart = "a whole pass apart" if not self.restarts else "in different passes"
             raise ValueError(
-                "strategy=sgmf counts on every client to be in one round of a pass: set clients.sampling=passes"
-            )
-        if not self.restarts and config.clients.sampling != "cycle":
-            raise ValueError(
-                "with strategy.restarts=false the rounds of a client must be a whole pass apart: set clients.sampling=cycle"
+                f"with strategy.restarts={str(self.restarts).lower()} the rounds of a client must be {apart}: "
+                f"set clients.sampling={sampling}"
             )
         if not self.restarts and self.factorisation not in ("banded", "identity"):
             raise ValueError(

@@ -311,3 +311,22 @@ def test_the_first_line_says_what_holds(play: Play, overrides: list[str], words:
     assert all(word in played.guarantee.lower() for word in words)
     assert played.summary["guarantee"] == played.guarantee
     assert ("NOT PRIVATE" in played.guarantee) == ("privacy.randomness=seeded" in overrides)
+
+
+def test_a_round_of_a_pass_that_nobody_is_asked_for_is_a_round_of_that_pass(play: Play) -> None:
+    """Three clients in passes of two rounds: masks need two, so the cohort of one is passed over. A client of round 1 may be in round 3
+    again, which is the second pass and not the rest of the first."""
+    settings = ("secagg=pairwise", "secagg.colluders=0", "clients.sampling=passes")
+    few = ("clients.total=3", "clients.per_round=2", "privacy.epsilon=null")
+    played = play(*settings, *few, "privacy.noise_multiplier=2", "rounds=4")
+    spent = [row["epsilon"]["model"] for row in played.rows]
+    assert [row["clients"] for row in played.rows] == [2, 0, 2, 0]
+    assert spent[0] == spent[1] < spent[2] == spent[3]
+
+
+def test_a_retried_round_of_a_pass_costs_no_more_than_the_pass(play: Play) -> None:
+    """Those who see models see the round that was applied, and who was in it is in no other of the pass."""
+    settings = ("clients.sampling=passes", "clients.per_round=3", "rounds=2")
+    whole = play(*settings, folder="whole")
+    retried = play(*settings, failing=lambda call, client: call == 1)
+    assert retried.summary["epsilon"]["model"] == whole.summary["epsilon"]["model"]
