@@ -37,6 +37,7 @@ from fedsketch.privacy.accounting.releases import (
     FullPasses,
     Gaussian,
     MatrixGaussian,
+    NoiseLaw,
     Release,
 )
 from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedNoise
@@ -66,6 +67,7 @@ class MatrixNoise(ServerNoise):
     def _release(self, multiplier: float, against: Against, cohort: int, clients: int) -> Release:
         seen = super()._release(multiplier * self.column_norm, against, cohort, clients)
         law = seen.mechanism
+        correlated: NoiseLaw
         if isinstance(law, Gaussian):
             correlated = MatrixGaussian(law.noise_multiplier, self.column_norm)
         else:
@@ -89,12 +91,17 @@ class Sgmf(Csgm):
     @cached_property
     def strategy_matrix(self) -> Matrix:
         """C."""
-        restarts, length = self.matrix.restarts, self.rounds_per_pass
-        rounds = length if restarts else self.config.rounds
-        band = self.matrix.band or length
-        return factorise(
-            self.matrix.factorisation, rounds, self.matrix.server.momentum, min(band, rounds)
-        )
+        rounds, momentum, passes = self._span
+        band = min(self.matrix.band or self.rounds_per_pass, rounds)
+        return factorise(self.matrix.factorisation, rounds, momentum, band, passes)
+
+    @property
+    def _span(self) -> tuple[int, float, int]:
+        """The rounds of a factorisation, the optimiser's momentum, and how many times the noise begins anew."""
+        rounds, momentum = self.config.rounds, self.matrix.server.momentum
+        if not self.matrix.restarts:
+            return rounds, momentum, 1
+        return self.rounds_per_pass, momentum, -(-rounds // self.rounds_per_pass)
 
     def plan_noise(self) -> MatrixNoise:
         noise = super().plan_noise()
@@ -164,7 +171,7 @@ class Sgmf(Csgm):
                 "independent. Lower clients.per_round for noise that cancels."
             )
         matrix = self.strategy_matrix
-        target = workload(len(matrix), self.matrix.server.momentum)
+        target = workload(*self._span)
         ratio = error(target, np.eye(len(matrix))) / (
             error(target, matrix) * column_norm(matrix) ** 2
         )

@@ -33,9 +33,9 @@ class SgmfConfig(CsgmConfig):
         everybody = config.clients.per_round == config.clients.total  # a pass of one round
         sampling = "passes" if self.restarts else "cycle"
         if not everybody and config.clients.sampling != sampling:
-            apart = "a whole pass apart" if not self.restarts else "in different passes"
+            place = "in different passes" if self.restarts else "a whole pass apart"
             raise ValueError(
-                f"with strategy.restarts={str(self.restarts).lower()} the rounds of a client must be {apart}: "
+                f"with strategy.restarts={str(self.restarts).lower()} the rounds of a client must be {place}: "
                 f"set clients.sampling={sampling}"
             )
         if not self.restarts and self.factorisation not in ("banded", "identity"):

@@ -43,9 +43,16 @@ _STEPS = 500
 
 
 # ---------------------------------------------------------------------- workloads
-def workload(rounds: int, momentum: float = 0.0) -> Matrix:
-    """The sum of the first t rows, or with momentum m what t steps of SGD make of them: the first column is 1 + m + ... + m^t."""
-    return _toeplitz(np.cumsum(momentum ** np.arange(rounds)))
+def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
+    """The sum of the first t rows, or with momentum m what t steps of SGD make of them: the first column is 1 + m + ... + m^t.
+
+    What a pass leaves in the model stays there in later ones. For `passes` passes with new noise in each, the matrix goes on
+    below its square with the models of later passes; a row that only some passes come to is weighted by their share, so that the error is
+    that of all models of the run over the number of passes.
+    """
+    column = np.cumsum(momentum ** np.arange(rounds * passes))
+    weight = 1.0 - np.arange(passes).repeat(rounds) / passes
+    return np.sqrt(weight)[:, None] * _toeplitz(column)[:, :rounds]
 
 
 # ---------------------------------------------------------------------- what a factorisation is worth
@@ -84,7 +91,9 @@ def best_independent(target: Matrix) -> float:
 
 # ---------------------------------------------------------------------- factorisations
 @lru_cache(maxsize=16)
-def factorise(kind: Kind, rounds: int, momentum: float = 0.0, band: int | None = None) -> Matrix:
+def factorise(
+    kind: Kind, rounds: int, momentum: float = 0.0, band: int | None = None, passes: int = 1
+) -> Matrix:
     """C for the workload of so many rounds, lower triangular and read-only. `band` is the number of diagonals of `banded`.
 
     Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others are instant.
@@ -93,10 +102,10 @@ def factorise(kind: Kind, rounds: int, momentum: float = 0.0, band: int | None =
         "optimal": optimal,
         "banded": lambda target: banded(target, min(band or rounds, rounds)),
         "square_root": square_root,
-        "tree": lambda target: tree(len(target)),
-        "identity": lambda target: np.eye(len(target)),
+        "tree": lambda target: tree(rounds),
+        "identity": lambda target: np.eye(rounds),
     }
-    strategy = make[kind](workload(rounds, momentum))
+    strategy = make[kind](workload(rounds, momentum, passes))
     strategy.setflags(write=False)
     return strategy
 
@@ -129,7 +138,7 @@ def banded(target: Matrix, band: int) -> Matrix:
     C^T C = X has as many diagonals on each side, and tr(A^T A X^-1) is convex in X: L-BFGS over the entries beside X's main diagonal, which
     is 1, with steps halved until X is positive definite and the error has fallen. It starts from the banded square root.
     """
-    n = len(target)
+    n = target.shape[1]
     row, column = np.nonzero(np.tri(n, n, -1) - np.tri(n, n, -band))
     start = np.tril(np.triu(square_root(target), 1 - band))
     start /= np.sqrt(np.square(start).sum(axis=0))
@@ -155,8 +164,8 @@ def banded(target: Matrix, band: int) -> Matrix:
 
 
 def square_root(target: Matrix) -> Matrix:
-    """B = C = A^(1/2) for a Toeplitz A (Fichtenberger et al. 2023): the power series whose square is A's. Within 15 % of the optimum."""
-    wanted = target[:, 0]
+    """B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series whose square is A's."""
+    wanted = target[: target.shape[1], 0]
     series = np.empty(len(wanted))
     for k in range(len(wanted)):
         if k == 0:
@@ -181,8 +190,8 @@ def tree(rounds: int) -> Matrix:
 
 def lower_factor(x: Matrix) -> Matrix:
     """The lower-triangular C with C^T C = X: Cholesky from the last row up. It has as many diagonals as one side of X."""
-    factor: Matrix = np.linalg.cholesky(x[::-1, ::-1])
-    return factor.T[::-1, ::-1].copy()
+    factor = np.linalg.cholesky(x[::-1, ::-1])
+    return np.array(factor.T[::-1, ::-1], dtype=np.float64)
 
 
 def _toeplitz(column: NDArray[np.float64]) -> Matrix:

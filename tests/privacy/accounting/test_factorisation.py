@@ -55,6 +55,21 @@ def test_the_workload_is_what_sgd_does_to_its_gradients(momentum: float) -> None
     np.testing.assert_allclose(workload(7, momentum) @ gradients, models, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_workload_of_several_passes_counts_what_a_pass_leaves_to_the_others(
+    momentum: float,
+) -> None:
+    """Its error is that of all twelve models, where three passes have the same C and noise of their own."""
+    target, whole = workload(4, momentum, 3), workload(12, momentum)
+    for strategy in (np.eye(4), tree(4), factorise("optimal", 4, momentum)):
+        expected = error(whole, np.kron(np.eye(3), strategy)) / 3
+        assert error(target, strategy) == pytest.approx(expected, rel=1e-9)
+    best = _loss(target, factorise("optimal", 4, momentum, passes=3))
+    assert best < 0.99 * _loss(target, factorise("optimal", 4, momentum))
+    assert best < _loss(target, tree(4))
+    assert _loss(target, factorise("banded", 4, momentum, 4, 3)) == pytest.approx(best, rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["optimal", "banded", "square_root", "tree", "identity"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_noise_of_a_round_needs_no_later_one(kind: Kind, momentum: float) -> None:
