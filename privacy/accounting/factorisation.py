@@ -19,6 +19,13 @@ What holds, for sigma the standard deviation of Z's numbers and clip 1, under ze
   and in all others nothing; the masks of coordinates are independent. So the price is that of `coordinate_sampling` with both bounds
   times `column_norm`. A public rotation of the round in front of the mask changes nothing: rotate all rows of C X + Z by it, and
   Z stays what it is. For rounds b apart and b diagonals, each participation has rows and a mask of its own, so their prices add up.
+- **Noise that several bring.** Let Z be the sum of Z_i of standard deviation sigma, each kept by its maker i, who adds row s of C^-1 Z_i to
+  the sum of every round s that he comes to; a lying server may lose whom it likes, at any time, by what it has seen. If h makers whose
+  Z_i the adversary does not know are in the sum of round t, a unit in row t alone costs one Gaussian release of sensitivity `column_norm`
+  and standard deviation sigma sqrt(h), whatever happens in all other rounds. Proof: take x / h times column t of C off each of the h
+  matrices Z_i. Then C^-1 Z_i changes in row t only, by -x / h, and with the unit's x added to that sum every output of every round is the
+  same as without both. The h are known before row t of any Z_i is used, and the shift is in rows t and later; its squared norm is
+  |column t|^2 |x|^2 / h in all.
 - **Everybody in every round.** No C is better than independent noise then. With rows x_t of norm 1 and any Gram matrix Y of such
   rows, sens^2 >= tr(C^T C Y), so error * sens^2 >= |A C^-1|_F^2 |C Y^(1/2)|_F^2 >= |A Y^(1/2)|_*^2 (nuclear norm, Cauchy-Schwarz).
   With a_t the columns of A take the rows a_t / |a_t|: A Y^(1/2) is sum a_t a_t^T / |a_t| up to a rotation, which is positive and has

@@ -186,3 +186,22 @@ def test_no_factorisation_beats_independent_noise_where_everybody_is_in_every_ro
     for strategy in candidates:
         moved = float(np.square(strategy @ worst).sum())
         assert error(target, strategy) * moved >= best * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["optimal", "square_root", "tree", "banded"])
+def test_makers_of_noise_who_vanish_in_other_rounds_take_no_privacy_along(kind: Kind) -> None:
+    """Brute force over patterns of who is in which sum: the distance that a unit in row t makes, under the covariance of what is seen."""
+    strategy, random = factorise(kind, 5, 0.5, 3), np.random.default_rng(5)
+    inverse, makers = np.linalg.inv(strategy), 4
+    worst = 0.0
+    for share in (1.0, *[0.7] * 300):
+        there = random.random((makers, 5)) < share
+        there[:, there.sum(axis=0) == 0] = True  # a sum without any noise is another matter
+        seen = [present[:, None] * inverse for present in there]
+        covariance = sum(part @ part.T for part in seen)
+        for t in range(5):
+            distance = float(np.linalg.inv(covariance)[t, t])
+            bound = float(np.square(strategy[:, t]).sum() / there[:, t].sum())
+            assert distance <= bound * (1 + 1e-9)
+            worst = max(worst, distance / bound)
+    assert worst == pytest.approx(1.0)  # reached where nobody vanishes
