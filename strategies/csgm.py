@@ -77,7 +77,9 @@ class Csgm(DPFedAvg):
         noise = self.noise
         if not isinstance(noise, ServerNoise):
             return ""
-        trusted = f" The server is {TRUSTED}: it sees every client's values and mask, and adds the noise."
+        trusted = (
+            f" The server is {TRUSTED}: it sees every client's values and mask, and adds the noise."
+        )
         if noise.multiplier is not None or self.settings.rate == 1.0:
             return trusted
         plain = replace(noise, law=replace(self._law(), rate=1.0)).noise_multiplier

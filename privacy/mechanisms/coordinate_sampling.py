@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 
 _TYPES = {8: "<i1", 16: "<i2", 32: "<i4"}
 _WORDS_AT_ONCE = 1 << 16
-_DEVIATIONS = math.sqrt(2.0 * math.log(1e9))  # a rounded row exceeds its bound with probability 1e-9
+_DEVIATIONS = math.sqrt(
+    2.0 * math.log(1e9)
+)  # a rounded row exceeds its bound with probability 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -142,6 +142,19 @@ def test_too_little_noise_has_no_gaussian(make_release: MakeRelease) -> None:
     assert skellam_as_gaussian.noise_multiplier(Skellam(103.0, 5.0, 9.0)) == 2.0
     assert cost(make_release(Skellam(3.9, 1.0, 1.0))).pair is None
     assert cost(make_release(Skellam(103.0, 5.0, 9.0))).pair == PlainPair(2.0)
+
+
+@pytest.mark.parametrize("sampling", [NoSampling(), Poisson(0.2), WithoutReplacement(2, 10)])
+def test_more_noise_never_costs_more_where_the_theorem_begins(
+    make_release: MakeRelease, sampling: Sampling
+) -> None:
+    def spent(variance: float) -> float:
+        accountant = Accountant(DELTA)
+        accountant.record(make_release(Skellam(variance, 1.0, 1.0), sampling), 3)
+        return accountant.epsilon().epsilon
+
+    epsilons = [spent(variance) for variance in (2.0, 3.5, 3.99, 4.0, 4.5, 6.0, 12.0, 100.0)]
+    assert all(later <= earlier * (1 + 1e-4) for earlier, later in pairwise(epsilons))
 
 
 # What the accountant makes of it
