@@ -22,8 +22,12 @@ class SgmfConfig(CsgmConfig):
         private = config.privacy.private
         if config.secagg.name != "none" or (private and config.privacy.against == "server"):
             raise ValueError(
-                "in strategy=sgmf the noise of a round takes back that of earlier rounds, so that one party must know all of it: the "
-                "server, which is trusted and sees every upload. Set secagg=none and privacy.against=model or client"
+                "in strategy=sgmf the noise of a round takes back that of earlier rounds, so that one party must know all of it, the "
+                "server, which is trusted and sees every upload: set secagg=none and privacy.against=model or client"
+            )
+        if config.privacy.clip == "adaptive":
+            raise ValueError(
+                "the noise of strategy=sgmf is one for all rounds, and an adaptive clip would change it: set privacy.clip to a number"
             )
         super().check(config)
         if self.server.optimizer != "sgd":

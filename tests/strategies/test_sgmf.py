@@ -237,6 +237,7 @@ def test_where_everybody_is_in_every_round_it_says_that_nothing_is_gained(
         (("strategy.server.optimizer=adam",), "set strategy.server.optimizer=sgd"),
         (("checkpoint_every=2",), "set checkpoint_every=1"),
         (("privacy.unit=example",), "set privacy.unit=client"),
+        (("privacy.clip=adaptive",), "set privacy.clip to a number"),
     ],
 )
 def test_what_no_theorem_covers_is_refused(overrides: tuple[str, ...], sentence: str) -> None:
