@@ -51,8 +51,8 @@ ROWS = {
     "csgm, Poisson": ["strategy=csgm", "strategy.rate=1", "clients.sampling=poisson"],
 }
 RATES = {
-    "csgm": {1.0: 0.03, 2.0: 0.03, 4.0: 0.03},
-    "sgmf": {1.0: 0.1, 2.0: 0.1, 4.0: 0.1},
+    "csgm": {1.0: 0.02, 2.0: 0.03, 4.0: 0.05},
+    "sgmf": {1.0: 0.03, 2.0: 0.05, 4.0: 0.1},
 }
 
 
