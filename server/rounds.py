@@ -21,7 +21,7 @@ from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
-from fedsketch.server.guarantee import budget, guarantee, not_private
+from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.tracking import tracked
 from fedsketch.strategies import make_strategy
@@ -230,9 +230,7 @@ class Rounds:
             "guarantee": self.sentence,
             "private": self.not_private is None,
             "not_private": self.not_private,
-            "adversaries": {
-                name: self.strategy.adversary(name) for name in self.accounts.epsilon()
-            },
+            "adversaries": adversaries(self.strategy, self.accounts.epsilon()),
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],
             "downlink_bytes": self.traffic[1],

@@ -26,7 +26,7 @@ from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Number
-from fedsketch.strategies.shared.server_noise import TRUSTED, ServerNoise
+from fedsketch.strategies.shared.server_noise import ServerNoise
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
@@ -45,13 +45,11 @@ class Csgm(DPFedAvg):
     def plan_noise(self) -> DeviceNoise:
         if self._common:
             return super().plan_noise()
-        privacy = self.config.privacy
-        return ServerNoise(
-            self.config, self.model.size, 1, privacy.clip, privacy.noise_multiplier, self._law()
-        )
+        law, multiplier = self._law(), self.config.privacy.noise_multiplier
+        return ServerNoise(self.config, law.dim, 1, law.clip, multiplier, law)
 
     def _law(self) -> CoordinateSampling:
-        clip, settings = self.config.privacy.clip, self.settings
+        clip, settings = self.config.privacy.fixed_clip, self.settings
         assert clip is not None  # or the config would not have passed
         usual = default_peak(clip, self.model.size, self.config.clients.per_round)
         return CoordinateSampling(
@@ -71,14 +69,14 @@ class Csgm(DPFedAvg):
 
     def metrics(self) -> dict[str, Any]:
         """The fraction of values that stood at Dinf, without noise: the trusted server counts it, and no device is told."""
-        return {} if self._clipped is None else {"clipped_fraction": self._clipped}
+        return {} if self._common else {"server": "trusted", "clipped_fraction": self._clipped}
 
     def remarks(self) -> str:
         noise = self.noise
         if not isinstance(noise, ServerNoise):
             return ""
         trusted = (
-            f" The server is {TRUSTED}: it sees every client's values and mask, and adds the noise."
+            " The server is trusted: it sees every client's values and mask, and adds the noise."
         )
         if noise.multiplier is not None or self.settings.rate == 1.0:
             return trusted

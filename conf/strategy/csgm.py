@@ -29,8 +29,10 @@ class CsgmConfig(StrategySettings):
                 "with strategy.mask=own every client sends other coordinates, so that there is nothing to add up under masks, and the "
                 "server, which is trusted, adds Gaussian noise: set secagg=none, or strategy.mask=common"
             )
-        if config.privacy.clip is None:
-            raise ValueError("strategy=csgm sends numbers of a known range: set privacy.clip")
+        if config.privacy.fixed_clip is None:
+            raise ValueError(
+                "strategy=csgm sends numbers of a known range: set privacy.clip to a number"
+            )
         if config.privacy.private and config.privacy.against == "server":
             raise ValueError(
                 "with strategy.mask=own the server is trusted, and no budget binds it: set privacy.against=model or client, or "

@@ -13,8 +13,6 @@ from fedsketch.privacy.accounting.releases import Sampling as SecretDraw
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 
-TRUSTED = "trusted"  # what stands in the server's place, wherever epsilons stand
-
 
 @dataclass(frozen=True)
 class ServerNoise(DeviceNoise):
@@ -38,6 +36,10 @@ class ServerNoise(DeviceNoise):
             against: self._release(self.noise_multiplier, against, cohort, clients)
             for against in (Against.model, Against.client)
         }
+
+    @property
+    def trusted(self) -> bool:
+        return True
 
     def worst(self) -> Release:
         return self._worst(self.noise_multiplier)
