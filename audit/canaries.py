@@ -49,11 +49,12 @@ class CanaryJob(Job):
         self.opposed: set[int] = set()
         self.round = 1
         self._examples = examples
-        assert config.privacy.clip is not None
+        clip = config.privacy.first_clip
+        assert clip is not None
         steps = config.strategy.local
         alone = steps.steps == 1 and steps.epochs is None
         slow = 1.0 if alone or config.strategy.noise_in_training else min(1.0, steps.lr)
-        self.length = _FAR_ABOVE * config.privacy.clip / slow
+        self.length = _FAR_ABOVE * clip / slow
 
     def shard(self, client: int) -> Examples:
         inputs = torch.zeros(self._examples, *_SHAPE)

@@ -60,8 +60,15 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         rate = strategy.local.batch * config.clients.total / Job(config).examples
         batch = max(1, round(min(1.0, rate) * examples))
         strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
+    # A clip that adapts stays where it starts, and its count is played.
+    still = replace(config.privacy.adaptive, rate=_STILL**2)
     small = replace(
-        config, rounds=played, device="cpu", clients=_clients(config, strategy), strategy=strategy
+        config,
+        privacy=replace(config.privacy, adaptive=still),
+        rounds=played,
+        device="cpu",
+        clients=_clients(config, strategy),
+        strategy=strategy,
     )
     return AuditRun(small, examples)
 

@@ -130,6 +130,11 @@ class PrivacyConfig:
         return None if self.clip == ADAPTIVE else self.clip
 
     @property
+    def first_clip(self) -> float | None:
+        """That of the first round."""
+        return self.adaptive.start if self.clip == ADAPTIVE else self.clip
+
+    @property
     def largest_clip(self) -> float | None:
         """The largest that a round of the run may have."""
         return self.adaptive.start * self.adaptive.most if self.clip == ADAPTIVE else self.clip
