@@ -220,13 +220,13 @@ def test_a_poisson_run_with_dropouts_plays_all_its_rounds_within_the_budget(
         "clients.sampling=poisson",
         "clients.total=20",
         "clients.per_round=14",
-        "clients.tolerated_dropouts=0.1",
         "privacy.epsilon=2",
         "rounds=6",
-        failing=lambda call, client: client < 3,
+        # Every attempt shows the server something, so that retries cost it rounds: there is none if only one client is away.
+        f"clients.tolerated_dropouts={0.3 if against == 'server' else 0.1}",
+        failing=lambda call, client: client < (1 if against == "server" else 3),
     )
-    # Every attempt shows the server something, so retries may cost it rounds; all others see what was applied.
-    assert len(played.rows) == 6 or against == "server"
+    assert len(played.rows) == 6
     spent = played.summary["epsilon"][against]
     assert 0 < spent <= 2.0
 
