@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedsketch.audit.canaries import FEATURES, Canary, CanaryJob
 from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
-from fedsketch.audit.devices import Devices
+from fedsketch.audit.devices import QUIET, Devices
 from fedsketch.audit.shrink import AuditRun
 from fedsketch.audit.views import Contributions, Seen, Views
 from fedsketch.conf import Config
@@ -176,7 +176,9 @@ class Stage:
         self, strategy: FederatedStrategy, round: int, memories: dict[Canary, RecordDict]
     ) -> Contributions:
         """Asked again only if the broadcast says something new."""
-        key = (round, _public(strategy, self.devices, round))
+        # A sketch may follow from the round itself; where nothing is shortened, only the sign of canaries does.
+        shortened = strategy.upload_size(round) < strategy.model.size
+        key = (round if shortened else round % 2, _public(strategy, self.devices, round))
         if key not in self._known:
             rows, forgetful = [], True
             self.job.opposed = set()
@@ -245,7 +247,12 @@ def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
 def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashable:
     """All of a broadcast that what devices send depends on, beside the model, which stays where it is."""
     assert devices.last is not None
-    content, told = devices.last.content, devices.last.mechanism
+    content = devices.last.content
+    # How much noise there is, and for how large a cohort, changes nothing of what is certain.
+    record = devices.last.mechanism.to_record().items()
+    told = tuple(
+        sorted((k, str(v)) for k, v in record if k not in (*QUIET, "clients", "drops", "colluders"))
+    )
     if strategy.parcels is not None:  # devices make the arrays themselves
         made, _ = strategy.broadcast_extras(round)
         known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")

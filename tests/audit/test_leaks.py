@@ -1,7 +1,7 @@
 """Leaks that the project once had, put back: the audit finds each, and finds nothing without them.
 
-The draw of a cohort hides a client only as long as nothing tells its size. Every client is a canary here, so a trial has many scores; it has
-many rounds because a draw of one in ten is seldom.
+The draw of a cohort hides a client only as long as nothing tells its size. Every client is a canary here, so a trial has many scores; it
+has many rounds because a draw of one in ten is seldom.
 """
 
 import math
@@ -42,7 +42,7 @@ def aggregates(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Aggregate]
 
 
 def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices share the noise among those of whom some may collude, and the server fills nothing up: sums of odd and even cohorts differ."""
+    """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
     made = FederatedStrategy._aggregate
 
