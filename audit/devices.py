@@ -27,7 +27,7 @@ from fedsketch.strategies.shared.uploads import GROUPS, MECHANISM, NUMBERS, summ
 Vector = NDArray[np.generic]
 _FIRST_NODE = SERVER_ID + 1
 # What makes a mechanism's upload certain: no noise, and every example drawn.
-_QUIET: dict[str, Any] = {"local_variance": 0, "local_multiplier": 0.0, "rate": 1.0}
+QUIET: dict[str, Any] = {"local_variance": 0, "local_multiplier": 0.0, "rate": 1.0}
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Devices(LocalGrid):
         can work that out. `state` is the client's memory."""
         assert self.last is not None
         known = self.last.mechanism.to_record()
-        quiet = mechanism_from_record({**known, **{k: v for k, v in _QUIET.items() if k in known}})
+        quiet = mechanism_from_record({**known, **{k: v for k, v in QUIET.items() if k in known}})
         content = RecordDict(dict(self.last.content))
         content[MECHANISM] = ConfigRecord(quiet.to_record())  # type: ignore[arg-type]
         return quiet.total([self._upload(content, client, state)], round)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedsketch.audit.canaries import FEATURES, Canary, CanaryJob
 from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
-from fedsketch.audit.devices import Devices
+from fedsketch.audit.devices import QUIET, Devices
 from fedsketch.audit.shrink import AuditRun
-from fedsketch.audit.views import Part, Seen, Views
+from fedsketch.audit.views import Contributions, Seen, Views
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies import make_strategy
@@ -29,6 +29,7 @@ from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.messages import Aggregate
 
 Matrix = NDArray[np.float64]
+Known = TypeVar("Known")
 _LONG = 0.95  # of the largest squared length: canaries are to be alike
 
 
@@ -73,10 +74,9 @@ class Stage:
         holders = range(self._first, self._first + 1 if scene.opposed else last)
         examples = run.examples if run.config.privacy.unit is Unit.EXAMPLE else 1
         everyone = [Canary(client, e) for client in holders for e in range(examples)]
-        self._known: dict[Hashable, Matrix] = {}
-        self._latest: dict[int, Matrix] = {}
+        self._known: dict[Hashable, Contributions] = {}
+        self._latest: dict[int, Contributions] = {}
         self.job.directions = self._directions()
-        self._latest.clear()
         self.canaries = everyone[: 1 if scene.opposed else len(self.job.directions)]
         self.job.canaries = self.canaries
 
@@ -92,12 +92,15 @@ class Stage:
         seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
         memories: dict[Canary, RecordDict] = {}
 
-        def between(strategy: FederatedStrategy, round: int) -> Matrix:
+        def between(strategy: FederatedStrategy, round: int) -> Contributions:
             made = self._contributions(strategy, round, memories)
             self.job.present, self.job.opposed = present, opposed  # as before the question
+            self._latest[round] = made
             return made
 
-        for strategy, current, contributions, aggregate in self._rounds(present, opposed, between):
+        for strategy, current, found, aggregate in self._rounds(present, opposed, between):
+            # What canaries would have brought to a round that nobody was asked for is known from others.
+            contributions = found or self._latest.get(current)
             for name in seen:
                 seen[name].append(
                     self.views.of(
@@ -117,8 +120,8 @@ class Stage:
         self,
         present: set[Canary],
         opposed: set[int],
-        between: Callable[[FederatedStrategy, int], Matrix],
-    ) -> Iterator[tuple[FederatedStrategy, int, Matrix | None, Aggregate | None]]:
+        between: Callable[[FederatedStrategy, int], Known],
+    ) -> Iterator[tuple[FederatedStrategy, int, Known | None, Aggregate | None]]:
         """The rounds of a trial; `between` is asked when uploads are in and the server's state is still that of the broadcast."""
         self.job.present, self.job.opposed = present, opposed
         strategy = self._strategy(self._cohorts())
@@ -132,13 +135,12 @@ class Stage:
             if not messages:
                 heard = len(aggregates)
                 strategy.pass_over(current)
-                # What canaries would have brought is known from rounds that were asked.
                 passed = aggregates[-1] if len(aggregates) > heard else None
-                yield strategy, current, self._latest.get(current), passed
+                yield strategy, current, None, passed
                 continue
             self.devices.dropping = self._dropping(strategy, current)
             replies = self.devices.send_and_receive(messages)
-            contributions = self._latest[current] = between(strategy, current)
+            contributions = between(strategy, current)
             strategy.aggregate_train(current, replies)
             yield strategy, current, contributions, aggregates[-1]
 
@@ -172,9 +174,11 @@ class Stage:
     # ------------------------------------------------------------------ what is known
     def _contributions(
         self, strategy: FederatedStrategy, round: int, memories: dict[Canary, RecordDict]
-    ) -> Matrix:
-        """A row for every canary: what it adds to a sum if it is present. Asked again only if the broadcast says something new."""
-        key = (round, _public(strategy, self.devices, round))
+    ) -> Contributions:
+        """Asked again only if the broadcast says something new."""
+        # A sketch may follow from the round itself; where nothing is shortened, only the sign of canaries does.
+        shortened = strategy.upload_size(round) < strategy.model.size
+        key = (round if shortened else round % 2, _public(strategy, self.devices, round))
         if key not in self._known:
             rows, forgetful = [], True
             self.job.opposed = set()
@@ -183,7 +187,7 @@ class Stage:
                 memory = memories.setdefault(canary, RecordDict())
                 rows.append(self.devices.alone(canary.client, memory, round))
                 forgetful = forgetful and not memory
-            made = np.array(rows)
+            made = Contributions(np.array(rows))
             if not forgetful:  # what devices remember is part of what they send
                 return made
             self._known[key] = made
@@ -243,7 +247,12 @@ def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
 def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashable:
     """All of a broadcast that what devices send depends on, beside the model, which stays where it is."""
     assert devices.last is not None
-    content, told = devices.last.content, devices.last.mechanism
+    content = devices.last.content
+    # How much noise there is, and for how large a cohort, changes nothing of what is certain.
+    record = devices.last.mechanism.to_record().items()
+    told = tuple(
+        sorted((k, str(v)) for k, v in record if k not in (*QUIET, "clients", "drops", "colluders"))
+    )
     if strategy.parcels is not None:  # devices make the arrays themselves
         made, _ = strategy.broadcast_extras(round)
         known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
@@ -252,6 +261,3 @@ def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashab
     numbers = content.config_records.get("numbers", ConfigRecord())
     shown = tuple((key, array.data) for key, array in sent.items() if key != "model")
     return (told, shown, tuple(sorted((k, str(v)) for k, v in numbers.items())))
-
-
-__all__ = ["Part", "Scene", "Stage", "Trial"]

@@ -43,6 +43,17 @@ class Seen:
     told: Hashable
 
 
+class Contributions:
+    """What every canary adds to a sum if it is present, a row for each; their lengths and directions, and a basis of all of them."""
+
+    def __init__(self, rows: Vector) -> None:
+        self.rows = rows
+        self.lengths = np.linalg.norm(rows, axis=1)
+        self.units = rows / np.where(self.lengths > 0, self.lengths, 1.0)[:, None]
+        _, values, basis = np.linalg.svd(self.units, full_matrices=False)
+        self.span = basis[values > 1e-6 * max(float(values[0]), 1e-300)]
+
+
 Part = tuple[Sequence[int], Vector]
 
 
@@ -65,7 +76,7 @@ class Views:
         devices: Devices,
         round: int,
         aggregate: Aggregate | None,
-        contributions: Vector | None,
+        contributions: Contributions | None,
         canaries: Sequence[Canary],
         coins: NDArray[np.bool_],
     ) -> Seen:
@@ -84,14 +95,12 @@ class Views:
                 False,
                 "passed",
             )
-        lengths = np.linalg.norm(contributions, axis=1)
-        units = contributions / np.where(lengths > 0, lengths, 1.0)[:, None]
-        span = _span(units)
+        units, lengths, span = contributions.units, contributions.lengths, contributions.span
         x, energy, freedom = np.full(len(canaries), np.nan), 0.0, 0
         for members, total in self._parts(name, strategy, devices, round, aggregate):
             inside = np.array([canary.client in members for canary in canaries])
             here = coins & inside
-            rest = total - here @ contributions
+            rest = total - here @ contributions.rows
             looked = inside | self.secret
             x[looked] = (units @ rest + here * lengths)[looked]
             energy += float(rest @ rest - np.square(span @ rest).sum())
@@ -158,9 +167,3 @@ class Views:
                     )
                 )
         return tuple(told)
-
-
-def _span(units: Vector) -> Vector:
-    """An orthonormal basis of what these rows span."""
-    _, values, rows = np.linalg.svd(units, full_matrices=False)
-    return rows[values > 1e-6 * values[0]]

@@ -42,7 +42,7 @@ def aggregates(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Aggregate]
 
 
 def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices share the noise among those of whom some may collude, and the server fills nothing up: odd and even cohorts differ."""
+    """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
     made = FederatedStrategy._aggregate
 
