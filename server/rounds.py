@@ -170,7 +170,9 @@ class Rounds:
             if not messages:  # a draw that cannot be asked
                 log.warning("Round %d: the draw is too small, nobody is asked.", current)
                 strategy.pass_over(current)
-                if strategy.noise.hidden:  # it looks like all others, and so is its price
+                # Where sizes are hidden it looks like all others, and so is its price. In a pass it costs nothing beyond the pass, but is
+                # booked: the accountant counts the rounds of a pass to know where the next one begins.
+                if strategy.noise.hidden or self.config.clients.sampling.in_passes:
                     self.accounts.charge_applied(current, self.config.clients.per_round)
                 return waited
             self.folder.announce(current, strategy.cohort_size)

@@ -122,9 +122,8 @@ def _refuse_what_does_not_fit(release: Release) -> None:
         raise UnsupportedReleaseError(
             "a unit that is missing shifts others into other rounds of a pass: state zero-out adjacency for full passes."
         )
-    if isinstance(release.mechanism, MatrixGaussian) and not isinstance(
-        release.sampling, FullPasses
-    ):
+    correlated = getattr(release.mechanism, "column_norm", None) is not None
+    if correlated and not isinstance(release.sampling, FullPasses):
         raise UnsupportedReleaseError(
             "a column norm bounds one participation per pass: a matrix-factorised release needs FullPasses(rounds of the matrix)."
         )
@@ -242,8 +241,10 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
             f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
         )
     if isinstance(mechanism, CoordinateSampledGaussian):
+        # Chen et al. 2023, Theorem 5.1: both bounds times the column norm (`privacy.accounting.factorisation`).
+        norm = mechanism.column_norm or 1.0
         curve = coordinate_sampling.curve(
-            mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf
+            mechanism.sigma, mechanism.rate, norm * mechanism.l2, norm * mechanism.linf
         )
         return Cost(curve, None)
     if isinstance(mechanism, SketchedGaussian):

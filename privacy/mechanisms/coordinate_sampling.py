@@ -119,6 +119,10 @@ class CoordinateSampling(Mechanism):
     def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.float64]:
         return add_gaussian(np.zeros(self.dim), self.noise_std(variance), stream)
 
+    def turned(self, vector: NDArray[np.float64], round: int) -> NDArray[np.float64]:
+        """A vector of the model's coordinates as `total` takes it."""
+        return rotated(vector[None], round)[0]
+
     def clipped(self, vectors: Sequence[NDArray[Any]]) -> float:
         """The fraction of all values in these uploads that stand at Dinf, where values beyond it were cut."""
         kept = [np.abs(self._kept(v).astype(np.int64)) for v in vectors if v.dtype == np.uint8]

@@ -359,8 +359,7 @@ class FederatedStrategy(Strategy):
         variance = noise.variance(cohort, len(members))
         added = variance - len(members) * mechanism.share
         if added > 0:
-            with self._stream(server_round) as stream:
-                vectors.append(mechanism.noise_alone(len(vectors[0]), added, stream))
+            vectors.append(self.server_noise(server_round, mechanism, len(vectors[0]), added))
         total = mechanism.total(vectors, server_round)
         return Aggregate(
             torch.from_numpy(total).to(self.model.device, torch.float32),
@@ -368,6 +367,13 @@ class FederatedStrategy(Strategy):
             mechanism.noise_std(variance),
             members,
         )
+
+    def server_noise(
+        self, server_round: int, mechanism: Mechanism, dim: int, variance: float
+    ) -> NDArray[np.generic]:
+        """What the server adds to the sum of a round, as an upload of nothing but noise of this variance."""
+        with self._stream(server_round) as stream:
+            return mechanism.noise_alone(dim, variance, stream)
 
     def _stream(self, server_round: int) -> Stream:
         """Of the server's own noise: a secret, unless the run is asked to be reproducible."""

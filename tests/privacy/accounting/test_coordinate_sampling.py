@@ -147,3 +147,23 @@ def test_the_accountant_takes_drawn_clients_into_account(make_release: MakeRelea
     assert poisson_draw[place] < 0.3 * fixed[place] < 0.1 * plain[place]
     missed = cost(make_release(law, Poisson(0.1, missed=0.05))).curve
     assert poisson_draw[place] < missed[place] < plain[place]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.7])
+def test_theorem_5_1_holds_with_equality_for_one_large_coordinate(rate: float) -> None:
+    """Matrix factorisation: a unit in row t adds x times column t of C with probability gamma. Both divergences on a grid in the plane."""
+    column, size, sigma = np.array([0.8, 0.9]), 0.7, 1.1
+    norm = float(np.linalg.norm(column))
+    axis = np.arange(-12.0, 14.0, 0.04)
+    x, y = np.meshgrid(axis, axis, indexing="ij")
+    without = stats.norm.logpdf(x, 0, sigma) + stats.norm.logpdf(y, 0, sigma)
+    moved = [stats.norm.logpdf(z, size * c, sigma) for z, c in ((x, column[0]), (y, column[1]))]
+    there = np.logaddexp(np.log1p(-rate) + without, np.log(rate) + moved[0] + moved[1])
+    orders = np.array([2.0, 3.0, 8.0])
+    bound = coordinate_sampling.curve(sigma, rate, norm * size, norm * size, orders)
+    for order, most in zip(orders, bound, strict=True):
+        for p, q in ((there, without), (without, there)):
+            log_moment = special.logsumexp(order * p - (order - 1) * q) + 2 * math.log(0.04)
+            assert log_moment / (order - 1) <= most * (1 + 1e-6)
+        exact = special.logsumexp(order * there - (order - 1) * without) + 2 * math.log(0.04)
+        assert exact / (order - 1) == pytest.approx(most, rel=1e-6)
