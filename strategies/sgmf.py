@@ -1,4 +1,4 @@
-"""SGMF (Chen, Song, Ozgur, Kairouz 2023): L2-CSGM with noise that is correlated over rounds, so that models carry less of it.
+"""SGMF (Chen, Isik, Kairouz, No, Oh, Xu 2024): L2-CSGM with noise that is correlated over rounds, so that models carry less of it.
 
 In round t the trusted server adds row t of C^-1 Z to the sum (`privacy.mechanisms.correlated_noise`) and takes a step of SGD. C is made for
 the workload A of that optimiser, momentum included, so the models of a pass carry the noise A C^-1 Z. With `rate: 1` this is

@@ -241,7 +241,7 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
             f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
         )
     if isinstance(mechanism, CoordinateSampledGaussian):
-        # Chen et al. 2023, Theorem 5.1: both bounds times the column norm (`privacy.accounting.factorisation`).
+        # Chen et al. 2024, Theorem 5.1: both bounds times the column norm (`privacy.accounting.factorisation`).
         norm = mechanism.column_norm or 1.0
         curve = coordinate_sampling.curve(
             mechanism.sigma, mechanism.rate, norm * mechanism.l2, norm * mechanism.linf

@@ -14,7 +14,7 @@ What holds, for sigma the standard deviation of Z's numbers and clip 1, under ze
   have no row in common. Its vectors x_t move C X by a sum of outer products whose squared norms add up: the square of the
   sensitivity is the largest sum of squared column norms over sets of rounds at least b apart (`separated_norm`). In particular k rounds
   of one unit cost no more than k Gaussian releases of sensitivity `column_norm`: every window of b rounds is a pass.
-- **Coordinates that are sampled** (Theorem 5.1 of Chen et al. 2023): the unit sends m o x for a secret mask m of its own. Coordinate i of
+- **Coordinates that are sampled** (Theorem 5.1 of Chen et al. 2024): the unit sends m o x for a secret mask m of its own. Coordinate i of
   C X moves by x_i times column t, if m_i = 1. In the direction of that column this is a sampled Gaussian of sensitivity |column| |x_i|,
   and in all others nothing; the masks of coordinates are independent. So the price is that of `coordinate_sampling` with both bounds
   times `column_norm`. A public rotation of the round in front of the mask changes nothing: rotate all rows of C X + Z by it, and

@@ -31,7 +31,7 @@ from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number, signal_to_noise
-from fedsketch.strategies.shared.uploads import GROUPS, uploaded
+from fedsketch.strategies.shared.uploads import GROUPS, delivered
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -324,7 +324,7 @@ class FederatedStrategy(Strategy):
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
                 continue
-            vector, reason = _vector(reply, mechanism, size)
+            vector, reason = delivered(reply, mechanism, size)
             if vector is None:
                 self.dropped[client] = reason
                 continue
@@ -387,17 +387,3 @@ class FederatedStrategy(Strategy):
         if self.sizes.masked:
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]
-
-
-def _vector(
-    reply: Message, mechanism: Mechanism, size: int
-) -> tuple[NDArray[np.generic] | None, str]:
-    """What a reply brings, or why it brings nothing."""
-    if reply.has_error():
-        return None, reply.error.reason or f"error {reply.error.code}"
-    if "update" not in reply.content.array_records:
-        told = reply.content.config_records.get("secagg", ConfigRecord())
-        return None, str(told.get("refusal", "sent no update"))
-    vector = uploaded(reply.content)
-    fault = mechanism.fault(vector, size)
-    return (vector, "") if fault is None else (None, fault)
