@@ -2,7 +2,8 @@
 
 What stays the run's own: strategy, unit, clip, noise law, budget or multiplier, masks, the shares of colluders and dropouts, the kind of
 sampling and (as far as few clients allow) its rate. What changes: the number of clients and rounds, for which the noise is then found
-anew; and the learning rates, which are not what privacy rests on, and which would move canaries away from where they were put.
+anew; the learning rates, which are not what privacy rests on, and which would move canaries away from where they were put; and an
+adaptive clip, which stays where it starts.
 """
 
 from __future__ import annotations

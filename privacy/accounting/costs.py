@@ -180,10 +180,24 @@ def _sampled_cost(
             f"a unit that is missing changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
         )
     unsampled, rate = _unsampled_cost(mechanism, adjacency), _rate(sampling)
+    if sampling.of is unit and isinstance(mechanism, CoordinateSampledGaussian):
+        return Cost(_coordinate_curve(mechanism, sampling, unsampled.curve), None)
     pair = None
     if unsampled.pair is not None:
         pair = _pair(unsampled.pair.noise, rate, RevealedPair(unsampled.pair.noise, rate))
     return Cost(_revealed(unsampled.curve, rate), pair)
+
+
+def _coordinate_curve(
+    mechanism: CoordinateSampledGaussian, sampling: Poisson | WithoutReplacement, unsampled: Curve
+) -> Curve:
+    """With clients drawn besides. For fixed-size draws nothing sharper is known here than for draws that show."""
+    shown = _revealed(unsampled, _rate(sampling))
+    if isinstance(sampling, WithoutReplacement):
+        return shown
+    law = (mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf)
+    drawn = coordinate_sampling.drawn_curve(sampling.rate, *law)
+    return np.minimum(_mixed(drawn, unsampled, sampling.missed), shown)
 
 
 def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
