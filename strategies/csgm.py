@@ -1,4 +1,4 @@
-"""L2-CSGM (Chen, Song, Ozgur, Kairouz 2023): every client sends a secret random share of its numbers, whose secrecy counts as privacy.
+"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): every client sends a secret random share of its numbers, whose secrecy counts as privacy.
 
 - `mask: own`: each client keeps each number with probability `rate`, by a mask of its own (`privacy.mechanisms.coordinate_sampling`).
   The server is trusted: it sees the masks and the values, and adds the noise (`strategies.shared.server_noise`). What the masks hide from

@@ -1,7 +1,7 @@
 """L2-CSGM: the Renyi curve of the Gaussian mechanism with secret sampling of coordinates.
 
-Chen, Song, Ozgur, Kairouz 2023, "Privacy Amplification via Compression", Theorem 4.1, with its slips corrected: with
-x = Dinf^2 / (2 sigma^2) and integer alpha
+Chen, Isik, Kairouz, No, Oh, Xu 2024, "Improved Communication-Privacy Trade-offs in L2 Mean Estimation under Streaming Differential
+Privacy", Theorem 4.1, with its slips corrected: with x = Dinf^2 / (2 sigma^2) and integer alpha
 
     eps(alpha) = (D2^2 / Dinf^2) / (alpha - 1) * log(1 + sum_{l=2..alpha} binom(alpha, l) (1-g)^(alpha-l) g^l (e^(l(l-1)x) - 1)).
 
