@@ -1,4 +1,4 @@
-"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): each device sends a secret random part of its vector, and a trusted server adds the noise.
+"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): a device sends a secret random part of its vector, and a trusted server adds the noise.
 
 A device bounds its row x by D2 = `clip`, turns it by a rotation that all know (random signs from the round's number, then the cosine
 transform, which needs no padding), bounds every number by Dinf = `peak`, rounds to the integers -t .. t that stand for multiples of
