@@ -30,8 +30,7 @@ __all__ = ["Accountant", "Spent", "UnsupportedReleaseError"]
 
 # Beyond these a privacy loss distribution is slow, and its gain on so large an epsilon idle.
 _LARGEST_PLD_EPSILON = 40.0
-_SMALLEST_PLD_NOISE = 0.3
-_MOST_PLD_PARTS = 16
+_SMALLEST_PLD_NOISE = 0.15
 
 
 @dataclass(frozen=True)
@@ -55,20 +54,6 @@ class _Pass:
 def _mu_squared(pair: Pair, count: int) -> float:
     """Of the Gaussian that so many releases are without their sampling."""
     return count / pair.noise**2 if pair.noise else math.inf
-
-
-def _few(parts: dict[Pair, int]) -> dict[Pair, int]:
-    """At most about _MOST_PLD_PARTS pairs: neighbours of one kind are booked as a pair that dominates all of them."""
-    step = math.ceil(len(parts) / _MOST_PLD_PARTS)
-    few: dict[Pair, int] = {}
-    for kind in dict.fromkeys(type(pair) for pair in parts):
-        alike = [pair for pair in parts if type(pair) is kind]
-        alike.sort(key=lambda pair: (getattr(pair, "rate", 1.0), -pair.noise))
-        for start in range(0, len(alike), step):
-            group = alike[start : start + step]
-            pair = group[0].covering(group)
-            few[pair] = few.get(pair, 0) + sum(parts[one] for one in group)
-    return few
 
 
 class Accountant:
@@ -238,16 +223,18 @@ class Accountant:
             plain = sum(_mu_squared(pair, count) for pair, count in total._sampled.items())
             mu = math.sqrt(total._mu_squared + plain)
             candidates.append(Spent(exact_gaussian.epsilon(mu, self.delta), "gaussian"))
-        if tight and total._sampled and total._pld_pays(candidates[0].epsilon):
-            parts = _few(total._sampled)
-            candidates.append(Spent(pld.epsilon(parts, total._mu_squared, self.delta), "pld"))
+        if tight and total._sampled and total._pld_pays(min(one.epsilon for one in candidates)):
+            parts = dict(total._sampled)
+            if total._mu_squared > 0.0:
+                parts[PlainPair(total._mu_squared**-0.5)] = 1
+            candidates.append(Spent(pld.epsilon(parts, self.delta), "pld"))
         # The last is the sharper method; it wins a tie.
         return min(reversed(candidates), key=lambda spent: spent.epsilon)
 
-    def _pld_pays(self, rdp_epsilon: float) -> bool:
+    def _pld_pays(self, epsilon: float) -> bool:
         return (
             self._only_gaussians
-            and 0.0 < rdp_epsilon < _LARGEST_PLD_EPSILON
+            and 0.0 < epsilon < _LARGEST_PLD_EPSILON
             and min(pair.noise for pair in self._sampled) >= _SMALLEST_PLD_NOISE
             and self._mu_squared < math.inf
         )

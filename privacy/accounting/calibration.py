@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+from fedsketch.privacy.accounting import skellam_as_gaussian
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release, Skellam
 
@@ -91,14 +92,22 @@ def calibrate_skellam(
     epsilon: float,
     delta: float,
 ) -> float:
-    """The smallest variance of the SUM of Skellam noise, in integer units, for `rounds` releases `template(mechanism)`."""
+    """The smallest variance of the SUM of Skellam noise, in integer units, for `rounds` releases `template(mechanism)`.
+
+    It is searched for by the multiplier of the Gaussian that dominates: that one is nearly the same for all resolutions of a ring, so what
+    the accountant knows of one of them serves the others.
+    """
+
+    def variance(z: float) -> float:
+        return skellam_as_gaussian.variance(z, l2_sensitivity)
+
     z = calibrate(
-        lambda z: template(Skellam((z * l2_sensitivity) ** 2, l2_sensitivity, l1_sensitivity)),
+        lambda z: template(Skellam(variance(z), l2_sensitivity, l1_sensitivity)),
         rounds=rounds,
         epsilon=epsilon,
         delta=delta,
     )
-    return (z * l2_sensitivity) ** 2
+    return variance(z)
 
 
 def _search(

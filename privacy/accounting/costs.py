@@ -6,7 +6,7 @@ This file is the table of which theorem is allowed for which mechanism, sampling
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -215,11 +215,14 @@ def _rate(sampling: Poisson | WithoutReplacement) -> float:
 
 def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
     multiplier = _gaussian_equivalent(mechanism)
+    own = None
+    if isinstance(mechanism, Skellam):
+        own = Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
     if multiplier is not None:
         multiplier /= _FACTOR[adjacency]
-        return Cost(renyi.gaussian(multiplier), PlainPair(multiplier))
-    if isinstance(mechanism, Skellam):  # with too little noise to be dominated by a Gaussian
-        return Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
+        return _smaller(Cost(renyi.gaussian(multiplier), PlainPair(multiplier)), own)
+    if own is not None:
+        return own
     if adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedReleaseError(
             f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
@@ -233,6 +236,13 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
         curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
         return Cost(curve, None)
     raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+
+
+def _smaller(gaussian: Cost, own: Cost | None) -> Cost:
+    """With the smaller of two valid Renyi curves: Skellam's own is the better one where its variance is a few units."""
+    return (
+        gaussian if own is None else replace(gaussian, curve=np.minimum(gaussian.curve, own.curve))
+    )
 
 
 def _gaussian_cost(
@@ -269,12 +279,13 @@ def _skellam_cost(
     adjacency: Adjacency,
 ) -> Cost:
     """Where three laws are compared (fixed-size samples), domination by a Gaussian is not proved for Renyi curves: Skellam has its own."""
+    own = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
     if multiplier is None:
-        return Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+        return own
     price = _gaussian_cost(multiplier, sampling, adjacency)
     if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
-        return price
-    return Cost(_skellam_curve(mechanism, sampling, adjacency), price.pair)
+        return _smaller(price, own)
+    return replace(own, pair=price.pair)
 
 
 def _skellam_curve(

@@ -8,13 +8,14 @@ unit against without it, and the other way round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair
+from fedsketch.privacy.accounting.dominating_pairs import Pair
 from fedsketch.privacy.accounting.renyi import Curve
 
 _STEPS_PER_SPREAD = 80.0
@@ -23,7 +24,12 @@ _MOST_STEPS = 2**19
 _TAIL = 1e-22
 """Of the loss's mass: what lies beyond is charged in full."""
 
+_MOST_PARTS = 12
+"""Each takes some hundredths of a second to compose."""
+
 Profile = Callable[[Curve], Curve]
+Part = tuple[Pair, int]
+"""So many releases of one pair."""
 
 
 def _reach(noise: float) -> float:
@@ -38,11 +44,11 @@ def _squared_spread(pair: Pair) -> float:
     return 4.0 * float(np.trapezoid(pair.with_unit(np.exp(epsilons)), epsilons))
 
 
-def _interval(counts: Mapping[Pair, int]) -> float:
+def _interval(parts: Sequence[Part]) -> float:
     """The step of the grid: a power of two, so that a growing run keeps its grid and what was computed on it."""
-    squared = sum(count * _squared_spread(pair) for pair, count in counts.items())
-    step = math.sqrt(squared / sum(counts.values())) / _STEPS_PER_SPREAD
-    step = max(step, max(_reach(pair.noise) for pair in counts) / _MOST_STEPS)
+    squared = sum(count * _squared_spread(pair) for pair, count in parts)
+    step = math.sqrt(squared / sum(count for _, count in parts)) / _STEPS_PER_SPREAD
+    step = max(step, max(_reach(pair.noise) for pair, _ in parts) / _MOST_STEPS)
     return float(2.0 ** math.floor(math.log2(step)))
 
 
@@ -79,14 +85,40 @@ def loss_distribution(pair: Pair, interval: float) -> Any:
     return PrivacyLossDistribution(ahead, back)
 
 
-def epsilon(counts: Mapping[Pair, int], mu_squared: float, delta: float) -> float:
-    """Epsilon of `counts[pair]` sampled releases, at least one, and unsampled ones worth `mu_squared`."""
-    parts = dict(counts)
-    if mu_squared > 0.0:
-        parts[PlainPair(mu_squared**-0.5)] = 1
+def _few(parts: Mapping[Pair, int]) -> list[Part]:
+    """At most _MOST_PARTS of a kind: neighbours are booked as one pair that dominates them, those first for which it costs least."""
+    few: list[Part] = []
+    for kind in dict.fromkeys(type(pair) for pair in parts):
+        alike = [(pair, count) for pair, count in parts.items() if type(pair) is kind]
+        alike.sort(key=lambda part: (_size(part[0]), part[0].noise))
+        while len(alike) > _MOST_PARTS:
+            merged = [_together(*both) for both in pairwise(alike)]
+            extra = [
+                count * _size(pair) - sum(n * _size(one) for one, n in both)
+                for (pair, count), both in zip(merged, pairwise(alike), strict=True)
+            ]
+            best = extra.index(min(extra))
+            alike[best : best + 2] = [merged[best]]
+        few += alike
+    return few
+
+
+def _together(one: Part, other: Part) -> Part:
+    return one[0].covering([other[0]]), one[1] + other[1]
+
+
+def _size(pair: Pair) -> float:
+    """About the mean square of the loss of one release, up to a factor; a measure of what a coarser pair costs, nothing else."""
+    rate: float = getattr(pair, "rate", 1.0)
+    return (rate / pair.noise) ** 2
+
+
+def epsilon(counts: Mapping[Pair, int], delta: float) -> float:
+    """Epsilon of so many releases of each pair, at least one in all."""
+    parts = _few(counts)
     interval = _interval(parts)
     composed: Any = None
-    for pair, count in parts.items():
+    for pair, count in parts:
         part = loss_distribution(pair, interval).self_compose(count)
         composed = part if composed is None else composed.compose(part)
     return float(composed.get_epsilon_for_delta(delta))

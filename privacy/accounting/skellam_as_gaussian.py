@@ -46,10 +46,18 @@ import math
 from fedsketch.privacy.accounting.releases import Skellam
 
 SMALLEST_VARIANCE = 4.0
+_LESS = 3.0
 
 
 def noise_multiplier(mechanism: Skellam) -> float | None:
     """That of the Gaussian mechanism which dominates; None where the theorem says nothing."""
     if mechanism.variance < SMALLEST_VARIANCE:
         return None
-    return math.sqrt(mechanism.variance - 3.0) / mechanism.l2_sensitivity
+    multiplier = math.sqrt(mechanism.variance - _LESS) / mechanism.l2_sensitivity
+    # Down to 12 digits, so that rings of different resolution whose noise is meant to be equal are one kind of release.
+    return float(f"{multiplier * (1 - 1e-11):.11e}")
+
+
+def variance(multiplier: float, l2_sensitivity: float) -> float:
+    """Of the Skellam noise that a Gaussian of this multiplier dominates; its inverse, up to rounding."""
+    return (multiplier * l2_sensitivity) ** 2 + _LESS

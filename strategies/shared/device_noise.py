@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
+from fedsketch.privacy.accounting import poisson
 from fedsketch.privacy.accounting.calibration import Price, calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.dome_theorem import paper_noise_multiplier
 from fedsketch.privacy.accounting.releases import (
@@ -348,10 +349,6 @@ def _missed(noise: DeviceNoise) -> float:
     """The probability that one unit decides whether a round's sum is made at all: the others who were drawn are too few to be asked, and
     with it they are not."""
     settings, sizes = noise.config.clients, noise.sizes
-    from scipy import stats  # half a second
-
     rate = settings.per_round / settings.total
-    others = stats.binom(settings.total - 1, rate)
-    # The sum over nobody is noise alone too, so that nothing is decided there.
     decided = [n for n in range(1, sizes.largest) if not noise.asked(n) and noise.asked(n + 1)]
-    return float(rate * sum(others.pmf(n) for n in decided))
+    return sum(poisson.missed(rate, settings.total, n + 1) for n in decided)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -27,7 +28,7 @@ from scipy import stats
 
 from fedsketch.client.app import make_app
 from fedsketch.conf import Config
-from fedsketch.privacy.accounting.releases import Poisson
+from fedsketch.privacy.accounting.releases import DrawnBy, Poisson
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
@@ -165,17 +166,19 @@ def _asked(config: Config) -> NDArray[np.bool_]:
 
 
 def sizes_stay_secret(config: Config) -> bool:
-    """Where the model adversary is booked with a Poisson draw, all public numbers of a round are the same for every size of its cohort."""
+    """Where the draw counts as a secret, cohorts of different sizes have the same noise and lattice, and make the same model of the same
+    sum."""
     rounds = [witnessed(config, key=key)[0] for key in range(3)]
     public = set()
     for round in rounds:
-        arrived = len(round.arrived)
-        booked = round.strategy.releases(1, round.cohort, arrived)["model"].sampling
-        if isinstance(booked, Poisson):
-            numbers = {name: round.record.get(name) for name in ("clip", "scale", "bits", "rotate")}
-            divisor = round.strategy.units(round.aggregate)
+        booked = round.strategy.releases(1, round.cohort, len(round.arrived))["model"].sampling
+        if isinstance(booked, Poisson) and booked.drawn_by is DrawnBy.COORDINATOR:
             noise = f"{round.noise:.9e}"  # real numbers add up with an error that no sum shows
-            public.add((noise, round.aggregate.noise_std, divisor, *numbers.values()))
+            lattice = [round.record.get(name) for name in ("clip", "scale", "bits", "rotate")]
+            round.strategy.update(1, replace(round.aggregate, sum=rounds[0].aggregate.sum))
+            model = round.strategy.model.vector.numpy().tobytes()
+            public.add((noise, round.aggregate.noise_std, model, *lattice))
+    assert len({round.cohort for round in rounds}) > 1 or not public
     return len(public) <= 1
 
 

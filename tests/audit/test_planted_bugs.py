@@ -243,6 +243,19 @@ def test_the_same_check_passes_in_healthy_code(
     assert check(compose([*SMALL, *configuration.split()]))
 
 
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "dome",
+        "dome strategy.broadcast=full",
+        "fed_sgm strategy.local.steps=1 strategy.local.batch=0",
+        "fedceo strategy.every=1 strategy.local.epochs=1",
+    ],
+)
+def test_no_strategy_tells_the_size_of_a_secret_cohort(strategy: str) -> None:
+    assert SIZES(compose([*SMALL, *POISSON.split(), *f"strategy={strategy}".split()]))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("configuration", sorted({bug.configuration for bug in BUGS}))
 def test_healthy_code_has_no_symptoms(configuration: str) -> None:

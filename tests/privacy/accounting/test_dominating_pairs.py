@@ -252,7 +252,7 @@ def test_missed_draws_cost_epsilon_and_need_zero_out_adjacency() -> None:
 def test_two_releases_cost_what_the_integral_over_both_says(pair: PoissonPair) -> None:
     """Over pairs of outputs. The worst neighbours of a Poisson draw are two laws, and the integral is met; those of a fixed-size draw
     are not the same two laws in both directions, and the integral stays below."""
-    step = 0.02
+    step = 0.04
     _, at = _line(1.0, step)
     far = 0.0 if isinstance(pair, PoissonPair) else -1.0
     p = (1 - pair.rate) * at(far) + pair.rate * at(1)
