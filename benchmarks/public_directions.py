@@ -122,7 +122,7 @@ def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks:
         numbers=masked.noise.dim,
         parameters=masked.model.size,
         noise_multiplier=masked.noise_multiplier,
-        guarantee=f"epsilon {epsilon:g} against {masked.adversary()}",
+        guarantee=f"epsilon {epsilon:g} against {masked.adversary(masked.bound)}",
         uplink_bytes=summary["uplink_bytes"] / ROUNDS,
         downlink_bytes=summary["downlink_bytes"] / ROUNDS,
         seconds=time.monotonic() - began,

@@ -84,6 +84,7 @@ def _row(overrides: list[str]) -> dict[str, Any]:
         "accuracy": 100 * float(played.summary["accuracy"]),
         "update_seconds": sum(row["seconds"]["update"] for row in played.rows),
         "seconds": time.monotonic() - began,
+        "clip": played.rows[-1].get("clip"),  # of the last round, where it is adaptive
         **{key: played.summary[key] for key in kept},
     }
 

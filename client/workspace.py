@@ -5,6 +5,7 @@ the state that Flower keeps for its node.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,18 +27,19 @@ from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
+from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job, Task
+from fedsketch.tasks.job import Job, Kind, Task
 
 
 class Workspace:
     """Trains for one client after the other."""
 
-    def __init__(self) -> None:
-        self._job = lru_cache(maxsize=2)(lambda task: Job(*task))
+    def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
+        self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
         # To be loaded and used, not to be kept: the next message loads other parameters.
         self._model = lru_cache(maxsize=2)(self._new_model)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
@@ -115,7 +117,8 @@ class _HalfAtWork:
     def rows(self) -> torch.Tensor:
         rows = self.half.rows(self.work)
         # In a simulation the mechanism refuses them, loudly.
-        return rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        rows = rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        return with_counts(rows, self.work.broadcast)
 
     def trainee(self) -> Trainee:
         return self.half.trainee(self.work)

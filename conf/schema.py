@@ -78,12 +78,27 @@ class ClientsConfig:
             )
 
 
+ADAPTIVE: Literal["adaptive"] = "adaptive"
+
+
+@frozen
+class AdaptiveClipConfig:
+    """Where an adaptive clip starts, which quantile of norms it seeks, how fast, and how loud the count is in an upload."""
+
+    start: Positive
+    quantile: Annotated[float, Field(gt=0, lt=1)]
+    rate: Positive
+    weight: Annotated[float, Field(gt=0, le=2)]
+    most: ClassVar[float] = 1000.0  # times larger or smaller than at the start: no further
+
+
 @frozen
 class PrivacyConfig:
     unit: Unit
     epsilon: Positive | None
     delta: Annotated[float, Field(gt=0, lt=1)]
-    clip: Positive | None
+    clip: Positive | Literal["adaptive"] | None
+    adaptive: AdaptiveClipConfig
     noise_multiplier: NotNegative | None
     against: Against
     accounting: Accounting
@@ -102,6 +117,21 @@ class PrivacyConfig:
             raise ValueError(
                 "privacy.clip=null bounds nothing that noise could hide: set privacy.clip"
             )
+
+    @property
+    def fixed_clip(self) -> float | None:
+        """The clip of all rounds; None where there is none, or where it is adaptive."""
+        return None if self.clip == ADAPTIVE else self.clip
+
+    @property
+    def first_clip(self) -> float | None:
+        """That of the first round."""
+        return self.adaptive.start if self.clip == ADAPTIVE else self.clip
+
+    @property
+    def largest_clip(self) -> float | None:
+        """The largest that a round of the run may have."""
+        return self.adaptive.start * self.adaptive.most if self.clip == ADAPTIVE else self.clip
 
     @property
     def private(self) -> bool:

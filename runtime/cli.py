@@ -124,8 +124,8 @@ def _hydra_main() -> None:
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """Errors that a user can correct become one sentence and exit code 1; all others keep their traceback."""
+def one_sentence(code: int = 1) -> Iterator[None]:
+    """Errors that a user can correct become one sentence and this exit code; all others keep their traceback."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -133,16 +133,16 @@ def one_sentence() -> Iterator[None]:
         print(f"fedsketch: interrupted; {how}", file=sys.stderr)
         sys.exit(130)
     except ConfigError as error:
-        _refuse(error)
+        _refuse(error, code)
     except Exception as error:
         if not isinstance(error, _errors_of_a_run()):
             raise
-        _refuse(error)
+        _refuse(error, code)
 
 
-def _refuse(error: Exception) -> NoReturn:
+def _refuse(error: Exception, code: int) -> NoReturn:
     print(f"fedsketch: {error}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def _errors_of_a_run() -> tuple[type[Exception], ...]:

@@ -20,8 +20,8 @@ _KEYS = {
     "clients.per_round": "clients that are asked in a round",
     "clients.tolerated_dropouts": "share of a round's clients that may vanish",
     "privacy.epsilon": "the privacy budget over all rounds, at privacy.delta",
-    "privacy.clip": "largest norm of what a client sends in a round",
-    "privacy.against": "whom the budget binds: server, or model (those who only see the models)",
+    "privacy.clip": "largest norm of what a client sends in a round, or adaptive",
+    "privacy.against": "whom the budget binds: server, client (fellow participants), or model (those who only see the models)",
     "data.root": "folder of a data set that is on disk",
     "hydra.run.dir": "folder that the run writes into",
 }
@@ -66,6 +66,23 @@ PLAN = Command(
         "fedsketch-plan": "the plan of the default run",
         "fedsketch-plan privacy.epsilon=2 rounds=100": "a smaller budget over more rounds",
         "fedsketch-plan secagg=none privacy.against=model": "what the server learns without masks",
+    },
+)
+AUDIT = Command(
+    name="fedsketch-audit",
+    purpose="Attack a run of audit size with its own code, and hold what is learned against the claimed epsilon.",
+    calls={
+        "fedsketch-audit [GROUP=CHOICE ...] [KEY=VALUE ...]": "audit a run; exit code 1 if a claim is proved wrong",
+        "fedsketch-audit --trials N": "scores of each adversary (4000)",
+        "fedsketch-audit --rounds N": "rounds of the audited run, at most those of the run (2)",
+        "fedsketch-audit --output FILE": "the HTML page (audit.html)",
+        "fedsketch-audit --workers N": "processes (one per core)",
+        "fedsketch-audit --version": "print the version",
+    },
+    examples={
+        "fedsketch-audit": "audit the default run",
+        "fedsketch-audit strategy=fed_sgm privacy.epsilon=2 --trials 20000": "another strategy, more surely",
+        "fedsketch-audit clients.per_round=10 clients.sampling=poisson privacy.against=model": "a secret draw",
     },
 )
 

@@ -5,7 +5,7 @@ import sys
 from fedsketch.conf.compose import compose_with_folder
 from fedsketch.runtime.cli import one_sentence
 from fedsketch.runtime.help import PLAN, answer
-from fedsketch.server.report.readable import size
+from fedsketch.server.report.readable import in_order, size
 from fedsketch.server.run_folder import RunFolder
 
 
@@ -29,9 +29,18 @@ def main() -> None:
     table.add_row("rounds", str(plan.rounds))
     table.add_row("parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}")
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.4g}")
-    for adversary, value in plan.epsilon.items():
+    for adversary in in_order(plan.epsilon):
+        value = plan.epsilon[adversary]
         told = "no guarantee" if value is None else f"{value:.4g} at delta {plan.delta:g}"
+        if (
+            plan.budget is not None
+            and adversary == plan.budget_against
+            and (value or 0) > plan.budget
+        ):
+            told += f", above the budget of {plan.budget:g}: the run would end early"
         table.add_row(f"epsilon against {adversary}", told)
+    if plan.not_private is not None:
+        table.add_row("NOT PRIVATE", plan.not_private)
     table.add_row("sent per client and round", size(plan.uplink_bytes))
     table.add_row("received per client and round", size(plan.downlink_bytes))
     for name, fact in plan.mechanism_facts.items():
@@ -39,5 +48,8 @@ def main() -> None:
     if plan.best_snr is not None:
         table.add_row("signal to noise at best", f"{plan.best_snr:.3g}")
     console.print(table)
+    for adversary in in_order(plan.adversaries):
+        who = f"{adversary}: {plan.adversaries[adversary]}"
+        console.print(who, soft_wrap=True, highlight=False)
     console.print(f"Plan: {RunFolder(folder).plan}", soft_wrap=True, highlight=False)
     console.print(f"Epsilon over rounds: {figure}", soft_wrap=True, highlight=False)

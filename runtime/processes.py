@@ -181,7 +181,7 @@ def fitting_policy(config: Config) -> Policy:
         smallest_cohort=2,
         largest_drops=max(default.largest_drops, config.clients.tolerated_dropouts),
         assumed_colluders=min(default.assumed_colluders, config.secagg.colluders),
-        largest_clip=max(default.largest_clip, config.privacy.clip or 0.0),
+        largest_clip=max(default.largest_clip, config.privacy.largest_clip or 0.0),
         smallest_noise=0.0,
         unit=config.privacy.unit.value,
         epsilon=math.inf,

@@ -9,8 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Against
-from fedsketch.server.report.readable import duration, percent, size
+from fedsketch.server.report.readable import duration, in_order, percent, short_epsilons, size
 
 
 class ConsoleProgress:
@@ -61,8 +60,9 @@ class ConsoleProgress:
     def played(self, row: dict[str, Any]) -> None:
         self._accuracy = row["accuracy"] if row["accuracy"] is not None else self._accuracy
         dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""
+        mark = "" if row["private"] else " (NOT PRIVATE)"
         status = (
-            f"accuracy {accuracy(self._accuracy)}  epsilon {epsilons(row['epsilon'])}  "
+            f"accuracy {accuracy(self._accuracy)}  epsilon {short_epsilons(row['epsilon'])}{mark}  "
             f"up {size(row['uplink_bytes'])}  down {size(row['downlink_bytes'])}{dropped}"
         )
         self._progress.update(self._task, completed=row["round"], status=status)
@@ -78,7 +78,10 @@ class ConsoleProgress:
         table = Table(show_header=False)
         table.add_row("rounds", str(summary["rounds"]))
         table.add_row("accuracy", accuracy(summary["accuracy"]))
-        for adversary, value in summary["epsilon"].items():
+        if not summary["private"]:
+            table.add_row("NOT PRIVATE", summary["not_private"])
+        for adversary in in_order(summary["epsilon"]):
+            value = summary["epsilon"][adversary]
             told = "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
             table.add_row(f"epsilon against {adversary}", told)
         table.add_row("parameters", f"{summary['parameters']:,}")
@@ -86,14 +89,11 @@ class ConsoleProgress:
         table.add_row("received per client, whole run", size(summary["downlink_bytes"]))
         table.add_row("time", duration(summary["seconds"]))
         self._console.print(table)
+        for adversary in in_order(summary["adversaries"]):
+            who = f"{adversary}: {summary['adversaries'][adversary]}"
+            self._console.print(who, soft_wrap=True, highlight=False)
         self._console.print(f"Report: {report}", soft_wrap=True, highlight=False)
 
 
 def accuracy(share: float | None) -> str:
     return "-" if share is None else percent(share)
-
-
-def epsilons(spent: dict[str, float | None]) -> str:
-    """`model/server`, the two adversaries; who else is accounted for has a line in the table at the end."""
-    shown = [value for name, value in spent.items() if name in list(Against)]
-    return "/".join("∞" if value is None else f"{value:.2f}" for value in shown)

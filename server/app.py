@@ -14,7 +14,7 @@ from fedsketch.server.roster import known_roster
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
-_SIMULATED = " NOT PRIVATE: the devices are simulated, with keys that everybody knows."
+_SIMULATED = "the devices are simulated, with keys that everybody knows"
 
 
 def serve(rounds: Rounds) -> ServerApp:
@@ -44,7 +44,8 @@ def main(grid: Grid, context: Context) -> None:
     progress = StreamProgress(send_files=bool(asked["send"]))
     rounds = Rounds(compose(overrides), path, progress)
     if os.environ.get(SIMULATION_VARIABLE):
-        rounds.sentence += _SIMULATED
+        rounds.sentence += f" NOT PRIVATE: {_SIMULATED}."
+        rounds.not_private = rounds.not_private or _SIMULATED
     rounds.play(grid, known_roster())
 
 

@@ -1,24 +1,44 @@
 """What a run guarantees, against whom, for which unit and adjacency: a few sentences for the first line, the summary and the report."""
 
-from fedsketch.conf.schema import Randomness
+from fedsketch.conf import Config
+from fedsketch.conf.schema import Accounting, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.strategies.shared.base import FederatedStrategy
 
 
 def guarantee(strategy: FederatedStrategy) -> str:
     privacy = strategy.config.privacy
+    exposed = not_private(strategy.config)
+    warning = "" if exposed is None else f"NOT PRIVATE: {exposed}."
     if not privacy.private:
-        return "No privacy: nothing is noised."
-    bound = f"Noise multiplier {strategy.noise_multiplier:.4g}"
-    if privacy.epsilon is not None:
-        bound += f" for {budget(strategy)} at delta {privacy.delta:g}"
+        return warning
     sentence = (
-        f"{bound}, per {privacy.unit.value} (its contribution zeroed out), against {strategy.adversary()}."
+        f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against {strategy.adversary(strategy.bound)}."
         f"{strategy.remarks()}{_public_data(strategy.config.data)}"
     )
-    if privacy.randomness is Randomness.seeded:
-        sentence += " NOT PRIVATE: privacy.randomness=seeded makes noise and cohorts reproducible."
-    return sentence
+    return f"{sentence} {warning}".strip()
+
+
+def not_private(config: Config) -> str | None:
+    """Why nothing that a run says about epsilon holds; None if it does."""
+    if not config.privacy.private:
+        return "nothing is noised"
+    if config.privacy.randomness is Randomness.seeded:
+        return "privacy.randomness=seeded makes noise and cohorts reproducible"
+    return None
+
+
+def _noise(strategy: FederatedStrategy) -> str:
+    """The noise, and what the budget has to do with it: it was found from the budget, or the budget ends the run when it is spent."""
+    privacy = strategy.config.privacy
+    told = f"Noise multiplier {strategy.noise_multiplier:.4g}"
+    if privacy.epsilon is None:
+        return told
+    limit = f"{budget(strategy)} at delta {privacy.delta:g}"
+    if privacy.noise_multiplier is None and privacy.accounting is Accounting.exact:
+        return f"{told} for {limit}"
+    source = "" if privacy.noise_multiplier is not None else " by a paper's theorem"
+    return f"{told}{source}; the run ends before it exceeds {limit}"
 
 
 def _public_data(data: DataSettings) -> str:

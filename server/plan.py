@@ -5,17 +5,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
-from fedsketch.server.guarantee import guarantee
-from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart
-from fedsketch.server.report.readable import plain
+from fedsketch.server.guarantee import guarantee, not_private
+from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
+from fedsketch.server.report.readable import in_order, plain
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import DeviceNoise
+from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.job import Job
 
 POINTS = 50  # of the curve of epsilon
@@ -26,11 +29,15 @@ class Plan:
     """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, with nobody lost."""
 
     guarantee: str
+    not_private: str | None
     rounds: int
     parameters: int
     upload_size: int
     noise_multiplier: float
     epsilon: dict[str, float | None]
+    adversaries: dict[str, str]  # in words
+    budget: float | None
+    budget_against: str
     delta: float
     uplink_bytes: float
     downlink_bytes: float
@@ -47,7 +54,7 @@ class Plan:
 
     def _figure(self) -> str:
         lines = []
-        for name, color in zip(self.epsilon, COLORS, strict=False):
+        for name, color in zip(in_order(self.epsilon), COLORS, strict=False):
             points = zip(
                 self.epsilon_over_rounds["round"], self.epsilon_over_rounds[name], strict=True
             )
@@ -55,7 +62,8 @@ class Plan:
             if known:
                 lines.append(Line(name, [x for x, _ in known], [y for _, y in known], color))
         alt = f"Epsilon over {self.rounds} rounds, per adversary."
-        return line_chart("plan", alt, lines, Axis("epsilon", plain))
+        levels = [Level(f"budget ({self.budget_against})", self.budget)] if self.budget else []
+        return line_chart("plan", alt, lines, Axis("epsilon", plain), levels=levels)
 
 
 def make_plan(config: Config) -> Plan:
@@ -66,19 +74,28 @@ def make_plan(config: Config) -> Plan:
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
     up, down = expected_traffic(config, strategy.planned_broadcast(), mechanism, noise.dim, cohort)
+    expected = Aggregate(
+        torch.empty(0), cohort, mechanism.noise_std(noise.variance(cohort, cohort))
+    )
+    clip = strategy.clipping.facts(expected.noise_std, strategy.units(expected))
     curve = _epsilon_curve(Accounts(strategy), config)
+    epsilon = {name: values[-1] for name, values in curve.items() if name != "round"}
     return Plan(
         guarantee=guarantee(strategy),
+        not_private=not_private(config),
         rounds=config.rounds,
         parameters=model.size,
         upload_size=noise.dim,
         noise_multiplier=strategy.noise_multiplier,
-        epsilon={name: values[-1] for name, values in curve.items() if name != "round"},
+        epsilon=epsilon,
+        adversaries={name: strategy.adversary(name) for name in epsilon},
+        budget=config.privacy.epsilon,
+        budget_against=strategy.bound,
         delta=config.privacy.delta,
         uplink_bytes=up,
         downlink_bytes=down,
         mechanism=mechanism.to_record(),
-        mechanism_facts=mechanism.facts(),
+        mechanism_facts={**clip, **mechanism.facts()},
         best_snr=_best_snr(mechanism, noise, cohort),
         epsilon_over_rounds=curve,
     )

@@ -21,7 +21,7 @@ from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
-from fedsketch.server.guarantee import budget, guarantee
+from fedsketch.server.guarantee import budget, guarantee, not_private
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.tracking import tracked
 from fedsketch.strategies import make_strategy
@@ -56,6 +56,7 @@ class Rounds:
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
         self.sentence = guarantee(self.strategy)
+        self.not_private = not_private(config)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
@@ -109,7 +110,7 @@ class Rounds:
         if checkpoint is not None:
             strategy.cohorts = self._cohorts(checkpoint.cohort_key)
             strategy.model.load(checkpoint.model)
-            strategy.load_state_dict(checkpoint.strategy)
+            strategy.resume(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
             known = checkpoint.attempts if checkpoint else 0
@@ -139,6 +140,7 @@ class Rounds:
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
             "budget_against": strategy.bound,
+            "private": self.not_private is None,
             "clients": strategy.arrived,
             "dropped": len(strategy.dropped),
             "uplink_bytes": up,
@@ -149,7 +151,7 @@ class Rounds:
                 "update": update_seconds,
             },
             "snr": strategy.snr,
-            **strategy.metrics(),
+            **strategy.told(),
         }
 
     def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
@@ -207,7 +209,7 @@ class Rounds:
             config=to_json(self.config),
             round=current,
             model=strategy.model.vector,
-            strategy=strategy.state_dict(),
+            strategy=strategy.saved(),
             accounts=self.accounts.to_json(),
             cohort_key=strategy.cohorts.key,
             seconds=seconds,
@@ -224,6 +226,11 @@ class Rounds:
             "delta": self.config.privacy.delta,
             "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
+            "private": self.not_private is None,
+            "not_private": self.not_private,
+            "adversaries": {
+                name: self.strategy.adversary(name) for name in self.accounts.epsilon()
+            },
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],
             "downlink_bytes": self.traffic[1],

@@ -118,8 +118,8 @@ class FedSgm(DPFedAvg):
     def bound(self) -> str:
         return EAVESDROPPER if self._r_secret else super().bound
 
-    def adversary(self) -> str:
-        return _EAVESDROPPER_IN_WORDS if self._r_secret else super().adversary()
+    def adversary(self, name: str) -> str:
+        return _EAVESDROPPER_IN_WORDS if name == EAVESDROPPER else super().adversary(name)
 
     def remarks(self) -> str:
         """Both readings of the sketched Gaussian mechanism over all rounds, side by side."""
@@ -180,7 +180,7 @@ class FedSgmDevice(DeviceHalf):
         seed = work.broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
         sketch = self._sketch(_settings(config), work.model.size, seed)
-        clip = None if _settings(config).clip == "after" else config.privacy.clip
+        clip = None if _settings(config).clip == "after" else config.privacy.fixed_clip
 
         def shorten(rows: torch.Tensor) -> torch.Tensor:
             return sketch.forward(rows if clip is None else clip_rows(rows, clip))

@@ -62,7 +62,7 @@ class FedPcdp(DPFedAvg):
             self.config,
             self.upload_size(1),
             self.job.largest_shard,
-            privacy.clip,
+            privacy.fixed_clip,
             privacy.noise_multiplier,
             self.job.examples / self.config.clients.total,
         )
@@ -84,9 +84,6 @@ class FedPcdp(DPFedAvg):
     def metrics(self) -> dict[str, float | None]:
         return {"basis_rank": self._rank}
 
-    def adversary(self) -> str:
-        return f"{super().adversary()}, and all who see the models"
-
     def remarks(self) -> str:
         noise = self.noise
         assert isinstance(noise, TrainingNoise)
@@ -94,7 +91,8 @@ class FedPcdp(DPFedAvg):
         steps = "one step" if one.steps == 1 else f"{one.steps} steps"
         sentence = (
             f" The noise is that of one local step: {steps} in a round, an example in each with probability {one.rate:.4g}, "
-            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing."
+            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing, and "
+            "it holds against everybody alike."
         )
         if self.config.privacy.accounting is Accounting.paper and math.isfinite(
             noise.paper_epsilon()
@@ -161,8 +159,9 @@ class FedPcdpDevice(DeviceHalf):
         config = work.broadcast.config
         settings = _settings(config)
         sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
-        assert config.privacy.clip is not None
-        return Training(work.model, work.shard, sketch, settings, config.privacy.clip)
+        clip = config.privacy.fixed_clip
+        assert clip is not None  # or the config would not have passed
+        return Training(work.model, work.shard, sketch, settings, clip)
 
     def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> SubspaceSketch:
         """Made once a round for all clients that share a process: they are handed the same tensors."""

@@ -26,6 +26,10 @@ class FedSgmConfig(StrategySettings):
 
     def check(self, config: "Config") -> None:
         """A budget for the eavesdropper is refused where it cannot be turned into noise."""
+        if config.privacy.clip == "adaptive" and self.clip != "after":
+            raise ValueError(
+                "privacy.clip=adaptive counts what the last clip cuts: set strategy.clip=after, or privacy.clip to a number"
+            )
         if self.accounting != "r_secret":
             return
         needs = r_secret_needs(config)

@@ -18,6 +18,10 @@ class FedAvgConfig(StrategySettings):
             raise ValueError(
                 "strategy=fedavg gives no privacy: take its privacy settings away, or choose strategy=dp_fedavg"
             )
+        if config.privacy.clip == "adaptive":
+            raise ValueError(
+                "strategy=fedavg sends sums over examples, whose norms say little: set privacy.clip to a number or null"
+            )
 
 
 SETTINGS = FedAvgConfig

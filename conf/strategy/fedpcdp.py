@@ -38,6 +38,11 @@ class FedPcdpConfig(StrategySettings):
             raise ValueError(
                 "strategy=fedpcdp clips and noises examples: set privacy.unit=example and privacy.clip"
             )
+        if config.privacy.clip == "adaptive":
+            raise ValueError(
+                "strategy=fedpcdp clips inside of local training, where no count can travel: set privacy.clip to a number (its own "
+                "strategy.clipping adapts to examples)"
+            )
 
 
 SETTINGS = FedPcdpConfig

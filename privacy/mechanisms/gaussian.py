@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -60,6 +60,9 @@ class GaussianNoise(Mechanism):
             )
         vector = rows.sum(dim=0, dtype=torch.float64).cpu().numpy()
         return Upload(add_gaussian(vector, self.noise_std(self.share), stream).astype(np.float32))
+
+    def with_bound(self, bound: float) -> GaussianNoise:
+        return replace(self, clip=bound)
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         return real_sum(vectors)

@@ -99,6 +99,10 @@ class Mechanism(ABC):
         raise self._unmaskable()
 
     # ------------------------------------------------------------------ on the server
+    def with_bound(self, bound: float) -> Self:
+        """The same for rows with another bound (or one a millionth smaller). Noise and resolution follow it: what is seen is the same."""
+        raise UnsoundMechanismError(f"The bound of the mechanism {self.kind} is fixed.")
+
     @abstractmethod
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         """The sum of what the devices released, in real numbers; a vector may itself be a sum, made under masks."""

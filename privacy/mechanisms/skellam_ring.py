@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -106,6 +106,14 @@ class SkellamRing(Mechanism):
         return into_ring(total, self.bits)
 
     # ------------------------------------------------------------------ on the server
+    def with_bound(self, bound: float) -> SkellamRing:
+        """With the scale that makes s C the very same number, so that the integers' bounds are the same. A quotient times its divisor
+        misses by a last bit now and then; then a slightly smaller bound is tried."""
+        scaled = self.scale * self.clip
+        while (scaled / bound) * bound != scaled:
+            bound *= 1.0 - 2.0**-30
+        return replace(self, clip=bound, scale=scaled / bound)
+
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         values = ring_sum(vectors, self.bits) / self.scale
         return unrotated(values, round) if self.rotate else values

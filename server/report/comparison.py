@@ -15,6 +15,7 @@ from rich.text import Text
 from fedsketch.server.report import plots, readable
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
+from fedsketch.server.report.readable import in_order
 from fedsketch.server.report.run_record import Run, number, read_run
 
 _NUMERIC = ("Accuracy", "Rounds", "Up", "Down", "Time")
@@ -153,7 +154,13 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     ]
     enough = len(set(short)) == len(set(full)) or (len(set(short)) > 1 and len(set(full)) > _MANY)
     labels = short if enough else full
-    return labels if len(set(labels)) > 1 else _names(runs)
+    labels = labels if len(set(labels)) > 1 else _names(runs)
+    return [_marked(label, run) for label, run in zip(labels, runs, strict=True)]
+
+
+def _marked(name: str, run: Run) -> str:
+    """The name of a run, with a mark where none of its epsilons holds: its accuracy cost nothing that the others paid for."""
+    return name if run.not_private() is None else f"{name} (NOT PRIVATE)"
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
@@ -164,14 +171,14 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    adversaries = list(dict.fromkeys(name for run in runs for name in run.adversaries()))
+    adversaries = in_order(name for run in runs for name in run.adversaries())
     spent = [f"Epsilon, {name}" for name in adversaries]
     headers = ["Run", "Strategy", "Data", *spent, *_NUMERIC, "Differs in"]
     rows = []
     for run, name, settings in zip(runs, _names(runs), _differences(runs), strict=True):
         planned = number(run.config, "rounds") or 0
         missing = f" of {planned}" if planned > len(run.rows) else ""
-        row = [name, run.setting("strategy.name"), run.setting("data.name")]
+        row = [_marked(name, run), run.setting("strategy.name"), run.setting("data.name")]
         row += [
             text_of(run.last("epsilon", adversary), readable.plain) for adversary in adversaries
         ]

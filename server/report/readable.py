@@ -1,6 +1,24 @@
-"""Numbers for people: the same on the terminal, in reports and in plots."""
+"""Numbers and names for people: the same on the terminal, in reports and in plots."""
 
+from collections.abc import Iterable, Mapping
+
+_ADVERSARIES = ("model", "client", "server")  # from those who see least to those who see most
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def in_order(adversaries: Iterable[str]) -> list[str]:
+    """Each once: first those that every run has, then those of one strategy."""
+    names = list(dict.fromkeys(adversaries))
+    return [
+        *(name for name in _ADVERSARIES if name in names),
+        *(name for name in names if name not in _ADVERSARIES),
+    ]
+
+
+def short_epsilons(spent: Mapping[str, float | None]) -> str:
+    """`model/client/server`; who else is accounted for has a line in the tables."""
+    shown = [spent[name] for name in _ADVERSARIES if name in spent]
+    return "/".join("∞" if value is None else f"{value:.2f}" for value in shown)
 
 
 def plain(value: float) -> str:

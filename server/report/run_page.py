@@ -18,7 +18,8 @@ from fedsketch.server.report.run_record import Run, at, number, read_run
 from fedsketch.server.run_folder import RunFolder
 
 _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
-    *("round", "accuracy", "loss", "epsilon", "delta", "budget_against", "clients", "dropped"),
+    *("round", "accuracy", "loss", "epsilon", "delta", "budget_against", "private"),
+    *("clients", "dropped"),
     *("uplink_bytes", "downlink_bytes", "seconds", "snr", smoothing.KEY),
 }
 
@@ -50,9 +51,8 @@ def write_report(folder: Path) -> Path:
 def _banners(run: Run) -> str:
     """What a reader must know before any number."""
     banners = []
-    if run.noised() and run.setting("privacy.randomness") == "seeded":
-        text = "Not private: privacy.randomness=seeded makes this run's noise reproducible from its seed."
-        banners.append(("warning", text))
+    if (reason := run.not_private()) is not None:
+        banners.append(("warning", f"NOT PRIVATE: {reason}."))
     if not run.rows:
         banners.append(("warning", "No round has been recorded yet."))
     elif not run.summary:
@@ -69,10 +69,11 @@ def _tiles(run: Run) -> str:
     best = max(zip(accuracies, rounds, strict=True), default=None)
     note = f"best {readable.percent(best[0])} in round {best[1]}" if best else "not evaluated"
     tiles = [("Accuracy", text_of(run.last("accuracy"), readable.percent), note)]
+    mark = "" if run.not_private() is None else ", NOT PRIVATE"
     for adversary in run.adversaries():
         spent = run.last("epsilon", adversary)
         delta = text_of(run.last("delta"), readable.plain, "unknown")
-        note = "no guarantee" if spent is None else f"at delta {delta}"
+        note = "no guarantee" if spent is None else f"at delta {delta}{mark}"
         tiles.append((f"Epsilon, {adversary}", text_of(spent, readable.plain), note))
     for title, key in (("Bytes up", "uplink_bytes"), ("Bytes down", "downlink_bytes")):
         values = run.series(key)[1]
@@ -96,7 +97,8 @@ def _guarantee(run: Run) -> str:
     )
     sentence = at(run.summary, "guarantee") or pending
     privacy = at(run.config, "privacy")
-    budget, clip = (text_of(number(privacy, key), readable.plain) for key in ("epsilon", "clip"))
+    budget = text_of(number(privacy, "epsilon"), readable.plain)
+    clip = text_of(number(privacy, "clip"), readable.plain, str(at(privacy, "clip") or "none"))
     multiplier = number({**(privacy or {}), **run.summary}, "noise_multiplier")
     facts = {
         "unit": run.setting("privacy.unit"),
@@ -107,7 +109,12 @@ def _guarantee(run: Run) -> str:
         "randomness": run.setting("privacy.randomness"),
     }
     settings = escape(" · ".join(f"{name}: {value}" for name, value in facts.items()))
-    return f'<div class="card"><p>{escape(str(sentence))}</p><p class="soft">{settings}</p></div>'
+    who = "".join(
+        f"<p>Against {escape(name)}: {escape(words)}.</p>" for name, words in run.in_words().items()
+    )
+    return (
+        f'<div class="card"><p>{escape(str(sentence))}</p>{who}<p class="soft">{settings}</p></div>'
+    )
 
 
 def _figures(run: Run) -> Iterator[str]:

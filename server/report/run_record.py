@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from fedsketch.server.report.page import ReportError
+from fedsketch.server.report.readable import in_order
 from fedsketch.server.run_folder import RunFolder
 
 
@@ -37,7 +38,12 @@ class Run:
     def adversaries(self) -> list[str]:
         """Those for whom an epsilon is kept, also where it is null: no guarantee."""
         kept = [row["epsilon"] for row in self.rows if isinstance(row.get("epsilon"), dict)]
-        return list(dict.fromkeys(name for epsilon in kept for name in epsilon))
+        return in_order(name for epsilon in kept for name in epsilon)
+
+    def in_words(self) -> dict[str, str]:
+        """Who they are, where the run says so."""
+        words = [(name, at(self.summary, "adversaries", name)) for name in self.adversaries()]
+        return {name: str(phrase) for name, phrase in words if phrase is not None}
 
     def bound(self) -> str:
         """The adversary whom the budget binds."""
@@ -52,13 +58,16 @@ class Run:
         total = number(self.summary, "seconds")
         return sum(self.series("seconds", "round")[1]) if total is None else total
 
-    def noised(self) -> bool:
-        """Whether anything was noised. A null multiplier in the configuration means: as much as the budget asks."""
-        for known in (self.summary, at(self.config, "privacy")):
-            multiplier = number(known, "noise_multiplier")
-            if multiplier is not None:
-                return multiplier > 0
-        return number(self.config, "privacy", "epsilon") is not None or bool(self.series("snr")[1])
+    def not_private(self) -> str | None:
+        """Why no epsilon of this run holds; None if it does. One that has not finished tells no reason, but its settings do."""
+        told = at(self.summary, "not_private")
+        seeded = self.setting("privacy.randomness") == "seeded"
+        plain = number(self.config, "privacy", "noise_multiplier") == 0
+        if told is None and (
+            seeded or plain or any(row.get("private") is False for row in self.rows)
+        ):
+            return "its noise is reproducible" if seeded and not plain else "nothing is noised"
+        return told
 
 
 def at(tree: Any, *path: str) -> Any:

@@ -1,16 +1,35 @@
-"""Adversaries in words: whom a run's budget binds."""
+"""Adversaries in words: whom each epsilon of a run is about."""
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Against, NoSecAggConfig
+from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 
-def in_words(config: Config) -> str:
-    """Whom `privacy.against` names in a run of this configuration."""
-    if config.privacy.against is Against.model:
-        return "all who see the models of every round, but not what the server sees"
+def in_words(config: Config, adversary: str) -> str:
+    """Who an adversary is in a run of this configuration, in one short phrase; one that not all strategies have is its own name."""
+    phrases = {"model": _MODEL, "client": _clients(config), "server": _server(config)}
+    return phrases.get(adversary, adversary)
+
+
+_MODEL = "those who see the models of all rounds, but take part in none"
+
+
+def _clients(config: Config) -> str:
+    sizes = CohortSizes(config)
+    count = sizes.fellows(config.clients.per_round)
+    listed = ", and who else is in the cohort" if sizes.masked else ""
+    if count == 1:
+        return f"1 fellow participant, who sees what devices see and knows its own noise{listed}"
+    return f"{count} fellow participants, who see what devices see and know their own noise{listed}"
+
+
+def _server(config: Config) -> str:
     if isinstance(config.secagg, NoSecAggConfig):
         return "the server, which sees every upload"
     honest = config.secagg.name == "semi_honest"
     server = "a server that follows the protocol" if honest else "a server that may lie"
-    share = f"{config.secagg.colluders:.0%} of a cohort" if config.secagg.colluders else "no client"
-    return f"{server} and works with {share}"
+    cohort = config.clients.per_round
+    colluders = CohortSizes(config).colluders(cohort)
+    # A share of a small cohort may be nobody: the number is what counts.
+    share = f"{config.secagg.colluders:.0%} of a cohort, rounded down"
+    return f"{server} and works with {colluders or 'none'} of {cohort} clients ({share})"

@@ -25,11 +25,12 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import Parcels
+from fedsketch.strategies.shared.adaptive_clip import clipping_of
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.strategies.shared.device_noise import DeviceNoise
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number, signal_to_noise
 from fedsketch.strategies.shared.uploads import GROUPS, uploaded
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
@@ -84,6 +85,7 @@ class FederatedStrategy(Strategy):
         self.model = model
         self.cohorts = cohorts
         self.sizes = CohortSizes(config)
+        self.clipping = clipping_of(config)
         self.noise = self.plan_noise()
         self.parcels: Parcels | None = None  # where devices make the arrays themselves
         self.lost: set[int] = set()  # clients that failed in an earlier attempt at this round
@@ -97,7 +99,7 @@ class FederatedStrategy(Strategy):
 
     # ------------------------------------------------------------------ what a strategy writes
     def upload_size(self, server_round: int) -> int:
-        """How many numbers a client sends in a round."""
+        """How many numbers a client sends in a round, besides a count that an adaptive clip needs."""
         return self.model.size
 
     def broadcast_extras(
@@ -132,19 +134,19 @@ class FederatedStrategy(Strategy):
     # ------------------------------------------------------------------ what a strategy says about privacy
     def plan_noise(self) -> DeviceNoise:
         """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than the others."""
-        dim = max(self.upload_size(server_round) for server_round in (1, self.config.rounds))
+        dim = max(self.numbers(server_round) for server_round in (1, self.config.rounds))
         example = self.config.privacy.unit is Unit.EXAMPLE
         rows = self.job.largest_shard if example else 1
-        clip = self.config.privacy.clip
-        return DeviceNoise(self.config, dim, rows, clip, self.config.privacy.noise_multiplier)
+        bound = self.clipping.bound
+        return DeviceNoise(self.config, dim, rows, bound, self.config.privacy.noise_multiplier)
 
     def noise_of(self, server_round: int) -> DeviceNoise:
         """That of a round, where rounds differ."""
         return self.noise
 
     def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        """What each device of a cohort of this size does with its upload."""
-        return self.noise_of(server_round).mechanism(cohort, self.upload_size(server_round))
+        """What each device of a cohort of this size does with its upload; with the first round's clip, if that is adaptive."""
+        return self.noise_of(server_round).mechanism(cohort, self.numbers(server_round))
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
         """What a round shows to each adversary, by name, when `clients` of a cohort of this size arrived.
@@ -167,9 +169,9 @@ class FederatedStrategy(Strategy):
         """The adversary whom the budget binds: a key of `releases`."""
         return self.config.privacy.against.value
 
-    def adversary(self) -> str:
-        """The same in words, for the guarantee."""
-        return in_words(self.config)
+    def adversary(self, name: str) -> str:
+        """Who one of them is, in words."""
+        return in_words(self.config, name)
 
     def remarks(self) -> str:
         """Sentences that the guarantee needs besides."""
@@ -188,8 +190,8 @@ class FederatedStrategy(Strategy):
             self._cohort = {}
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
-        mechanism = self.mechanism(server_round, len(cohort))
-        self._asked = (mechanism, self.upload_size(server_round))
+        mechanism = self.clipping.of_round(self.mechanism(server_round, len(cohort)))
+        self._asked = (mechanism, self.numbers(server_round))
         content = self._broadcast(server_round, mechanism).to_records()
         return [
             Message(content, node, "train", group_id=str(server_round)) for node in self._cohort
@@ -202,8 +204,7 @@ class FederatedStrategy(Strategy):
             self.pass_over(server_round)
             return None, None
         aggregate = self._sum(server_round, replies)
-        self.snr = signal_to_noise(aggregate)
-        self.update(server_round, aggregate)
+        self._take(server_round, aggregate)
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
 
     def pass_over(self, server_round: int) -> None:
@@ -214,10 +215,10 @@ class FederatedStrategy(Strategy):
             self.broadcast_extras(
                 server_round
             )  # where a strategy chooses what `update` goes on with
-            size = self.upload_size(server_round)
-            mechanism = noise.mechanism(noise.sizes.largest, size)
+            size = self.numbers(server_round)
+            mechanism = self.clipping.of_round(noise.mechanism(noise.sizes.largest, size))
             nothing = np.zeros(size, np.float32 if mechanism.ring is None else np.uint64)
-            self.update(server_round, self._aggregate(server_round, mechanism, 0, [(nothing, [])]))
+            self._take(server_round, self._aggregate(server_round, mechanism, 0, [(nothing, [])]))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -233,6 +234,22 @@ class FederatedStrategy(Strategy):
         """Flower prints its own; ours is the run's first line."""
 
     # ------------------------------------------------------------------ what the round loop asks
+    def numbers(self, server_round: int) -> int:
+        """How many numbers travel from a client in a round."""
+        return self.upload_size(server_round) + self.clipping.extra
+
+    def told(self) -> dict[str, Any]:
+        """The metrics of the last round."""
+        return {**self.clipping.metrics(), **self.metrics()}
+
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the model."""
+        return {"strategy": self.state_dict(), "clipping": self.clipping.state_dict()}
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        self.load_state_dict(saved["strategy"])
+        self.clipping.load_state_dict(saved["clipping"])
+
     def meet(self, grid: Grid) -> None:
         """Learn which node is which client, once."""
         if not self._nodes:
@@ -283,6 +300,12 @@ class FederatedStrategy(Strategy):
         return self.config.clients.per_round if self.noise.hidden else aggregate.clients
 
     # ------------------------------------------------------------------ inside
+    def _take(self, server_round: int, whole: Aggregate) -> None:
+        """A round's sum: the clip takes its part, the strategy the rest."""
+        aggregate = self.clipping.read(whole, self.units(whole))
+        self.snr = signal_to_noise(aggregate)
+        self.update(server_round, aggregate)
+
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
         if self.parcels is not None:
             return Broadcast(self.config, server_round, mechanism, {}, self.parcels.head())
@@ -371,12 +394,3 @@ def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]
     if vector.shape != (size,):
         return None, f"sent numbers of shape {vector.shape} instead of {size}"
     return vector, ""
-
-
-def signal_to_noise(aggregate: Aggregate) -> float | None:
-    """Estimated norm of the noise-free sum over the expected norm of the noise; None without noise."""
-    if aggregate.noise_std == 0:
-        return None
-    noise = aggregate.noise_std**2 * aggregate.sum.numel()
-    signal = float(aggregate.sum.double().square().sum()) - noise
-    return (max(signal, 0.0) / noise) ** 0.5

@@ -347,8 +347,12 @@ def _bound(noise: DeviceNoise) -> tuple[SecretDraw, Adversary]:
 @lru_cache(maxsize=64)
 def _missed(noise: DeviceNoise) -> float:
     """The probability that one unit decides whether a round's sum is made at all: the others who were drawn are too few to be asked, and
-    with it they are not."""
+    with it they are not. The fewer clients are there, the larger it is: as many may be away as a round tolerates."""
     settings, sizes = noise.config.clients, noise.sizes
     rate = settings.per_round / settings.total
+    there = settings.total - math.floor(settings.total * settings.tolerated_dropouts)
     decided = [n for n in range(1, sizes.largest) if not noise.asked(n) and noise.asked(n + 1)]
-    return sum(poisson.missed(rate, settings.total, n + 1) for n in decided)
+    return sum(
+        max(poisson.missed(rate, population, n + 1) for population in (there, settings.total))
+        for n in decided
+    )

@@ -79,6 +79,15 @@ class Aggregate:
     parts: tuple["Aggregate", ...] = ()
 
 
+def signal_to_noise(aggregate: Aggregate) -> float | None:
+    """Estimated norm of the noise-free sum over the expected norm of the noise; None without noise."""
+    if aggregate.noise_std == 0:
+        return None
+    noise = aggregate.noise_std**2 * aggregate.sum.numel()
+    signal = float(aggregate.sum.double().square().sum()) - noise
+    return (max(signal, 0.0) / noise) ** 0.5
+
+
 def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
     """The configuration and the numbers of a broadcast, before its mechanism is in place."""
     text = str(records.config_records["head"]["config"])

@@ -91,6 +91,11 @@ RUNS = (
     ),
     ("strategy=dome", "strategy.sketch=flat", "strategy.sketch_dim=6"),
     ("strategy=dome", "strategy.broadcast=replay", "strategy.keep=all"),
+    ("strategy=dp_fedavg", "privacy.clip=adaptive"),
+    (
+        *("strategy=dome", "strategy.broadcast=replay", "privacy=example", "privacy.clip=adaptive"),
+        *("privacy.epsilon=null", "privacy.noise_multiplier=1"),
+    ),
 )
 
 
@@ -296,6 +301,7 @@ def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanis
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
         strategy.model.load(crafted_model(rng, strategy.model.size))
+        strategy.clipping.load_state_dict({"clip": rng.choice((0.01, 0.3, 0.9))})
         asked = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), secure)
         content = asked[0].content
         announced.append(mechanism_from_record(content.config_records["mechanism"]))

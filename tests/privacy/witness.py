@@ -94,8 +94,8 @@ def witnessed(
                 strategy.aggregate_train(
                     current, grid.send_and_receive(messages, timeout=config.clients.timeout)
                 )
-            cohort = strategy.cohort_size
-            told = strategy.mechanism(current, cohort).to_record()
+            assert strategy._asked is not None
+            told, cohort = strategy._asked[0].to_record(), strategy.cohort_size
             drawn = {client: tuple(variances) for client, variances in draws.items()}
             seen.append(Witnessed(strategy, told, cohort, drawn, update.call_args.args[1]))
     return seen

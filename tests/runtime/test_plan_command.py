@@ -30,6 +30,8 @@ def test_it_prints_a_table_and_writes_the_plan_without_training(
     for word in (
         "Noise multiplier",
         "epsilon against server",
+        "server: a server that may lie and works with 1 of 10 clients",
+        "model: those who see the models of all rounds, but take part in none",
         "sent per client",
         "ring",
         "there/plan.json",
@@ -38,6 +40,28 @@ def test_it_prints_a_table_and_writes_the_plan_without_training(
     written = json.loads((tmp_path / "there" / "plan.json").read_text())
     assert f"{written['noise_multiplier']:.4g}" in printed
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"plan.json", "plan.svg"}
+
+
+def test_a_budget_that_the_noise_does_not_keep_is_no_claim(
+    fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Noise that is given is not found from the budget: all that a run can promise is to end in time."""
+    fedsketch_plan("secagg=none", "privacy.noise_multiplier=1", "rounds=4")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Noise multiplier 1; the run ends before it exceeds epsilon 8 at delta" in printed
+    assert "above the budget of 8" in printed
+
+
+def test_noise_from_a_papers_theorem_is_told_apart(
+    fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedsketch_plan("privacy.accounting=paper", "rounds=2")
+    assert " by a paper's theorem; the run ends before" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_seeded_plan_is_marked(fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    fedsketch_plan("privacy.randomness=seeded", "rounds=2")
+    assert "NOT PRIVATE │ privacy.randomness=seeded" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

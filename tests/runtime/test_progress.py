@@ -9,14 +9,18 @@ import pytest
 from rich.console import Console
 
 from fedsketch.conf import compose
-from fedsketch.runtime.progress import ConsoleProgress, epsilons
+from fedsketch.runtime.progress import ConsoleProgress
+from fedsketch.server.report.readable import short_epsilons
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 CONFIG = compose(["rounds=20", "secagg=none"])
 SUMMARY: dict[str, Any] = {
     "rounds": 20,
     "accuracy": 0.9123,
-    "epsilon": {"model": 3.456, "server": None},
+    "epsilon": {"model": 3.456, "client": 4.567, "server": None},
+    "adversaries": {"server": "who runs it", "model": "who sees models", "client": "2 of them"},
+    "private": True,
+    "not_private": None,
     "delta": 1e-5,
     "stopped": None,
     "parameters": 2410,
@@ -26,11 +30,12 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def _row(round: int, accuracy: float | None = 0.875) -> dict[str, Any]:
+def _row(round: int, accuracy: float | None = 0.875, private: bool = True) -> dict[str, Any]:
     return {
         "round": round,
         "accuracy": accuracy,
-        "epsilon": {"model": 1.234, "server": None},
+        "epsilon": {"model": 1.234, "client": 2.345, "server": None},
+        "private": private,
         "uplink_bytes": 10_500.0,
         "downlink_bytes": 990.0,
         "dropped": 2,
@@ -54,7 +59,7 @@ def test_shows_rounds_accuracy_epsilon_and_bytes(terminal: bool) -> None:
     assert "Nothing is private here." in shown
     assert "2/20" in shown
     assert "accuracy 87.5 %" in shown
-    assert "epsilon 1.23/∞" in shown
+    assert "epsilon 1.23/2.35/∞" in shown
     assert "10.5 kB" in shown
     assert "990 B" in shown
     assert "dropped 2" in shown
@@ -68,9 +73,23 @@ def test_ends_with_a_table_and_the_path_of_the_report(terminal: bool) -> None:
     assert shown.rstrip().endswith("somewhere/report.html")
 
 
-def test_the_bar_shows_model_and_server_only() -> None:
-    spent = {"model": 3.456, "server": None, "eavesdropper (r_secret)": 0.1}
-    assert epsilons(spent) == "3.46/∞"
+def test_the_bar_shows_the_three_that_every_run_has_in_one_order() -> None:
+    spent = {"server": None, "model": 3.456, "client": 4.5, "eavesdropper (r_secret)": 0.1}
+    assert short_epsilons(spent) == "3.46/4.50/∞"
+
+
+def test_adversaries_are_explained_below_the_table() -> None:
+    shown = _shown(False, [_row(20)])
+    assert "model: who sees models\nclient: 2 of them\nserver: who runs it\n" in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_not_private_says_so_beside_every_epsilon(terminal: bool) -> None:
+    told = {"private": False, "not_private": "its seed is known"}
+    shown = _shown(terminal, [_row(2, private=False)], **told)
+    assert "epsilon 1.23/2.35/∞ (NOT PRIVATE)" in shown
+    assert re.search(r"NOT PRIVATE\s+│ its seed is known", shown)
+    assert "NOT PRIVATE" not in _shown(terminal, [_row(2)])
 
 
 def test_an_unevaluated_round_keeps_the_last_accuracy() -> None:

@@ -88,6 +88,7 @@ def test_simulated_devices_take_the_guarantee_back(
     assert "NOT PRIVATE: the devices are simulated" in _guarantees(capsys.readouterr().out)[0]
     summary = json.loads((runs / "insecure" / "summary.json").read_text())
     assert "NOT PRIVATE" in summary["guarantee"]
+    assert "simulated" in summary["not_private"]
     monkeypatch.delenv(SIMULATION_VARIABLE)
     with pytest.raises(TooFewClients):  # devices without a folder refuse
         _serve(folder="secure")

@@ -47,7 +47,10 @@ def test_strategies_without_a_random_sketch_have_one_reading(
 ) -> None:
     sentence = sentence_of(f"strategy={strategy}")
     assert "epsilon 4 at delta 1e-05, per client" in sentence
-    assert "a server that may lie and works with 10% of a cohort" in sentence
+    assert (
+        "a server that may lie and works with none of 9 clients (10% of a cohort, rounded down)"
+        in sentence
+    )
     assert "r_" not in sentence
 
 

@@ -17,7 +17,7 @@ from fedsketch.strategies.shared.cohort import TooFewClients
 from fedsketch.tasks.job import Job
 
 Play = Callable[..., Any]
-METRICS = "round accuracy loss epsilon delta budget_against clients dropped uplink_bytes downlink_bytes seconds snr"
+METRICS = "round accuracy loss epsilon delta budget_against private clients dropped uplink_bytes downlink_bytes seconds snr"
 # So little noise that nobody computes a tight epsilon, which takes a second under sampling.
 FAST = ("privacy.noise_multiplier=0.25", "privacy.epsilon=null")
 
@@ -300,7 +300,7 @@ def test_the_mean_over_examples_counts_those_that_clients_hold(
     ("overrides", "words"),
     [
         (["privacy.randomness=seeded"], ["not private", "seeded"]),
-        (["privacy=none"], ["no privacy"]),
+        (["privacy=none"], ["not private", "nothing is noised"]),
         (["privacy.epsilon=3"], ["epsilon 3", "delta 1e-05", "per client", "model"]),
         (["privacy=example"], ["per example"]),
         (["privacy.against=server"], ["server"]),
@@ -311,4 +311,9 @@ def test_the_first_line_says_what_holds(play: Play, overrides: list[str], words:
     played = play("rounds=1", *overrides)
     assert all(word in played.guarantee.lower() for word in words)
     assert played.summary["guarantee"] == played.guarantee
-    assert ("NOT PRIVATE" in played.guarantee) == ("privacy.randomness=seeded" in overrides)
+    exposed = bool({"privacy.randomness=seeded", "privacy=none"} & set(overrides))
+    assert ("NOT PRIVATE" in played.guarantee) == exposed
+    assert [row["private"] for row in played.rows] == [not exposed]
+    assert played.summary["private"] == (not exposed)
+    assert (played.summary["not_private"] is not None) == exposed
+    assert played.summary["adversaries"].keys() == played.summary["epsilon"].keys()

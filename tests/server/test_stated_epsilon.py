@@ -98,6 +98,8 @@ CASES = [  # and how many of the cohort are lost
     (f"{TRAINING} strategy.local.steps=2 strategy.local.batch=2 secagg=pairwise", 0),
     ("strategy=fed_sgm strategy.sketch_dim=8 secagg=pairwise", 0),
     ("strategy=dome secagg=none privacy.against=model", 0),
+    (f"{NONE} privacy.clip=adaptive", 0),
+    (f"secagg=pairwise {SAMPLED} clients.sampling=poisson privacy.clip=adaptive", 0),
     (f"{STACKED} secagg=none", 0),
     (f"{STACKED} strategy.groups=3 secagg=pairwise", 0),
 ]

@@ -20,5 +20,5 @@ def test_fedavg_reaches_85_percent_on_digits(
     )
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["accuracy"] >= 0.85
-    assert summary["epsilon"] == {"model": None, "server": None}
-    assert "No privacy" in summary["guarantee"]
+    assert summary["epsilon"] == {"model": None, "client": None, "server": None}
+    assert "NOT PRIVATE" in summary["guarantee"]

@@ -24,6 +24,7 @@ SETTINGS = [
     "privacy.against=model",
     "privacy.noise_multiplier=0.25",
     "privacy.epsilon=null",
+    "privacy.clip=adaptive",
 ]
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
@@ -51,6 +52,7 @@ def test_the_same_seed_gives_the_same_model(
     for mine, theirs in zip(*rows, strict=True):
         for key in ("clients", "dropped", "epsilon"):
             assert mine[key] == theirs[key]
+        assert mine["clip"] == pytest.approx(theirs["clip"], rel=1e-4)
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
         # Only node ids and message ids may be longer or shorter there.
         for key in ("uplink_bytes", "downlink_bytes"):

@@ -20,6 +20,8 @@ from fedsketch.server.report.run_page import write_report
 _VOID = {"meta", "br"}
 _GUARANTEE = "Epsilon 8 at delta 1e-05, per client (its contribution zeroed out), against all."
 
+_WORDS = {"server": "whoever runs it", "client": "2 of them", "model": "all who see models"}
+
 
 def make_run(
     folder: Path,
@@ -61,7 +63,12 @@ def make_run(
             **{"round": count, "delta": 1e-5, "clients": clients, "dropped": 0},
             "accuracy": None if count % 2 else 0.9 * count / rounds,
             "loss": None if count % 2 else 2 / count,
-            "epsilon": {"model": spent, "server": spent and 5 * spent},
+            "epsilon": {
+                "model": spent,
+                "client": spent and 2 * spent,
+                "server": spent and 5 * spent,
+            },
+            "private": randomness == "secret" and bool(epsilon),
             **{"uplink_bytes": 2000.0, "downlink_bytes": 3000.0},
             "seconds": {"round": 0.5, "clients": 0.3, "update": 0.1},
             "snr": spent and 0.5,
@@ -75,12 +82,20 @@ def make_run(
         final = {
             **{"seconds": 75.0, "parameters": 2410, "stopped": None, "versions": {"torch": "2.13"}},
             "noise_multiplier": 1.5 if epsilon else 0.0,
-            "guarantee": _GUARANTEE if epsilon else "No privacy: nothing is noised.",
+            "guarantee": _GUARANTEE if epsilon else "NOT PRIVATE: nothing is noised.",
             "partition": {"histogram": [] if brief else [[i % 3, 5, 2] for i in range(clients)]},
+            "not_private": _reason(epsilon, randomness),
+            "adversaries": _WORDS,
             **(summary or {}),
         }
         (folder / "summary.json").write_text(json.dumps(final))
     return folder
+
+
+def _reason(epsilon: float | None, randomness: str) -> str | None:
+    if epsilon is None:
+        return "nothing is noised"
+    return "privacy.randomness=seeded" if randomness == "seeded" else None
 
 
 class Outline(HTMLParser):
@@ -136,13 +151,28 @@ def test_report_shows_every_section(tmp_path: Path) -> None:
     ]
     assert len(outline.pictures) == len(outline.captions)
     assert "Accuracy. Accuracy: 90 % in round 6." in outline.pictures
-    assert "Epsilon. model: 8 in round 6; server: 40 in round 6." in outline.pictures
+    assert (
+        "Epsilon. model: 8 in round 6; client: 16 in round 6; server: 40 in round 6."
+        in outline.pictures
+    )
     assert "<h1>dp_fedavg on digits</h1>" in page
     assert "model mlp (2,410 parameters)" in page
     assert _GUARANTEE in page
-    for tile in ("90.0 %<", ">8<", ">40<", "at delta 1e-05", "2 kB<", "3 kB<", "1 min 15 s<"):
+    for tile in (
+        "90.0 %<",
+        ">8<",
+        ">16<",
+        ">40<",
+        "at delta 1e-05",
+        "2 kB<",
+        "3 kB<",
+        "1 min 15 s<",
+    ):
         assert tile in page
     assert "budget (model)" in page
+    words = "Against model: all who see models.</p><p>Against client: 2 of them.</p><p>Against server: whoever runs it."
+    assert words in page
+    assert "NOT PRIVATE" not in page
     assert "width: 32" in page[page.index("<details>") :]
 
 
@@ -226,15 +256,16 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
 
 def test_run_without_privacy_claims_none(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "run", epsilon=None, randomness="seeded"))
-    assert "No privacy: nothing is noised." in page
-    assert page.count("no guarantee") == 2  # model and server
-    assert "Not private" not in page  # there is no noise that a seed could give away
+    assert (
+        page.count("NOT PRIVATE: nothing is noised.") == 2
+    )  # before any number, and as the guarantee
+    assert page.count("no guarantee") == 3  # model, client and server
     assert not {"Epsilon", "Signal-to-noise"} & set(Outline(page).captions)
 
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_seeded_noise_is_called_not_private(tmp_path: Path, finished: bool) -> None:
-    warning = "Not private: privacy.randomness=seeded"
+    warning = "NOT PRIVATE: privacy.randomness=seeded" if finished else "NOT PRIVATE: its noise"
     assert warning not in page_of(make_run(tmp_path / "secret", finished=finished, brief=True))
     seeded = make_run(tmp_path / "seeded", randomness="seeded", finished=finished, brief=True)
     assert warning in page_of(seeded)
@@ -295,13 +326,23 @@ def test_comparison_of_three_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in page.split("<tr>")[1:]]
     texts = [[re.sub(r"<svg.*?</svg>", "", cell) for cell in row] for row in rows]
     assert texts[0] == [
-        *("Run", "Strategy", "Data", "Epsilon, model", "Epsilon, server", "Accuracy", "Rounds"),
-        *("Up", "Down", "Time", "Differs in"),
+        *("Run", "Strategy", "Data", "Epsilon, model", "Epsilon, client", "Epsilon, server"),
+        *("Accuracy", "Rounds", "Up", "Down", "Time", "Differs in"),
     ]
+    bytes_sent, nothing = ("12 kB", "18 kB"), ("none",) * 3
     assert [row[:-1] for row in texts[1:]] == [
-        ["2", "dp_fedavg", "digits", "2", "10", "90.0 %", "6", "12 kB", "18 kB", "1 min 15 s"],
-        ["9", "dp_fedavg", "digits", "8", "40", "90.0 %", "6 of 9", "12 kB", "18 kB", "3 s"],
-        ["10", "fedavg", "digits", "none", "none", "90.0 %", "6", "12 kB", "18 kB", "1 min 15 s"],
+        ["2", "dp_fedavg", "digits", "2", "4", "10", "90.0 %", "6", *bytes_sent, "1 min 15 s"],
+        ["9", "dp_fedavg", "digits", "8", "16", "40", "90.0 %", "6 of 9", *bytes_sent, "3 s"],
+        [
+            "10 (NOT PRIVATE)",
+            "fedavg",
+            "digits",
+            *nothing,
+            "90.0 %",
+            "6",
+            *bytes_sent,
+            "1 min 15 s",
+        ],
     ]
     assert texts[3][-1] == "rounds=6 seed=3 privacy.epsilon=null privacy.noise_multiplier=0.0"
     printed = capsys.readouterr().out
@@ -327,6 +368,30 @@ def test_seeds_share_a_colour_and_equal_runs_go_by_folder(tmp_path: Path) -> Non
     assert page.count("<li>") == 2
     page = compare(seeds, tmp_path / "comparison.html").read_text()
     assert re.findall(r"</svg>(\w+)</li>", page) == ["s0", "s1"]
+
+
+def test_a_seeded_run_is_never_set_beside_a_private_one_without_its_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in the table nor in a legend, also where both share a strategy and all other settings."""
+    for seeded in (False, True):
+        make_run(tmp_path / str(seeded), randomness="seeded" if seeded else "secret")
+    out = tmp_path / "comparison.html"
+    assert main([str(tmp_path), "-o", str(out)]) == 0
+    legend = re.findall(r"</svg>([^<]*)</li>", out.read_text())
+    assert ["NOT PRIVATE" in label for label in legend] == [False, True]
+    assert re.findall(r'<th scope="row">.*?</svg>([^<]*)</th>', out.read_text()) == [
+        "False",
+        "True (NOT PRIVATE)",
+    ]
+    assert "True (NOT PRIVATE)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_adversaries_stand_in_one_order_whatever_a_run_knows(tmp_path: Path) -> None:
+    older = {"epsilon": {"server": 2.0, "model": 1.0, "eavesdropper": 0.1}}
+    runs = [make_run(tmp_path / "a", extra=older), make_run(tmp_path / "b")]
+    page = compare(runs, tmp_path / "comparison.html").read_text()
+    assert re.findall(r"Epsilon, (\w+)", page) == ["model", "client", "server", "eavesdropper"]
 
 
 def spoil(run: Path, kind: str) -> list[str]:

@@ -10,8 +10,8 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted, signal_to_noise
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast
+from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, signal_to_noise
 from fedsketch.strategies.shared.uploads import summed
 
 MakeStrategy = Callable[..., FederatedStrategy]

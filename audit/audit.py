@@ -1,0 +1,220 @@
+"""An audit from a configuration to its verdict: which scenes are played for which adversary, and what their scores prove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+
+from fedsketch.audit import scores
+from fedsketch.audit.canaries import CanaryJob
+from fedsketch.audit.cohorts import Draw
+from fedsketch.audit.shrink import ROUNDS, AuditRun, shrink
+from fedsketch.audit.stage import Scene, Stage, Trial
+from fedsketch.audit.statistics import GaussianFit, Sample, counted_epsilon
+from fedsketch.conf import Config
+from fedsketch.conf.schema import Against
+from fedsketch.privacy.accounting.releases import (
+    DrawnBy,
+    FullPasses,
+    Poisson,
+    Release,
+    Unit,
+    WithoutReplacement,
+)
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.server.accounts import Accounts
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_sizes import CohortSizes
+
+TRIALS = 4000
+SHOWN_ERROR = 0.05  # of the bounds in the table
+ALARM_ERROR = 1e-4  # all bounds of a sound run together exceed its claims no more often
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the scores of one adversary prove about one claim, in one scene."""
+
+    adversary: str
+    scene: Scene
+    claimed: float | None  # None: the run claims nothing against this adversary
+    delta: float
+    sample: Sample
+
+    @property
+    def fit(self) -> GaussianFit:
+        return GaussianFit(self.sample)
+
+    @property
+    def fitted(self) -> float:
+        return self.fit.epsilon(self.delta)
+
+    @property
+    def fitted_at_least(self) -> float:
+        return self.fit.lower_epsilon(self.delta, SHOWN_ERROR)
+
+    @property
+    def counted_at_least(self) -> float:
+        return counted_epsilon(self.sample, self.delta, SHOWN_ERROR)
+
+    @property
+    def trials(self) -> int:
+        return len(self.sample.absent) + len(self.sample.present)
+
+    def sure(self, error: float) -> float:
+        """The larger of the two lower bounds, wrong with probability at most `error`."""
+        return max(
+            self.fit.lower_epsilon(self.delta, error / 2),
+            counted_epsilon(self.sample, self.delta, error / 2),
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings of an audit, and the run that was played."""
+
+    run: AuditRun
+    findings: tuple[Finding, ...]
+
+    def exceeded(self) -> list[Finding]:
+        """Those that prove a claim wrong."""
+        error = ALARM_ERROR / max(1, len(self.findings))
+        return [
+            one
+            for one in self.findings
+            if one.claimed is not None and one.sure(error) > one.claimed
+        ]
+
+
+def audit(
+    config: Config,
+    trials: int = TRIALS,
+    rounds: int = ROUNDS,
+    workers: int = 1,
+    adversaries: Sequence[str] = tuple(Against),
+) -> Report:
+    """Play a run's scenes until each of these adversaries has about so many scores."""
+    run = shrink(config, rounds)
+    strategy = _strategy(run)
+    claims = _claims(strategy)
+    releases = {name: one for name, one in _releases(strategy).items() if name in adversaries}
+    findings = []
+    with simulated_devices(run.config), _processes(workers) as pool:
+        for scene in scenes(releases, strategy.sizes.masked):
+            played = _play(run, scene, trials, workers, pool)
+            for name in scene.adversaries:
+                values = _scored(run, scene, name, played, releases[name])
+                sample = scores.sample(played, values)
+                delta = run.config.privacy.delta
+                findings.append(Finding(name, scene, claims[name], delta, sample))
+    return Report(run, tuple(findings))
+
+
+def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
+    """What to play, by what is claimed.
+
+    No sampling: the adversary's own choice of cohorts. Full passes: the run's draw, which need not be a secret. Poisson: the run's draw,
+    with all others' draws known, as the theorem allows.
+    A draw of known size: with all others against the canary. A draw that fellows are shown: with the fellows in every cohort. Clients drawn whole, for the sake of an example: its neighbours may tell that they
+    were drawn, so the run's draw is known. A device's own draw: no other matters.
+    """
+    by_draw: dict[tuple[Draw, bool], list[str]] = {}
+    for name, release in releases.items():
+        draw = _draw(name, release, masked)
+        by_draw.setdefault(draw, []).append(name)
+    return [Scene(draw, opposed, tuple(names)) for (draw, opposed), names in by_draw.items()]
+
+
+def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
+    sampling = release.sampling
+    if isinstance(sampling, FullPasses):
+        return Draw.KNOWN, False
+    if not isinstance(sampling, Poisson | WithoutReplacement) or _own(release):
+        return Draw.CHOSEN, False
+    if release.unit is Unit.EXAMPLE:
+        return Draw.KNOWN, False
+    if name == Against.client and masked:
+        return Draw.SHOWN, False
+    if isinstance(sampling, WithoutReplacement):
+        return Draw.BESIDE_FELLOWS if name == Against.client else Draw.FIXED, True
+    return Draw.POISSON, False
+
+
+def _own(release: Release) -> bool:
+    """Whether the device draws among its examples itself."""
+    return isinstance(release.sampling, Poisson) and release.sampling.drawn_by is DrawnBy.DEVICE
+
+
+def _scored(
+    run: AuditRun, scene: Scene, name: str, trials: Sequence[Trial], release: Release
+) -> scores.Array:
+    clients = run.config.clients
+    if scene.draw is Draw.POISSON:
+        return scores.poisson_draw(trials, name, clients.per_round / clients.total)
+    if scene.draw in (Draw.FIXED, Draw.BESIDE_FELLOWS):
+        beside = CohortSizes(run.config).fellows(clients.per_round)
+        always = beside if scene.draw is Draw.BESIDE_FELLOWS else 0
+        size, drawn_from = clients.per_round - always, clients.total - always
+        return scores.fixed_draw(trials, name, size=size, clients=drawn_from, opposed=scene.opposed)
+    rate = 1.0
+    if _own(release):
+        assert isinstance(release.sampling, Poisson)
+        rate = release.sampling.rate
+    return scores.known_draw(trials, name, rate, release.times)
+
+
+def _strategy(run: AuditRun) -> FederatedStrategy:
+    job = CanaryJob(run.config, run.examples)
+    return make_strategy(run.config, job, job.model(), Cohorts(run.config.clients, 0))
+
+
+def _releases(strategy: FederatedStrategy) -> dict[str, Release]:
+    """Of the last round, which is a smoothing round where there are any; for the adversaries that are played."""
+    cohort, last = strategy.config.clients.per_round, strategy.config.rounds
+    shown = strategy.releases(last, cohort, strategy.sizes.survivors(cohort))
+    return {str(name): release for name, release in shown.items() if name in list(Against)}
+
+
+def _claims(strategy: FederatedStrategy) -> dict[str, float | None]:
+    """What the run's own accounts say after all rounds, each with as few arrivals as it tolerates."""
+    accounts, cohort = Accounts(strategy), strategy.config.clients.per_round
+    for current in range(1, strategy.config.rounds + 1):
+        accounts.charge_attempt(current, cohort)
+        accounts.charge_applied(current, cohort)
+    return accounts.epsilon()
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Executor | None]:
+    """Fresh ones, which share nothing with this one but the variables of its environment."""
+    if workers == 1:
+        yield None
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield pool
+
+
+def _play(
+    run: AuditRun, scene: Scene, trials: int, workers: int, pool: Executor | None
+) -> list[Trial]:
+    """Trials with so many scores in all."""
+    if pool is None:
+        return _played(run, scene, trials)
+    share = math.ceil(trials / workers)
+    parts = pool.map(_played, [run] * workers, [scene] * workers, [share] * workers)
+    return [trial for part in parts for trial in part]
+
+
+def _played(run: AuditRun, scene: Scene, trials: int) -> list[Trial]:
+    """The coins are the audit's own; everything else is as random as the run makes it."""
+    stage, coin = Stage(run, scene), np.random.default_rng()
+    count = len(stage.canaries)
+    return [stage.play(coin.random(count) < 0.5) for _ in range(math.ceil(trials / count))]

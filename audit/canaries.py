@@ -1,0 +1,91 @@
+"""The audit's data: canaries, each of which pushes the model in a direction of its own, with a gradient far above every clip.
+
+The task is a linear model without an offset: the gradient of an example x of class 0 is (p - e_0) x^T, so inputs of zero say exactly nothing,
+whatever the model is, and the inputs of a canary choose its direction. Models stay near zero (`audit.shrink`), so p is uniform, and
+canaries of orthogonal inputs have orthogonal gradients.
+
+In every other round a canary pushes the other way. The theorems let a unit contribute anything within its bound in every round, and so
+does this: a noise that came twice would stand out against contributions that differ.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedsketch.conf import Config
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job, Kind
+
+FEATURES, CLASSES = (
+    80,
+    8,
+)  # 640 parameters: enough that layers are sketched, few enough that a round takes milliseconds
+_SHAPE = (1, 1, FEATURES)
+_PUBLIC = 256
+_FAR_ABOVE = 1e3  # the norm of a canary's gradient over the clip, whatever the local learning rate makes of it
+
+
+class Canary(NamedTuple):
+    """A unit that is present or not: one of a client's examples (its only one, where clients are the unit)."""
+
+    client: int
+    example: int = 0
+
+
+class CanaryJob(Job):
+    """Who holds what in a trial: `present` canaries push along their direction, `opposed` clients against the first one's."""
+
+    def __init__(self, config: Config, examples: int) -> None:
+        super().__init__(config)
+        self.canaries: list[Canary] = []
+        self.directions: NDArray[np.float64] = np.eye(FEATURES)  # a row per canary
+        self.present: set[Canary] = set()
+        self.opposed: set[int] = set()
+        self.round = 1
+        self._examples = examples
+        clip = config.privacy.first_clip
+        assert clip is not None
+        steps = config.strategy.local
+        alone = steps.steps == 1 and steps.epochs is None
+        slow = 1.0 if alone or config.strategy.noise_in_training else min(1.0, steps.lr)
+        self.length = _FAR_ABOVE * clip / slow
+
+    def shard(self, client: int) -> Examples:
+        inputs = torch.zeros(self._examples, *_SHAPE)
+        sign = 1.0 if self.round % 2 else -1.0
+        for direction, canary in zip(self.directions, self.canaries, strict=False):
+            if canary in self.present and canary.client == client:
+                inputs[canary.example] = torch.from_numpy(sign * self.length * direction)
+        if client in self.opposed:
+            inputs[0] = torch.from_numpy(-sign * self.length * self.directions[0])
+        return Examples(inputs, torch.zeros(self._examples, dtype=torch.int64))
+
+    def model(self) -> FlatModel:
+        layer = nn.Linear(FEATURES, CLASSES, bias=False)
+        nn.init.zeros_(layer.weight)
+        return FlatModel(nn.Sequential(nn.Flatten(), layer))
+
+    @property
+    def public(self) -> Examples:
+        generator = torch.Generator().manual_seed(0)
+        count = max(_PUBLIC, getattr(self._config.strategy, "public_examples", 0))
+        inputs = torch.randn(count, *_SHAPE, generator=generator)
+        return Examples(inputs, torch.randint(CLASSES, (count,), generator=generator))
+
+    @property
+    def examples(self) -> int:
+        return self._examples * self._config.clients.total
+
+    @property
+    def largest_shard(self) -> int:
+        return self._examples
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(_SHAPE, CLASSES)

@@ -1,0 +1,65 @@
+"""Cohorts of the audit: as the run draws them, or chosen by an adversary who may choose them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from enum import StrEnum
+
+from fedsketch.conf.schema import ClientsConfig
+from fedsketch.strategies.shared.cohort import Cohorts
+
+
+class Draw(StrEnum):
+    """Who is in a round's cohort, and who knows it.
+
+    CHOSEN: always the same, by an adversary against whom no draw counts. KNOWN: by the run's own draw, which is no secret (full passes).
+    SHOWN: by the run's own draw, and beside it the adversary's own clients, who are shown it. POISSON: by the run's own secret draw. FIXED: a secret set of a size that is known. BESIDE_FELLOWS: the same among all others than the
+    adversary's own clients, who are in every cohort.
+    """
+
+    CHOSEN = "chosen"
+    KNOWN = "known"
+    SHOWN = "shown to fellows"
+    POISSON = "poisson"
+    FIXED = "fixed"
+    BESIDE_FELLOWS = "fixed, beside fellows"
+
+
+class ChosenCohorts(Cohorts):
+    """The same clients in every round."""
+
+    def __init__(self, settings: ClientsConfig, chosen: Sequence[int]) -> None:
+        super().__init__(settings, 0)
+        self._chosen = sorted(chosen)
+
+    def draw(self, round: int) -> list[int]:
+        return list(self._chosen)
+
+
+class FixedSizeCohorts(Cohorts):
+    """The first clients always, and a secret set of the others: of the usual size, whatever the run's sampling is."""
+
+    def __init__(self, settings: ClientsConfig, always: Sequence[int]) -> None:
+        super().__init__(settings, secrets.randbits(128))
+        self._always = list(always)
+        self._drawn: dict[int, list[int]] = {}
+
+    def draw(self, round: int) -> list[int]:
+        if round not in self._drawn:
+            others = [c for c in range(self.settings.total) if c not in self._always]
+            size = self.settings.per_round - len(self._always)
+            drawn = secrets.SystemRandom().sample(others, size)
+            self._drawn[round] = sorted([*self._always, *drawn])
+        return self._drawn[round]
+
+
+class WithFellows(Cohorts):
+    """The run's own draw, and the first clients in any case."""
+
+    def __init__(self, settings: ClientsConfig, fellows: int) -> None:
+        super().__init__(settings, secrets.randbits(128))
+        self._fellows = set(range(fellows))
+
+    def draw(self, round: int) -> list[int]:
+        return sorted(self._fellows.union(super().draw(round)))

@@ -1,0 +1,120 @@
+"""The devices of a trial, behind a Grid: the clients' real work, and the sums that secure aggregation would make of it.
+
+Masks cancel in every sum, so they are left out, and with them keys and signatures: what the server gets is the same sum in the same ring, of
+the same survivors. What secure aggregation itself promises is not audited here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+from fedsketch.audit.canaries import CanaryJob
+from fedsketch.client.app import make_app
+from fedsketch.client.workspace import Workspace
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.replay.parcels import Parcels
+from fedsketch.runtime.local import SERVER_ID, LocalGrid
+from fedsketch.strategies.shared.uploads import GROUPS, MECHANISM, NUMBERS, summed, uploaded
+
+Vector = NDArray[np.generic]
+_FIRST_NODE = SERVER_ID + 1
+# What makes a mechanism's upload certain: no noise, and every example drawn.
+_QUIET: dict[str, Any] = {"local_variance": 0, "local_multiplier": 0.0, "rate": 1.0}
+
+
+@dataclass
+class Exchange:
+    """One round as the devices saw it: what they were sent, what each of those that arrived sent, and which of them were summed up."""
+
+    content: RecordDict
+    mechanism: Mechanism
+    uploads: dict[int, Vector] = field(default_factory=dict)
+    parts: list[tuple[list[int], Vector]] = field(default_factory=list)
+
+
+class Devices(LocalGrid):
+    """All clients of a job in this process. The next round's dropouts, and the parcels of a strategy that has them, are set from outside."""
+
+    def __init__(self, job: CanaryJob, clients: int, masked: bool) -> None:
+        super().__init__(make_app(), clients)
+        self.job = job
+        self.dropping: list[int] = []
+        self.parcels: Parcels | None = None
+        self.last: Exchange | None = None
+        self._masked = masked
+        self._workspace = Workspace(lambda config, kind: job)
+        self._states: dict[int, RecordDict] = {}
+        self._held = 0
+
+    def begin(self, parcels: Parcels | None) -> None:
+        """A new trial: nobody remembers anything."""
+        self.parcels, self._states, self._held, self.last = parcels, {}, 0, None
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        asked = list(messages)
+        if not asked or asked[0].metadata.message_type != "train":
+            return super().send_and_receive(asked, timeout=timeout)
+        content = asked[0].content
+        self._deliver(content)
+        mechanism = mechanism_from_record(content.config_records[MECHANISM])
+        self.last = Exchange(content, mechanism)
+        by_client = {message.metadata.dst_node_id - _FIRST_NODE: message for message in asked}
+        for client in by_client:
+            if client not in self.dropping:
+                state = self._states.setdefault(client, RecordDict())
+                self.last.uploads[client] = self._upload(content, client, state)
+        if not self._masked:
+            self.last.parts = [([client], vector) for client, vector in self.last.uploads.items()]
+            return [
+                Message(summed(vector), reply_to=by_client[client])
+                for client, vector in self.last.uploads.items()
+            ]
+        assert mechanism.ring is not None
+        replies = []
+        for members in self._groups(content):
+            total = np.zeros(mechanism.ring.dim, dtype=np.uint64)
+            for client in members:
+                total += self.last.uploads[client]
+            total &= np.uint64((1 << mechanism.ring.bits) - 1)
+            self.last.parts.append((members, total))
+            reply = summed(total)
+            reply["secagg"] = ConfigRecord({"survivors": [_FIRST_NODE + c for c in members]})
+            replies.append(Message(reply, reply_to=by_client[members[0]]))
+        return replies
+
+    def alone(self, client: int, state: RecordDict, round: int) -> NDArray[np.float64]:
+        """What this client would contribute to the last round's sum as the job now is, without noise: who knows the code and the broadcast
+        can work that out. `state` is the client's memory."""
+        assert self.last is not None
+        known = self.last.mechanism.to_record()
+        quiet = mechanism_from_record({**known, **{k: v for k, v in _QUIET.items() if k in known}})
+        content = RecordDict(dict(self.last.content))
+        content[MECHANISM] = ConfigRecord(quiet.to_record())  # type: ignore[arg-type]
+        return quiet.total([self._upload(content, client, state)], round)
+
+    def _upload(self, content: RecordDict, client: int, state: RecordDict) -> Vector:
+        return uploaded(self._workspace.take_part(content, client, state, None))
+
+    def _deliver(self, content: RecordDict) -> None:
+        if self.parcels is not None:
+            self._workspace.prepare(content, self.parcels.parcel(self._held), None)
+            self._held = self.parcels.version
+
+    def _groups(self, content: RecordDict) -> list[list[int]]:
+        """Disjoint groups of equal size, by a draw that nobody chooses."""
+        assert self.last is not None
+        count = int(content.config_records.get(NUMBERS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
+        order = sorted(self.last.uploads)
+        if count > 1:
+            secrets.SystemRandom().shuffle(order)
+        return [sorted(order[group::count]) for group in range(count)]

@@ -1,0 +1,45 @@
+"""Sums of integers show their scale: every number of them is a whole multiple of one over it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsketch.conf.schema import Noise
+from fedsketch.privacy.mechanisms.encoding import rotated
+from fedsketch.strategies.shared.base import FederatedStrategy
+
+_NEAR = 0.15  # mean distance from whole numbers: a quarter for a wrong scale, and float32's rounding for the right one
+
+
+class Lattices:
+    """The scales of cohorts of every size, found once per round of a run."""
+
+    def __init__(self) -> None:
+        self._by_round: dict[int, dict[float, bool]] = {}  # whether sums are rotated, by scale
+
+    def fitting(
+        self, strategy: FederatedStrategy, round: int, total: NDArray[np.float64]
+    ) -> tuple[float, ...]:
+        """The scales at which this sum is made of whole numbers; none are told apart where there is only one."""
+        if round not in self._by_round:
+            self._by_round[round] = _scales(strategy, round)
+        scales = self._by_round[round]
+        if len(scales) < 2:
+            return ()
+        turned = rotated(total, round) if any(scales.values()) else total
+        fitting = []
+        for scale, rotates in scales.items():
+            scaled = (turned if rotates else total) * scale
+            if float(np.abs(scaled - np.rint(scaled)).mean()) < _NEAR:
+                fitting.append(scale)
+        return tuple(fitting)
+
+
+def _scales(strategy: FederatedStrategy, round: int) -> dict[float, bool]:
+    noise = strategy.noise_of(round)
+    if strategy.config.secagg.noise is not Noise.skellam:
+        return {}
+    asked = [size for size in range(1, strategy.config.clients.total + 1) if noise.asked(size)]
+    made = [strategy.mechanism(round, size) for size in asked]
+    return {float(getattr(one, "scale", 0.0)): bool(getattr(one, "rotate", False)) for one in made}

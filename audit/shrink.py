@@ -1,0 +1,98 @@
+"""The audit-sized run: as few clients and rounds as keep what privacy rests on, and steps of the model too small to matter.
+
+What stays the run's own: strategy, unit, clip, noise law, budget or multiplier, masks, the shares of colluders and dropouts, the kind of
+sampling and (as far as few clients allow) its rate. What changes: the number of clients and rounds, for which the noise is then found
+anew; and the learning rates, which are not what privacy rests on, and which would move canaries away from where they were put.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedsketch.conf import Config, ConfigError
+from fedsketch.conf.schema import Randomness, Sampling
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.strategies.shared.cohort_sizes import CohortSizes
+from fedsketch.tasks.job import Job
+
+ROUNDS = 2  # of an audited run, unless more are asked for
+MOST_CLIENTS = 64
+_USUAL_COHORT = (
+    12  # where nothing asks for more, and of sampled runs, whose trials play one cohort a round
+)
+_LARGEST_COHORT = 24
+_EXAMPLES = 6  # of a client, where examples are the unit
+_TRAINED_EXAMPLES = 20  # where they are drawn for local steps: so that the rate can be met
+_STILL = 1e-12  # a learning rate with which nothing moves
+
+
+@dataclass(frozen=True)
+class AuditRun:
+    """What is played: a configuration of audit size, and the number of examples that each client holds."""
+
+    config: Config
+    examples: int
+
+
+def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
+    """The audit-sized run of a configuration. Raises ConfigError if there is nothing to audit."""
+    if not config.privacy.private:
+        raise ConfigError(
+            "The run is not private, so there is nothing to audit: set privacy=client or privacy=example."
+        )
+    if config.privacy.randomness is Randomness.seeded:
+        raise ConfigError(
+            "privacy.randomness=seeded is noise that everybody knows, so there is nothing to audit: set privacy.randomness=secret."
+        )
+    played = min(config.rounds, rounds)
+    strategy: Any = config.strategy
+    # A smoothing round, where there are any, is played as well.
+    if getattr(strategy, "every", None) is not None:
+        strategy = replace(strategy, every=min(strategy.every, played))
+    strategy = replace(strategy, server=replace(strategy.server, lr=_STILL))
+    examples = 1
+    if config.privacy.unit is Unit.EXAMPLE:
+        examples = _EXAMPLES
+    if strategy.noise_in_training:
+        examples = _TRAINED_EXAMPLES
+        rate = strategy.local.batch * config.clients.total / Job(config).examples
+        batch = max(1, round(min(1.0, rate) * examples))
+        strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
+    # A clip that adapts stays where it starts, and its count is played.
+    still = replace(config.privacy.adaptive, rate=_STILL**2)
+    small = replace(
+        config,
+        privacy=replace(config.privacy, adaptive=still),
+        rounds=played,
+        device="cpu",
+        clients=_clients(config, strategy),
+        strategy=strategy,
+    )
+    return AuditRun(small, examples)
+
+
+def _clients(config: Config, strategy: Any) -> Any:
+    """A cohort in which a colluder and a dropout can be, if the run has any; and so many clients that the rate is the run's."""
+    clients = config.clients
+    shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
+    wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])
+    if (
+        strategy.noise_in_training
+    ):  # each device by itself: the fewer others, the less noise that nobody counts
+        wanted = 2
+    cohort = min(clients.per_round, wanted, _LARGEST_COHORT)
+    groups = getattr(strategy, "groups", None) or 1
+    cohort = min(clients.per_round, -(-cohort // groups) * groups)
+    total = cohort
+    if clients.per_round < clients.total:
+        total = min(
+            clients.total, max(cohort + 1, round(cohort * clients.total / clients.per_round))
+        )
+        if total > MOST_CLIENTS and clients.sampling is not Sampling.passes:
+            total = MOST_CLIENTS
+            rate = clients.per_round / clients.total
+            cohort = max(CohortSizes(config).smallest, groups, round(total * rate))
+        total = min(total, MOST_CLIENTS)
+    return replace(clients, total=total, per_round=cohort)

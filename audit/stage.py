@@ -1,0 +1,257 @@
+"""One scene of an audit, played again and again: the server's and the devices' real code, and what adversaries see of every canary.
+
+The adversaries know everything that is public: the code, the broadcasts and so every sketch, and all data but the coins of the canaries. So
+they know what each canary would contribute (the device's code, played without its noise, tells them), and take away from what they see all
+that they know. What is left is one number for each canary and round: how much of its contribution is in the sum.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedsketch.audit.canaries import FEATURES, Canary, CanaryJob
+from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
+from fedsketch.audit.devices import Devices
+from fedsketch.audit.shrink import AuditRun
+from fedsketch.audit.views import Part, Seen, Views
+from fedsketch.conf import Config
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.messages import Aggregate
+
+Matrix = NDArray[np.float64]
+_LONG = 0.95  # of the largest squared length: canaries are to be alike
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is played: how cohorts come about, whether all other clients push against the canary, and the adversaries who watch."""
+
+    draw: Draw
+    opposed: bool
+    adversaries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Who was present, and what every adversary saw in every round."""
+
+    coins: NDArray[np.bool_]
+    seen: dict[str, list[Seen]]
+
+
+class Stage:
+    """Plays one scene. It belongs to one process."""
+
+    def __init__(self, run: AuditRun, scene: Scene) -> None:
+        self.config: Config = run.config
+        self.scene = scene
+        self.job = CanaryJob(run.config, run.examples)
+        strategy = self._strategy(None)
+        sizes, clients = strategy.sizes, run.config.clients
+        self.devices = Devices(self.job, clients.total, sizes.masked)
+        fellows = sizes.fellows(clients.per_round)
+        secret = scene.draw not in (Draw.CHOSEN, Draw.KNOWN, Draw.SHOWN)
+        self.views = Views(sizes.colluders(clients.per_round), fellows, secret)
+        groups = max(strategy.groups(r) for r in range(1, run.config.rounds + 1))
+        self._drops = sizes.drops(clients.per_round) if groups == 1 else 0
+        self._first = min(fellows, clients.per_round - 1)  # client that holds canaries
+        if scene.draw is Draw.CHOSEN:
+            self._first = min(fellows + self._drops, clients.per_round - 1)
+        elif scene.draw in (Draw.POISSON, Draw.FIXED):
+            self._first = 0  # who sees models only has no clients of its own
+        last = clients.per_round if scene.draw is Draw.CHOSEN else clients.total
+        holders = range(self._first, self._first + 1 if scene.opposed else last)
+        examples = run.examples if run.config.privacy.unit is Unit.EXAMPLE else 1
+        everyone = [Canary(client, e) for client in holders for e in range(examples)]
+        self._known: dict[Hashable, Matrix] = {}
+        self._latest: dict[int, Matrix] = {}
+        self.job.directions = self._directions()
+        self._latest.clear()
+        self.canaries = everyone[: 1 if scene.opposed else len(self.job.directions)]
+        self.job.canaries = self.canaries
+
+    # ------------------------------------------------------------------ a trial
+    def play(self, coins: NDArray[np.bool_]) -> Trial:
+        """One run from its first round to its last, in which those canaries are present whose coin says so."""
+        present = {canary for canary, coin in zip(self.canaries, coins, strict=True) if coin}
+        opposed: set[int] = set()
+        if self.scene.opposed:
+            opposed = set(range(self.config.clients.total)) - {self._first}
+        if self.scene.draw is Draw.BESIDE_FELLOWS:
+            opposed -= set(range(self.views.fellows))
+        seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
+        memories: dict[Canary, RecordDict] = {}
+
+        def between(strategy: FederatedStrategy, round: int) -> Matrix:
+            made = self._contributions(strategy, round, memories)
+            self.job.present, self.job.opposed = present, opposed  # as before the question
+            return made
+
+        for strategy, current, contributions, aggregate in self._rounds(present, opposed, between):
+            for name in seen:
+                seen[name].append(
+                    self.views.of(
+                        name,
+                        strategy,
+                        self.devices,
+                        current,
+                        aggregate,
+                        contributions,
+                        self.canaries,
+                        coins,
+                    )
+                )
+        return Trial(coins, seen)
+
+    def _rounds(
+        self,
+        present: set[Canary],
+        opposed: set[int],
+        between: Callable[[FederatedStrategy, int], Matrix],
+    ) -> Iterator[tuple[FederatedStrategy, int, Matrix | None, Aggregate | None]]:
+        """The rounds of a trial; `between` is asked when uploads are in and the server's state is still that of the broadcast."""
+        self.job.present, self.job.opposed = present, opposed
+        strategy = self._strategy(self._cohorts())
+        self.devices.begin(strategy.parcels)
+        aggregates = _overheard(strategy)
+        for current in range(1, self.config.rounds + 1):
+            self.job.round = current
+            messages = strategy.configure_train(
+                current, strategy.arrays(), ConfigRecord(), self.devices
+            )
+            if not messages:
+                heard = len(aggregates)
+                strategy.pass_over(current)
+                # What canaries would have brought is known from rounds that were asked.
+                passed = aggregates[-1] if len(aggregates) > heard else None
+                yield strategy, current, self._latest.get(current), passed
+                continue
+            self.devices.dropping = self._dropping(strategy, current)
+            replies = self.devices.send_and_receive(messages)
+            contributions = self._latest[current] = between(strategy, current)
+            strategy.aggregate_train(current, replies)
+            yield strategy, current, contributions, aggregates[-1]
+
+    def _strategy(self, cohorts: Cohorts | None) -> FederatedStrategy:
+        drawn = cohorts or Cohorts(self.config.clients, secrets.randbits(128))
+        return make_strategy(self.config, self.job, self.job.model(), drawn)
+
+    def _cohorts(self) -> Cohorts | None:
+        clients = self.config.clients
+        if self.scene.draw is Draw.CHOSEN:
+            return ChosenCohorts(clients, range(clients.per_round))
+        if self.scene.draw is Draw.FIXED:
+            return FixedSizeCohorts(clients, ())
+        if self.scene.draw is Draw.SHOWN:
+            return WithFellows(clients, self.views.fellows)
+        if self.scene.draw is Draw.BESIDE_FELLOWS:
+            return FixedSizeCohorts(clients, range(self.views.fellows))
+        return None
+
+    def _dropping(self, strategy: FederatedStrategy, current: int) -> list[int]:
+        """As many as the round tolerates: where it can be, nobody whom the trial is about."""
+        cohort = strategy.cohorts.draw(current)
+        if self._drops == 0 or strategy.groups(current) > 1:
+            return []
+        if self.scene.draw is Draw.CHOSEN:
+            return cohort[self._first - self._drops : self._first]
+        others = [client for client in cohort if client > self._first]
+        drops = strategy.sizes.drops(len(cohort))
+        return others[len(others) - drops :] if drops else []
+
+    # ------------------------------------------------------------------ what is known
+    def _contributions(
+        self, strategy: FederatedStrategy, round: int, memories: dict[Canary, RecordDict]
+    ) -> Matrix:
+        """A row for every canary: what it adds to a sum if it is present. Asked again only if the broadcast says something new."""
+        key = (round, _public(strategy, self.devices, round))
+        if key not in self._known:
+            rows, forgetful = [], True
+            self.job.opposed = set()
+            for canary in self.canaries:
+                self.job.present = {canary}
+                memory = memories.setdefault(canary, RecordDict())
+                rows.append(self.devices.alone(canary.client, memory, round))
+                forgetful = forgetful and not memory
+            made = np.array(rows)
+            if not forgetful:  # what devices remember is part of what they send
+                return made
+            self._known[key] = made
+        return self._known[key]
+
+    def _directions(self) -> Matrix:
+        """Inputs of canaries, a row for each, orthonormal: those whose contributions over all rounds are the longest.
+
+        A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and takes what comes through best: of the
+        right singular vectors of what devices make of small inputs, those that are the longest as canaries.
+        """
+        every = np.eye(FEATURES)
+        length, self.job.length = self.job.length, 0.5 * (self.config.privacy.first_clip or 1.0)
+        images = self._images(every)
+        self.job.length = length
+        if not images:
+            return every
+        left, _, _ = np.linalg.svd(np.hstack(images), full_matrices=True)
+        directions = np.ascontiguousarray(left.T)
+        energies = sum(np.square(image).sum(axis=1) for image in self._images(directions))
+        order = np.argsort(-np.asarray(energies), kind="stable")
+        longest = order[np.asarray(energies)[order] >= _LONG * np.max(energies)]
+        return np.ascontiguousarray(directions[longest])
+
+    def _images(self, directions: Matrix) -> list[Matrix]:
+        """What a canary of each direction contributes, by round; nothing where uploads are not shortened, so that all are alike."""
+        holder = Canary(self._first)
+
+        def between(strategy: FederatedStrategy, round: int) -> Matrix:
+            if strategy.upload_size(round) >= strategy.model.size:
+                return np.empty((len(directions), 0))
+            rows = []
+            for direction in directions:
+                self.job.canaries, self.job.directions = [holder], direction[None]
+                self.job.present, self.job.opposed = {holder}, set()
+                rows.append(self.devices.alone(holder.client, RecordDict(), round))
+            self.job.present = set()
+            return np.array(rows)
+
+        played = self._rounds(set(), set(), between)
+        return [image for _, _, image, _ in played if image is not None and image.size]
+
+
+def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
+    """A list that gets the sums that the strategy takes: all that models, and clips that adapt, are made of."""
+    heard: list[Aggregate] = []
+    take = type(strategy)._take
+
+    def listening(server_round: int, whole: Aggregate) -> None:
+        heard.append(whole)
+        take(strategy, server_round, whole)
+
+    vars(strategy)["_take"] = listening
+    return heard
+
+
+def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashable:
+    """All of a broadcast that what devices send depends on, beside the model, which stays where it is."""
+    assert devices.last is not None
+    content, told = devices.last.content, devices.last.mechanism
+    if strategy.parcels is not None:  # devices make the arrays themselves
+        made, _ = strategy.broadcast_extras(round)
+        known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
+        return (told, tuple(known))
+    sent: Any = content.array_records.get("arrays", {})
+    numbers = content.config_records.get("numbers", ConfigRecord())
+    arrays = tuple((key, array.data) for key, array in sent.items() if key != "model")
+    return (told, arrays, tuple(sorted((k, str(v)) for k, v in numbers.items())))
+
+
+__all__ = ["Part", "Scene", "Stage", "Trial"]

@@ -1,0 +1,131 @@
+"""What two samples of scores prove: Clopper-Pearson bounds, and the fit of a Gaussian mechanism.
+
+A test that calls "present" when the score is above a threshold has a rate of false alarms a and a rate of hits h. Under (epsilon,
+delta)-DP, h <= e^epsilon a + delta and 1 - a <= e^epsilon (1 - h) + delta. So a lower bound on h and an upper one on a prove a lower bound
+on epsilon, with no assumption on the scores. Thresholds are chosen on one half of the trials and judged on the other.
+
+The fit assumes that the scores differ as those of a Gaussian mechanism do (mu-GDP, Dong, Roth, Su 2022): Phi^-1(h) - Phi^-1(a) = mu at every
+threshold. It takes the larger of two lower bounds on mu, each with half of the error allowed: the difference of the means over the standard
+deviation, which is the sharper one where scores are Gaussian, and the best threshold's Phi^-1(h) - Phi^-1(a), which stands where they are
+not. A few thousand trials then speak about deltas that no counting reaches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedsketch.privacy.accounting import exact_gaussian
+
+Scores = NDArray[np.float64]
+_THRESHOLDS = 200
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Scores of trials without the canary and with it; high scores say that it was there."""
+
+    absent: Scores
+    present: Scores
+
+    def halves(self) -> tuple[Sample, Sample]:
+        """Every other trial: to choose on, and to judge on."""
+        return (
+            Sample(self.absent[::2], self.present[::2]),
+            Sample(self.absent[1::2], self.present[1::2]),
+        )
+
+
+def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
+    """A lower and an upper bound on a probability, each wrong with probability at most `error`."""
+    low = float(stats.beta.ppf(error, hits, trials - hits + 1)) if hits else 0.0
+    high = float(stats.beta.isf(error, hits + 1, trials - hits)) if hits < trials else 1.0
+    return low, high
+
+
+def counted_epsilon(sample: Sample, delta: float, error: float) -> float:
+    """A lower bound on epsilon that is wrong with probability at most `error`, whatever the law of the scores."""
+    chosen, judged = sample.halves()
+
+    def proved(one: Sample, threshold: float, above: bool) -> float:
+        first, second = (one.present, one.absent) if above else (-one.absent, -one.present)
+        bar = threshold if above else -threshold
+        hit, _ = clopper_pearson(int((first > bar).sum()), len(first), error / 2)
+        _, alarm = clopper_pearson(int((second > bar).sum()), len(second), error / 2)
+        return math.log((hit - delta) / alarm) if hit > delta else 0.0
+
+    best = max(
+        ((bar, above) for bar in _thresholds(chosen) for above in (True, False)),
+        key=lambda choice: proved(chosen, *choice),
+    )
+    return max(0.0, proved(judged, *best))
+
+
+@dataclass(frozen=True)
+class GaussianFit:
+    """mu as it is estimated, for a picture and a table; `lower_mu` gives what is proved under the assumption."""
+
+    sample: Sample
+
+    @property
+    def mu(self) -> float:
+        deviation = self._deviation
+        difference = float(self.sample.present.mean() - self.sample.absent.mean())
+        return difference / deviation if deviation > 0 else math.inf * np.sign(difference or 0.0)
+
+    def lower_mu(self, error: float) -> float:
+        return max(0.0, self._by_moments(error / 2), self._by_threshold(error / 2))
+
+    def epsilon(self, delta: float) -> float:
+        return exact_gaussian.epsilon(max(self.mu, 0.0), delta)
+
+    def lower_epsilon(self, delta: float, error: float) -> float:
+        return exact_gaussian.epsilon(self.lower_mu(error), delta)
+
+    @property
+    def _deviation(self) -> float:
+        return math.sqrt(0.5 * (self.sample.absent.var(ddof=1) + self.sample.present.var(ddof=1)))
+
+    def _by_moments(self, error: float) -> float:
+        """The standardised difference of two means: its variance is 1/n + 1/m + mu^2 / (2 (n + m - 2)) for Gaussian scores."""
+        n, m, mu = len(self.sample.absent), len(self.sample.present), self.mu
+        if not math.isfinite(mu):
+            return 0.0
+        spread = math.sqrt(1 / n + 1 / m + mu**2 / (2 * (n + m - 2)))
+        return mu - float(stats.norm.isf(error)) * spread
+
+    def _by_threshold(self, error: float) -> float:
+        chosen, judged = self.sample.halves()
+
+        def proved(one: Sample, bar: float) -> float:
+            hit, _ = clopper_pearson(int((one.present > bar).sum()), len(one.present), error / 2)
+            _, alarm = clopper_pearson(int((one.absent > bar).sum()), len(one.absent), error / 2)
+            return float(stats.norm.ppf(hit) - stats.norm.ppf(alarm))
+
+        best = max(_thresholds(chosen), key=lambda bar: proved(chosen, bar))
+        return proved(judged, best)
+
+
+def _thresholds(sample: Sample) -> list[float]:
+    every = np.unique(np.concatenate([sample.absent, sample.present]))
+    places = np.linspace(0, len(every) - 1, min(_THRESHOLDS, len(every))).astype(int)
+    return [float(value) for value in every[places]]
+
+
+def trade_off(sample: Sample) -> tuple[Scores, Scores]:
+    """Rates of false alarms and of misses over all thresholds, as seen."""
+    bars = np.sort(np.concatenate([sample.absent, sample.present]))
+    alarms = 1 - np.searchsorted(np.sort(sample.absent), bars, side="right") / len(sample.absent)
+    misses = np.searchsorted(np.sort(sample.present), bars, side="right") / len(sample.present)
+    return alarms, misses
+
+
+def claimed_trade_off(epsilon: float, delta: float, alarms: Scores) -> Scores:
+    """The fewest misses that (epsilon, delta)-DP leaves."""
+    first = 1 - delta - math.exp(min(epsilon, 700.0)) * alarms
+    second = math.exp(-epsilon) * (1 - delta - alarms)
+    return np.maximum(0.0, np.maximum(first, second))

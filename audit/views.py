@@ -1,0 +1,162 @@
+"""What each adversary sees of a round, less all that it knows.
+
+- `model`: the sum that the strategy's `update` is given, of which models are functions, and the numbers that come with it.
+- `client`: the same, and the noise of its own: A participants know what they sent, and what devices are told.
+- `server`: the sum as it arrives (every upload, without masks), before noise of its own is added, and the noise of A colluders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsketch.audit.canaries import Canary
+from fedsketch.audit.devices import Devices
+from fedsketch.audit.lattice import Lattices
+from fedsketch.replay.records import PARCEL
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.messages import Aggregate
+
+Vector = NDArray[np.float64]
+_DIGITS = 12  # of numbers that are told: further ones are noise of the arithmetic
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One round, for every canary: how much of the unit vector of its contribution is left in the sum, and how long the contribution is.
+
+    Both are nan for a canary that is known not to be in the cohort, and `drawn` says which ones are in it. `energy` is the squared norm of what is left outside of all canaries' directions, in
+    `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries may not know, and `asked` whether it was asked; `told` is
+    what they are told about it.
+    """
+
+    x: Vector
+    length: Vector
+    drawn: NDArray[np.bool_]
+    energy: float
+    freedom: int
+    size: int
+    asked: bool
+    told: Hashable
+
+
+Part = tuple[Sequence[int], Vector]
+
+
+@dataclass(frozen=True)
+class Views:
+    """With the number of the server's colluders, and of participants who put together what they see: the first clients. Where the draw of the
+    cohort is a `secret`, canaries that were not drawn are looked at like the others."""
+
+    colluders: int
+    fellows: int
+    secret: bool
+    lattices: Lattices = field(default_factory=Lattices)
+
+    def of(
+        self,
+        name: str,
+        strategy: FederatedStrategy,
+        devices: Devices,
+        round: int,
+        aggregate: Aggregate | None,
+        contributions: Vector | None,
+        canaries: Sequence[Canary],
+        coins: NDArray[np.bool_],
+    ) -> Seen:
+        """What this adversary sees of a round; without an aggregate the round passed without one."""
+        draw = strategy.cohorts.draw(round)
+        drawn = np.array([canary.client in draw for canary in canaries])
+        if aggregate is None or contributions is None:
+            nothing = np.full(len(canaries), np.nan)
+            return Seen(
+                nothing,
+                nothing,
+                ~np.isnan(nothing),
+                0.0,
+                0,
+                len(draw),
+                False,
+                "passed",
+            )
+        lengths = np.linalg.norm(contributions, axis=1)
+        units = contributions / np.where(lengths > 0, lengths, 1.0)[:, None]
+        span = _span(units)
+        x, energy, freedom = np.full(len(canaries), np.nan), 0.0, 0
+        for members, total in self._parts(name, strategy, devices, round, aggregate):
+            inside = np.array([canary.client in members for canary in canaries])
+            here = coins & inside
+            rest = total - here @ contributions
+            looked = inside | self.secret
+            x[looked] = (units @ rest + here * lengths)[looked]
+            energy += float(rest @ rest - np.square(span @ rest).sum())
+            freedom += len(rest) - len(span)
+        return Seen(
+            x,
+            np.where(np.isnan(x), np.nan, lengths),
+            drawn,
+            energy,
+            freedom,
+            len(draw),
+            strategy.cohort_size > 0,
+            self._told(name, strategy, devices, round, aggregate),
+        )
+
+    def _parts(
+        self,
+        name: str,
+        strategy: FederatedStrategy,
+        devices: Devices,
+        round: int,
+        aggregate: Aggregate,
+    ) -> list[Part]:
+        """The sums that this adversary sees, less the uploads of those who tell it theirs."""
+        if not strategy.cohort_size:
+            return [((), aggregate.sum.double().numpy())]
+        assert devices.last is not None
+        last = devices.last
+        if name == "server":
+            parts = [(who, last.mechanism.total([vector], round)) for who, vector in last.parts]
+        else:
+            shown = aggregate.parts or (aggregate,)
+            parts = [(part.members, part.sum.double().numpy()) for part in shown]
+        friends = {"server": self.colluders, "client": self.fellows}.get(name, 0)
+        result: list[Part] = []
+        for members, total in parts:
+            known = [last.uploads[c] for c in members if c < friends and len(members) > 1]
+            result.append((members, total - last.mechanism.total(known, round) if known else total))
+        return result
+
+    def _told(
+        self,
+        name: str,
+        strategy: FederatedStrategy,
+        devices: Devices,
+        round: int,
+        aggregate: Aggregate,
+    ) -> Hashable:
+        """Every number that may depend on the cohort's size."""
+        told: list[Hashable] = [
+            f"{aggregate.noise_std:.{_DIGITS}g}",
+            f"{strategy.units(aggregate):.{_DIGITS}g}",
+            self.lattices.fitting(strategy, round, aggregate.sum.double().numpy()),
+        ]
+        if name == "client" and strategy.cohort_size:
+            assert devices.last is not None
+            told += sorted(map(str, devices.last.mechanism.to_record().items()))
+            if strategy.parcels is not None:
+                told.append(
+                    str(
+                        strategy.parcels.parcel(strategy.parcels.version - 1).config_records[PARCEL]
+                    )
+                )
+        return tuple(told)
+
+
+def _span(units: Vector) -> Vector:
+    """An orthonormal basis of what these rows span."""
+    _, values, rows = np.linalg.svd(units, full_matrices=False)
+    return rows[values > 1e-6 * values[0]]
