@@ -121,10 +121,11 @@ def audit(
 def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
     """What to play, by what is claimed.
 
-    No sampling: the adversary's own choice of cohorts. Full passes: the run's draw, which need not be a secret. Poisson: the run's draw,
-    with all others' draws known, as the theorem allows.
-    A draw of known size: with all others against the canary. A draw that fellows are shown: with the fellows in every cohort. Clients drawn whole, for the sake of an example: its neighbours may tell that they
-    were drawn, so the run's draw is known. A device's own draw: no other matters.
+    - No sampling: the adversary's own choice of cohorts. A device's own draw: the same, since no other matters.
+    - Full passes: the run's draw, which need not be a secret.
+    - Poisson: the run's draw, with all others' draws known, as the theorem allows.
+    - A draw of known size: with all others against the canary. A draw that fellows are shown: with the fellows in every cohort.
+    - Clients drawn whole, for the sake of an example: its neighbours may tell that they were drawn, so the run's draw is known.
     """
     by_draw: dict[tuple[Draw, bool], list[str]] = {}
     for name, release in releases.items():

@@ -1,8 +1,8 @@
 """The audit's data: canaries, each of which pushes the model in a direction of its own, with a gradient far above every clip.
 
-The task is a linear model without an offset: the gradient of an example x of class 0 is (p - e_0) x^T, so inputs of zero say exactly nothing,
-whatever the model is, and the inputs of a canary choose its direction. Models stay near zero (`audit.shrink`), so p is uniform, and
-canaries of orthogonal inputs have orthogonal gradients.
+The task is a linear model without an offset: the gradient of an example x of class 0 is (p - e_0) x^T, so inputs of zero say exactly
+nothing, whatever the model is, and the inputs of a canary choose its direction. Models stay near zero (`audit.shrink`), so p is uniform,
+and canaries of orthogonal inputs have orthogonal gradients.
 
 In every other round a canary pushes the other way. The theorems let a unit contribute anything within its bound in every round, and so
 does this: a noise that came twice would stand out against contributions that differ.

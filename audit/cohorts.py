@@ -13,9 +13,12 @@ from fedsketch.strategies.shared.cohort import Cohorts
 class Draw(StrEnum):
     """Who is in a round's cohort, and who knows it.
 
-    CHOSEN: always the same, by an adversary against whom no draw counts. KNOWN: by the run's own draw, which is no secret (full passes).
-    SHOWN: by the run's own draw, and beside it the adversary's own clients, who are shown it. POISSON: by the run's own secret draw. FIXED: a secret set of a size that is known. BESIDE_FELLOWS: the same among all others than the
-    adversary's own clients, who are in every cohort.
+    - CHOSEN: always the same, by an adversary against whom no draw counts.
+    - KNOWN: by the run's own draw, which is no secret.
+    - SHOWN: by the run's own draw, and beside it the adversary's own clients, who are shown it.
+    - POISSON: by the run's own secret draw.
+    - FIXED: a secret set of a size that is known.
+    - BESIDE_FELLOWS: the same among all others than the adversary's own clients, who are in every cohort.
     """
 
     CHOSEN = "chosen"

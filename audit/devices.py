@@ -1,7 +1,7 @@
 """The devices of a trial, behind a Grid: the clients' real work, and the sums that secure aggregation would make of it.
 
-Masks cancel in every sum, so they are left out, and with them keys and signatures: what the server gets is the same sum in the same ring, of
-the same survivors. What secure aggregation itself promises is not audited here.
+Masks cancel in every sum, so they are left out, and with them keys and signatures: what the server gets is the same sum in the same ring,
+of the same survivors. What secure aggregation itself promises is not audited here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Exchange:
 
 
 class Devices(LocalGrid):
-    """All clients of a job in this process. The next round's dropouts, and the parcels of a strategy that has them, are set from outside."""
+    """All clients of a job in this process. Who drops out of the next round, and the parcels of a strategy, are set from outside."""
 
     def __init__(self, job: CanaryJob, clients: int, masked: bool) -> None:
         super().__init__(make_app(), clients)
@@ -84,7 +84,7 @@ class Devices(LocalGrid):
         for members in self._groups(content):
             total = np.zeros(mechanism.ring.dim, dtype=np.uint64)
             for client in members:
-                total += self.last.uploads[client]
+                total += self.last.uploads[client].astype(np.uint64)
             total &= np.uint64((1 << mechanism.ring.bits) - 1)
             self.last.parts.append((members, total))
             reply = summed(total)

@@ -1,4 +1,4 @@
-"""The audit as a page: per adversary the scores of both worlds, and the trade-off between false alarms and misses beside the claimed one."""
+"""The audit as a page: per adversary the scores of both worlds, and the trade-off of false alarms and misses beside the claimed one."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def sample(trials: Sequence[Trial], scores: Array) -> Sample:
 def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int = 1) -> Array:
     """Where everybody knows who was in each cohort. `rate` and `times`: of a draw that the canary's device makes itself in its local steps.
 
-    The noise is measured: its mean over all other trials, which is zero if it is fresh, and its covariance over rounds, which is diagonal if
-    it is independent. Noise that is neither is taken away by the same formula, and the canary stands bare.
+    The noise is measured: its mean over all other trials, which is zero if it is fresh, and its covariance over rounds, which is diagonal
+    if it is independent. Noise that is neither is taken away by the same formula, and the canary stands bare.
     """
     coins = np.array([trial.coins for trial in trials])[:, None, :]
     x, length = _stacked(trials, name, "x"), _stacked(trials, name, "length")
@@ -113,7 +113,7 @@ def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
     rows = np.arange(len(seen))[:, None]
 
     def heard(size: NDArray[np.int64], mean: Array) -> Array:
-        variance = np.where(known, clues.variances[size], clues.variances.mean())
+        variance = np.where(known, clues.variances[size], clues.variances.mean()) + 1e-300
         clue = np.where(known, clues.weights[rows, size], 0.0)
         return clue - 0.5 * np.square(clues.x - mean) / variance - 0.5 * np.log(variance)
 
@@ -160,7 +160,7 @@ class _Clues:
         self.size = np.array([one.size for one in seen])
         self.sizes = sorted({one.size for one in seen if one.freedom})
         self._played = freedom > 0
-        self.x = np.array([one.x for one in seen])
+        self.x = np.nan_to_num([one.x for one in seen])
         if not self.sizes:
             return
         self.asked = np.full(int(self.size.max()) + 3, False)
@@ -170,7 +170,8 @@ class _Clues:
         chosen = [(self.size == c) & self._played for c in self.sizes]
         self.variances = np.array([energy[c].sum() / freedom[c].sum() for c in chosen])
         told = _told([one.told for one in seen], self.size, self.sizes)
-        clues = freedom[:, None] * np.log(self.variances) + energy[:, None] / self.variances
+        least = np.maximum(self.variances, 1e-300)
+        clues = freedom[:, None] * np.log(least) + energy[:, None] / least
         with np.errstate(divide="ignore"):
             self.weights = np.maximum(np.log(told), -_LARGEST) - 0.5 * clues
 

@@ -2,7 +2,8 @@
 
 What stays the run's own: strategy, unit, clip, noise law, budget or multiplier, masks, the shares of colluders and dropouts, the kind of
 sampling and (as far as few clients allow) its rate. What changes: the number of clients and rounds, for which the noise is then found
-anew; and the learning rates, which are not what privacy rests on, and which would move canaries away from where they were put.
+anew; the learning rates, which are not what privacy rests on, and which would move canaries away from where they were put; and an
+adaptive clip, which stays where it starts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedsketch.conf import Config, ConfigError
-from fedsketch.conf.schema import Randomness, Sampling
+from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.tasks.job import Job
@@ -90,7 +91,7 @@ def _clients(config: Config, strategy: Any) -> Any:
         total = min(
             clients.total, max(cohort + 1, round(cohort * clients.total / clients.per_round))
         )
-        if total > MOST_CLIENTS and clients.sampling is not Sampling.passes:
+        if total > MOST_CLIENTS and not clients.sampling.in_passes:
             total = MOST_CLIENTS
             rate = clients.per_round / clients.total
             cohort = max(CohortSizes(config).smallest, groups, round(total * rate))

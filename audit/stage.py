@@ -192,8 +192,8 @@ class Stage:
     def _directions(self) -> Matrix:
         """Inputs of canaries, a row for each, orthonormal: those whose contributions over all rounds are the longest.
 
-        A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and takes what comes through best: of the
-        right singular vectors of what devices make of small inputs, those that are the longest as canaries.
+        A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and takes what comes through best: of
+        the right singular vectors of what devices make of small inputs, those that are the longest as canaries.
         """
         every = np.eye(FEATURES)
         length, self.job.length = self.job.length, 0.5 * (self.config.privacy.first_clip or 1.0)
@@ -250,8 +250,8 @@ def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashab
         return (told, tuple(known))
     sent: Any = content.array_records.get("arrays", {})
     numbers = content.config_records.get("numbers", ConfigRecord())
-    arrays = tuple((key, array.data) for key, array in sent.items() if key != "model")
-    return (told, arrays, tuple(sorted((k, str(v)) for k, v in numbers.items())))
+    shown = tuple((key, array.data) for key, array in sent.items() if key != "model")
+    return (told, shown, tuple(sorted((k, str(v)) for k, v in numbers.items())))
 
 
 __all__ = ["Part", "Scene", "Stage", "Trial"]

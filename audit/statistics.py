@@ -4,10 +4,10 @@ A test that calls "present" when the score is above a threshold has a rate of fa
 delta)-DP, h <= e^epsilon a + delta and 1 - a <= e^epsilon (1 - h) + delta. So a lower bound on h and an upper one on a prove a lower bound
 on epsilon, with no assumption on the scores. Thresholds are chosen on one half of the trials and judged on the other.
 
-The fit assumes that the scores differ as those of a Gaussian mechanism do (mu-GDP, Dong, Roth, Su 2022): Phi^-1(h) - Phi^-1(a) = mu at every
-threshold. It takes the larger of two lower bounds on mu, each with half of the error allowed: the difference of the means over the standard
-deviation, which is the sharper one where scores are Gaussian, and the best threshold's Phi^-1(h) - Phi^-1(a), which stands where they are
-not. A few thousand trials then speak about deltas that no counting reaches.
+The fit assumes that the scores differ as those of a Gaussian mechanism do (mu-GDP, Dong, Roth, Su 2022): Phi^-1(h) - Phi^-1(a) = mu at
+every threshold. It takes the larger of two lower bounds on mu, each with half of the error allowed: the difference of the means over the
+standard deviation, which is the sharper one where scores are Gaussian, and the best threshold's Phi^-1(h) - Phi^-1(a), which stands where
+they are not. A few thousand trials then speak about deltas that no counting reaches.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from fedsketch.privacy.accounting import exact_gaussian
 
 Scores = NDArray[np.float64]
+Counts = NDArray[np.int64]
 _THRESHOLDS = 200
 
 
@@ -39,30 +40,48 @@ class Sample:
             Sample(self.absent[1::2], self.present[1::2]),
         )
 
+    def mirrored(self) -> Sample:
+        """The same trials seen from the other side: high scores say that the canary was absent."""
+        return Sample(-self.present, -self.absent)
 
-def clopper_pearson(hits: int, trials: int, error: float) -> tuple[float, float]:
-    """A lower and an upper bound on a probability, each wrong with probability at most `error`."""
-    low = float(stats.beta.ppf(error, hits, trials - hits + 1)) if hits else 0.0
-    high = float(stats.beta.isf(error, hits + 1, trials - hits)) if hits < trials else 1.0
-    return low, high
+    def thresholds(self) -> Scores:
+        every = np.unique(np.concatenate([self.absent, self.present]))
+        places = np.linspace(0, len(every) - 1, min(_THRESHOLDS, len(every))).astype(int)
+        return every[places]
+
+    def rates(self, bars: Scores, error: float) -> tuple[Scores, Scores]:
+        """A lower bound on hits and an upper one on false alarms above each bar: both hold, but with probability `error`."""
+
+        def above(scores: Scores) -> Counts:
+            return len(scores) - np.searchsorted(np.sort(scores), bars, side="right")
+
+        hit, _ = clopper_pearson(above(self.present), len(self.present), error / 2)
+        _, alarm = clopper_pearson(above(self.absent), len(self.absent), error / 2)
+        return hit, alarm
+
+
+def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Scores]:
+    """Lower and upper bounds on probabilities, each wrong with probability at most `error`."""
+    some, not_all = np.maximum(hits, 1), np.minimum(hits, trials - 1)
+    low = np.where(hits > 0, special.betaincinv(some, trials - some + 1, error), 0.0)
+    high = special.betainccinv(not_all + 1, trials - not_all, error)
+    return low, np.where(hits < trials, high, 1.0)
 
 
 def counted_epsilon(sample: Sample, delta: float, error: float) -> float:
     """A lower bound on epsilon that is wrong with probability at most `error`, whatever the law of the scores."""
     chosen, judged = sample.halves()
 
-    def proved(one: Sample, threshold: float, above: bool) -> float:
-        first, second = (one.present, one.absent) if above else (-one.absent, -one.present)
-        bar = threshold if above else -threshold
-        hit, _ = clopper_pearson(int((first > bar).sum()), len(first), error / 2)
-        _, alarm = clopper_pearson(int((second > bar).sum()), len(second), error / 2)
-        return math.log((hit - delta) / alarm) if hit > delta else 0.0
+    def proved(one: Sample, bars: Scores) -> Scores:
+        hit, alarm = one.rates(bars, error)
+        with np.errstate(divide="ignore"):
+            return np.log(np.maximum(hit - delta, 0.0)) - np.log(alarm)
 
-    best = max(
-        ((bar, above) for bar in _thresholds(chosen) for above in (True, False)),
-        key=lambda choice: proved(chosen, *choice),
-    )
-    return max(0.0, proved(judged, *best))
+    # The other way round, a low score says that the canary was absent; each way is chosen or not on the first half.
+    ways = [(chosen, judged), (chosen.mirrored(), judged.mirrored())]
+    first, second = max(ways, key=lambda way: proved(way[0], way[0].thresholds()).max())
+    bars = first.thresholds()
+    return max(0.0, float(proved(second, bars[[int(proved(first, bars).argmax())]])[0]))
 
 
 @dataclass(frozen=True)
@@ -96,24 +115,17 @@ class GaussianFit:
         if not math.isfinite(mu):
             return 0.0
         spread = math.sqrt(1 / n + 1 / m + mu**2 / (2 * (n + m - 2)))
-        return mu - float(stats.norm.isf(error)) * spread
+        return mu - float(-special.ndtri(error)) * spread
 
     def _by_threshold(self, error: float) -> float:
         chosen, judged = self.sample.halves()
 
-        def proved(one: Sample, bar: float) -> float:
-            hit, _ = clopper_pearson(int((one.present > bar).sum()), len(one.present), error / 2)
-            _, alarm = clopper_pearson(int((one.absent > bar).sum()), len(one.absent), error / 2)
-            return float(stats.norm.ppf(hit) - stats.norm.ppf(alarm))
+        def proved(one: Sample, bars: Scores) -> Scores:
+            hit, alarm = one.rates(bars, error)
+            return special.ndtri(hit) - special.ndtri(alarm)
 
-        best = max(_thresholds(chosen), key=lambda bar: proved(chosen, bar))
-        return proved(judged, best)
-
-
-def _thresholds(sample: Sample) -> list[float]:
-    every = np.unique(np.concatenate([sample.absent, sample.present]))
-    places = np.linspace(0, len(every) - 1, min(_THRESHOLDS, len(every))).astype(int)
-    return [float(value) for value in every[places]]
+        bars = chosen.thresholds()
+        return float(proved(judged, bars[[int(proved(chosen, bars).argmax())]])[0])
 
 
 def trade_off(sample: Sample) -> tuple[Scores, Scores]:

@@ -28,9 +28,9 @@ _DIGITS = 12  # of numbers that are told: further ones are noise of the arithmet
 class Seen:
     """One round, for every canary: how much of the unit vector of its contribution is left in the sum, and how long the contribution is.
 
-    Both are nan for a canary that is known not to be in the cohort, and `drawn` says which ones are in it. `energy` is the squared norm of what is left outside of all canaries' directions, in
-    `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries may not know, and `asked` whether it was asked; `told` is
-    what they are told about it.
+    Both are nan for a canary that is known not to be in the cohort, and `drawn` says which ones are in it. `energy` is the squared norm of
+    what is left outside of all canaries' directions, in `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries
+    may not know, and `asked` whether it was asked; `told` is what they are told about it.
     """
 
     x: Vector
@@ -48,8 +48,10 @@ Part = tuple[Sequence[int], Vector]
 
 @dataclass(frozen=True)
 class Views:
-    """With the number of the server's colluders, and of participants who put together what they see: the first clients. Where the draw of the
-    cohort is a `secret`, canaries that were not drawn are looked at like the others."""
+    """With the number of the server's colluders, and of participants who put together what they see: the first clients.
+
+    Where the draw of the cohort is a `secret`, canaries that were not drawn are looked at like the others.
+    """
 
     colluders: int
     fellows: int
@@ -119,7 +121,9 @@ class Views:
         assert devices.last is not None
         last = devices.last
         if name == "server":
-            parts = [(who, last.mechanism.total([vector], round)) for who, vector in last.parts]
+            parts: list[Part] = [
+                (who, last.mechanism.total([vector], round)) for who, vector in last.parts
+            ]
         else:
             shown = aggregate.parts or (aggregate,)
             parts = [(part.members, part.sum.double().numpy()) for part in shown]

@@ -60,6 +60,12 @@ class Sampling(StrEnum):
     fixed = "fixed"
     poisson = "poisson"
     passes = "passes"
+    cycle = "cycle"
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether every client is in one round of each pass."""
+        return self in (Sampling.passes, Sampling.cycle)
 
 
 @frozen

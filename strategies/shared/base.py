@@ -324,7 +324,7 @@ class FederatedStrategy(Strategy):
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
                 continue
-            vector, reason = _vector(reply, size)
+            vector, reason = _vector(reply, mechanism, size)
             if vector is None:
                 self.dropped[client] = reason
                 continue
@@ -359,8 +359,7 @@ class FederatedStrategy(Strategy):
         variance = noise.variance(cohort, len(members))
         added = variance - len(members) * mechanism.share
         if added > 0:
-            with self._stream(server_round) as stream:
-                vectors.append(mechanism.noise_alone(len(vectors[0]), added, stream))
+            vectors.append(self.server_noise(server_round, mechanism, len(vectors[0]), added))
         total = mechanism.total(vectors, server_round)
         return Aggregate(
             torch.from_numpy(total).to(self.model.device, torch.float32),
@@ -368,6 +367,13 @@ class FederatedStrategy(Strategy):
             mechanism.noise_std(variance),
             members,
         )
+
+    def server_noise(
+        self, server_round: int, mechanism: Mechanism, dim: int, variance: float
+    ) -> NDArray[np.generic]:
+        """What the server adds to the sum of a round, as an upload of nothing but noise of this variance."""
+        with self._stream(server_round) as stream:
+            return mechanism.noise_alone(dim, variance, stream)
 
     def _stream(self, server_round: int) -> Stream:
         """Of the server's own noise: a secret, unless the run is asked to be reproducible."""
@@ -383,7 +389,9 @@ class FederatedStrategy(Strategy):
         return [self._cohort[node] for node in nodes]
 
 
-def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]:
+def _vector(
+    reply: Message, mechanism: Mechanism, size: int
+) -> tuple[NDArray[np.generic] | None, str]:
     """What a reply brings, or why it brings nothing."""
     if reply.has_error():
         return None, reply.error.reason or f"error {reply.error.code}"
@@ -391,6 +399,5 @@ def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]
         told = reply.content.config_records.get("secagg", ConfigRecord())
         return None, str(told.get("refusal", "sent no update"))
     vector = uploaded(reply.content)
-    if vector.shape != (size,):
-        return None, f"sent numbers of shape {vector.shape} instead of {size}"
-    return vector, ""
+    fault = mechanism.fault(vector, size)
+    return (vector, "") if fault is None else (None, fault)

@@ -84,7 +84,7 @@ class DeviceNoise:
     def hidden(self) -> bool:
         """Whether the draw of a cohort counts as a secret, so that everything must follow from nominal numbers."""
         clients = self.config.clients
-        drawn = clients.sampling is not Sampling.passes and clients.per_round < clients.total
+        drawn = not clients.sampling.in_passes and clients.per_round < clients.total
         private = self.config.privacy.private
         return private and drawn and not self.known_cohort and not self.alone
 
@@ -146,13 +146,18 @@ class DeviceNoise:
         server = self.config.privacy.against is Against.server
         return self.single or (server and not self.sizes.masked)
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the server is trusted with every upload, so that nothing is said about it."""
+        return False
+
     # ------------------------------------------------------------------ inside
     def _draw(self, cohort: int, clients: int) -> SecretDraw:
         """The secret draw of a cohort that came out with this size, as far as a theorem covers it, from those who see models only."""
         settings = self.config.clients
         if settings.per_round == settings.total or self.known_cohort:
             return NoSampling()
-        if settings.sampling is Sampling.passes:
+        if settings.sampling.in_passes:
             return FullPasses(-(-settings.total // settings.per_round))
         if self.hidden and settings.sampling is Sampling.poisson:
             return Poisson(settings.per_round / settings.total, missed=_missed(self))

@@ -1,0 +1,126 @@
+"""Leaks that the project once had, put back: the audit finds each, and finds nothing without them.
+
+The draw of a cohort hides a client only as long as nothing tells its size. Every client is a canary here, so a trial has many scores; it
+has many rounds because a draw of one in ten is seldom.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fedsketch.audit.audit import audit
+from fedsketch.conf import compose
+from fedsketch.privacy.accounting.releases import Release
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.strategies.shared import device_noise
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.device_noise import DeviceNoise
+from fedsketch.strategies.shared.messages import Aggregate
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+BASE = (
+    "strategy=dp_fedavg clients.total=40 clients.per_round=4 clients.sampling=poisson privacy.against=model "
+    "privacy.epsilon=null privacy.noise_multiplier=1.5"
+)
+UNMASKED = f"{BASE} secagg=none secagg.noise=skellam"
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is."""
+
+
+def aggregates(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Aggregate]) -> None:
+    made = FederatedStrategy._aggregate
+
+    def changed(self: FederatedStrategy, round: int, mechanism: Mechanism, *rest: Any) -> Aggregate:
+        return change(made(self, round, mechanism, *rest), mechanism)
+
+    monkeypatch.setattr(FederatedStrategy, "_aggregate", changed)
+
+
+def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices share the noise among those of whom some may collude, and the server fills nothing up: odd and even cohorts differ."""
+    monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
+    made = FederatedStrategy._aggregate
+
+    def without(
+        self: FederatedStrategy, round: int, mechanism: Mechanism, cohort: int, parts: Any
+    ) -> Aggregate:
+        nominal = self.noise_of(round).variance(cohort, cohort)
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(
+                DeviceNoise, "variance", lambda noise, size, clients: clients * mechanism.share
+            )
+            made_up = made(self, round, mechanism, cohort, parts)
+        return replace(made_up, noise_std=mechanism.noise_std(nominal))
+
+    monkeypatch.setattr(FederatedStrategy, "_aggregate", without)
+
+
+def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small rings with a scale for each cohort: the lattice of the sum shows its size. The noise is as nominal as ever."""
+    made = device_noise._mechanism
+
+    def own(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
+        common = made(noise, cohort, dim)
+        factor = 1.0 + cohort / 100.0
+        share = math.ceil(common.share * factor**2)
+        return replace(common, scale=common.scale / factor, local_variance=int(share))  # type: ignore[call-arg, attr-defined]
+
+    monkeypatch.setattr(device_noise, "_mechanism", own)
+
+
+def deviation_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said about the noise is what devices brought, not the nominal number: replayed devices are told it."""
+    aggregates(
+        monkeypatch,
+        lambda made, mechanism: replace(
+            made, noise_std=mechanism.noise_std((1 + made.clients) * mechanism.share)
+        ),
+    )
+
+
+def model_for_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds for those who see models is claimed for fellow clients too, who see the list of the cohort."""
+    made = DeviceNoise.releases
+
+    def claimed(self: DeviceNoise, cohort: int, clients: int) -> dict[str, Release]:
+        told = made(self, cohort, clients)
+        return {**told, "client": replace(told["model"], adversary=told["client"].adversary)}
+
+    monkeypatch.setattr(DeviceNoise, "releases", claimed)
+
+
+MASKED = (
+    "strategy=dp_fedavg clients.total=64 clients.per_round=12 clients.sampling=poisson privacy.against=model "
+    "privacy.epsilon=null privacy.noise_multiplier=1.5 privacy.delta=1e-3"
+)
+CASES: dict[str, tuple[str, str, Patch, bool]] = {
+    "as it is": (UNMASKED, "model", nothing, False),
+    "as it is, masked": (MASKED, "client", nothing, False),
+    "variance": (UNMASKED, "model", variance_of_the_cohort, True),
+    "scale": (f"{UNMASKED} secagg.bits=18", "model", scale_of_the_cohort, True),
+    "deviation": (UNMASKED, "model", deviation_of_the_cohort, True),
+    "deviation, replayed": (
+        UNMASKED.replace("dp_fedavg", "dome") + " strategy.sketch=flat strategy.sketch_dim=200",
+        "model",
+        deviation_of_the_cohort,
+        True,
+    ),
+    "fellow clients": (MASKED, "client", model_for_client, True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("overrides", "who", "plant", "found"), CASES.values(), ids=CASES)
+def test_a_leak_is_found(
+    overrides: str, who: str, plant: Patch, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device_noise._mechanism.cache_clear()
+    plant(monkeypatch)
+    report = audit(compose(overrides.split()), 2400, 24, adversaries=[who])
+    print([(one.claimed, one.fitted, one.sure(1e-4)) for one in report.findings])
+    assert bool(report.exceeded()) == found, report.findings
