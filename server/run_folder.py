@@ -183,7 +183,7 @@ class RunFolder:
             slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
             for slot in model.layout
         }
-        safetensors.torch.save_file(tensors, self.model)
+        self.model.write_bytes(safetensors.torch.save(tensors))
         unfinished = self.summary.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(summary, indent=2) + "\n")
         unfinished.rename(self.summary)
@@ -206,8 +206,19 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
+    rows = []
     # What follows the last newline was cut off by a kill.
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or "round" not in row:
+            raise CheckpointError(
+                f"{path}, line {number}, is damaged: put back what stood there, or start a new run."
+            )
+        rows.append(row)
+    return rows
 
 
 def versions() -> dict[str, str]:

@@ -65,7 +65,15 @@ def test_a_seeded_plan_is_marked(fedsketch_plan: Plan, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "wrong", ["privacy.epsilon=-1", "strategy=nothing", "model=lenet5", "secagg.bits=17"]
+    "wrong",
+    [
+        "privacy.epsilon=-1",
+        "strategy=nothing",
+        "model=lenet5",
+        "secagg.bits=17",
+        "-m",
+        "--config-dir",
+    ],
 )
 def test_what_cannot_run_cannot_be_planned(
     fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str], wrong: str
