@@ -218,7 +218,7 @@ def _chosen_in(group: str) -> PlainValidator:
 class Config:
     """Everything that makes a run. Equal configs make equal runs, up to secret noise and cohorts."""
 
-    rounds: Count
+    rounds: Annotated[int, Field(ge=1, le=10**7)]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     device: str
     evaluate_every: Count

@@ -55,6 +55,7 @@ class Rounds:
         self.test = self.job.dataset.test
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
+        self.accounts.refuse_an_idle_run()
         self.sentence = guarantee(self.strategy)
         self.not_private = not_private(config)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round

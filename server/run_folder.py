@@ -70,9 +70,12 @@ class RunFolder:
         try:
             self._write_overrides(overrides)
         except OSError as error:
-            raise ConfigError(
-                f"The output folder {self.path} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"The output folder {self.path} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
+        )
 
     def note_overrides(self, overrides: Sequence[str]) -> None:
         """Keep what the run was started with, for `resume`; a resumed run keeps its first note."""
@@ -92,9 +95,12 @@ class RunFolder:
 
     def write_plan(self, plan: dict[str, Any], figure: str) -> None:
         """Write what a run would do, and its picture."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.plan.write_text(json.dumps(plan, indent=2) + "\n")
-        self.plan_figure.write_text(figure)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.plan.write_text(json.dumps(plan, indent=2) + "\n")
+            self.plan_figure.write_text(figure)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def read_submission(self) -> Any:
         """What the submitter noted about a run that takes place elsewhere; None if there is no note."""
