@@ -57,11 +57,18 @@ def run(config: Config, folder: Path) -> None:
 
     from fedsketch.runtime.progress import ConsoleProgress
 
-    with ConsoleProgress(Console()) as progress:
-        if config.runtime.name in ("processes", "deployment"):
-            _run_elsewhere(config, folder, progress)
-        else:
-            _run_here(config, folder, progress)
+    console = Console()
+    console.print(f"Folder: {folder}", soft_wrap=True, highlight=False, markup=False)
+    try:
+        with ConsoleProgress(console) as progress:
+            if config.runtime.name in ("processes", "deployment"):
+                _run_elsewhere(config, folder, progress)
+            else:
+                _run_here(config, folder, progress)
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt) or not RunFolder(folder).config.exists():
+            raise
+        raise KeyboardInterrupt(f"resume it with `fedsketch resume={folder}`.") from interrupt
 
 
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
@@ -143,7 +150,7 @@ def one_sentence(code: int = 1, where: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        how = str(interrupt) or "resume it with `fedsketch resume=<its folder>`."
+        how = str(interrupt) or "no run had begun."
         print(f"fedsketch: interrupted; {how}", file=sys.stderr)
         sys.exit(130)
     except ConfigError as error:

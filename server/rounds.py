@@ -204,7 +204,7 @@ class Rounds:
             return waited
         raise TooFewClients(
             f"Round {current} failed {attempt + 1} times, the last time because {problem}; "
-            "raise clients.tolerated_dropouts or see to these clients, then resume."
+            f"see to these clients and go on with resume={self.folder.path}, or start anew with more clients.tolerated_dropouts."
         )
 
     def _checkpoint(self, current: int, strategy: FederatedStrategy, seconds: float) -> Checkpoint:

@@ -91,6 +91,25 @@ def test_one_bad_job_does_not_end_a_sweep(fedsketch: Fedsketch, tmp_path: Path) 
     assert [path.parent.name for path in (tmp_path / "sweep").glob("*/summary.json")] == ["1"]
 
 
+def test_the_folder_of_a_run_is_shown_at_its_start(fedsketch: Fedsketch) -> None:
+    assert fedsketch("rounds=1", "hydra.run.dir=here").out.startswith("Folder: here\n")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupted_run_names_its_folder_if_it_can_be_resumed(
+    fedsketch: Fedsketch, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    where = "announce" if begun else "begin"
+    monkeypatch.setattr(f"fedsketch.server.run_folder.RunFolder.{where}", interrupt)
+    ended = fedsketch("hydra.run.dir=here")
+    assert ended.code == 130
+    hint = "resume it with `fedsketch resume=here`." if begun else "no run had begun."
+    assert ended.err == f"fedsketch: interrupted; {hint}\n"
+
+
 def test_seeded_noise_does_not_outlive_its_run(fedsketch: Fedsketch) -> None:
     fedsketch("privacy.randomness=seeded", "rounds=1")
     assert SEED_VARIABLE not in os.environ
