@@ -145,6 +145,12 @@ def test_a_seed_left_in_the_environment_does_not_reach_a_secret_run(
         (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], ["epsilon"]),
         (["runtime=simulation", "runtime.address=127.0.0.1:9"], ["runtime.address"]),
         (["hydra.run.dir="], ["hydra.run.dir"]),
+        (["model=mlp", "model.width=100000000000"], ["model", "mlp", "GB"]),
+        (["data.examples=100000000000"], ["data.examples", "GB"]),
+        (["data.shape=[1,1000000,1000000]"], ["data.shape", "GB"]),
+        (["privacy.clip=1e300"], ["privacy.clip"]),
+        (["privacy.clip=1e-300"], ["privacy.clip"]),
+        (["privacy.noise_multiplier=1e300"], ["privacy.noise_multiplier"]),
         (["hydra.run.dir=null"], ["hydra.run.dir"]),
         (["hydra.run.dir=ärger/x"], ['hydra.run.dir="ärger/x"', "quotes"]),
         (
