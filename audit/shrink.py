@@ -61,11 +61,12 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         rate = strategy.local.batch * config.clients.total / Job(config).examples
         batch = max(1, round(min(1.0, rate) * examples))
         strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
-    # A clip that adapts stays where it starts, and its count is played.
-    still = replace(config.privacy.adaptive, rate=_STILL**2)
+    privacy = config.privacy
+    if privacy.fixed_clip is None:  # a clip that adapts stays where it starts, and its count is played
+        privacy = replace(privacy, adaptive=replace(privacy.adaptive, rate=_STILL**2))
     small = replace(
         config,
-        privacy=replace(config.privacy, adaptive=still),
+        privacy=privacy,
         rounds=played,
         device="cpu",
         clients=_clients(config, strategy),

@@ -169,14 +169,16 @@ class DeviceNoise:
         return WithoutReplacement(cohort, settings.total) if complete else NoSampling()
 
     def _draw_without(self, fellows: int, cohort: int, clients: int) -> SecretDraw:
-        """The same for fellow participants."""
+        """The same for fellow participants. One that was not drawn has not been told the size of the cohort, and sees what all see who
+        see the models: so a small cohort hides no better than one of the expected size."""
         draw = self._draw(cohort, clients)
         if not isinstance(draw, Poisson | WithoutReplacement):
             return draw
         others = self.config.clients.total - fellows
-        if self.sizes.masked or cohort > others:
+        size = max(cohort, self.config.clients.per_round) if self.hidden else cohort
+        if self.sizes.masked or size > others:
             return NoSampling()
-        return WithoutReplacement(cohort, others)
+        return WithoutReplacement(size, others)
 
     def _known(self, cohort: int) -> int:
         """Of how many clients the adversary whom the budget binds knows the noise."""
