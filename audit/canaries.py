@@ -49,7 +49,7 @@ class CanaryJob(Job):
         self.opposed: set[int] = set()
         self.round = 1
         self._examples = examples
-        clip = config.privacy.fixed_clip
+        clip = config.privacy.first_clip
         assert clip is not None
         steps = config.strategy.local
         alone = steps.steps == 1 and steps.epochs is None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedsketch.conf import Config, ConfigError
-from fedsketch.conf.schema import Randomness, Sampling
+from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.tasks.job import Job
@@ -62,8 +62,8 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         batch = max(1, round(min(1.0, rate) * examples))
         strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
     privacy = config.privacy
-    if privacy.fixed_clip is None:
-        privacy = replace(privacy, clip=privacy.adaptive.start)
+    if privacy.fixed_clip is None:  # a clip that adapts stays where it starts, and its count is played
+        privacy = replace(privacy, adaptive=replace(privacy.adaptive, rate=_STILL**2))
     small = replace(
         config,
         privacy=privacy,
@@ -92,7 +92,7 @@ def _clients(config: Config, strategy: Any) -> Any:
         total = min(
             clients.total, max(cohort + 1, round(cohort * clients.total / clients.per_round))
         )
-        if total > MOST_CLIENTS and clients.sampling is not Sampling.passes:
+        if total > MOST_CLIENTS and not clients.sampling.in_passes:
             total = MOST_CLIENTS
             rate = clients.per_round / clients.total
             cohort = max(CohortSizes(config).smallest, groups, round(total * rate))

@@ -200,7 +200,7 @@ class Stage:
         the right singular vectors of what devices make of small inputs, those that are the longest as canaries.
         """
         every = np.eye(FEATURES)
-        length, self.job.length = self.job.length, 0.5 * (self.config.privacy.fixed_clip or 1.0)
+        length, self.job.length = self.job.length, 0.5 * (self.config.privacy.first_clip or 1.0)
         images = self._images(every)
         self.job.length = length
         if not images:
@@ -232,15 +232,15 @@ class Stage:
 
 
 def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
-    """A list that gets what the strategy's `update` is given: all that models are made of."""
+    """A list that gets the sums that the strategy takes: all that models, and clips that adapt, are made of."""
     heard: list[Aggregate] = []
-    update = type(strategy).update
+    take = type(strategy)._take
 
-    def listening(server_round: int, aggregate: Aggregate) -> None:
-        heard.append(aggregate)
-        update(strategy, server_round, aggregate)
+    def listening(server_round: int, whole: Aggregate) -> None:
+        heard.append(whole)
+        take(strategy, server_round, whole)
 
-    vars(strategy)["update"] = listening
+    vars(strategy)["_take"] = listening
     return heard
 
 

@@ -28,9 +28,10 @@ _DIGITS = 12  # of numbers that are told: further ones are noise of the arithmet
 class Seen:
     """One round, for every canary: how much of the unit vector of its contribution is left in the sum, and how long the contribution is.
 
-    Both are nan for a canary that is known not to be in the cohort, and `drawn` says which ones are in it. `energy` is the squared norm of
-    what is left outside of all canaries' directions, in `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries
-    may not know, and `asked` whether it was asked; `told` is what they are told about it.
+    The length is nan for a canary that is known not to be in the cohort; what is left in the sum is noise then, or nan where no sum is its.
+    `drawn` says which canaries are in the cohort. `energy` is the squared norm of what is left outside of all canaries' directions, in
+    `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries may not know, and `asked` whether it was asked; `told`
+    is what they are told about it.
     """
 
     x: Vector
@@ -97,17 +98,21 @@ class Views:
             )
         units, lengths, span = contributions.units, contributions.lengths, contributions.span
         x, energy, freedom = np.full(len(canaries), np.nan), 0.0, 0
-        for members, total in self._parts(name, strategy, devices, round, aggregate):
+        present = np.full(len(canaries), self.secret)
+        parts = self._parts(name, strategy, devices, round, aggregate)
+        for members, total in parts:
             inside = np.array([canary.client in members for canary in canaries])
             here = coins & inside
             rest = total - here @ contributions.rows
-            looked = inside | self.secret
+            present |= inside
+            # Where noise is correlated, a sum without the canary tells of the noise in the sum with it.
+            looked = inside | self.secret | (len(parts) == 1)
             x[looked] = (units @ rest + here * lengths)[looked]
             energy += float(rest @ rest - np.square(span @ rest).sum())
             freedom += len(rest) - len(span)
         return Seen(
             x,
-            np.where(np.isnan(x), np.nan, lengths),
+            np.where(present, lengths, np.nan),
             drawn,
             energy,
             freedom,

@@ -99,6 +99,11 @@ RUNS: dict[str, list[str]] = {
     "fedpcdp, no projection, the paper's noise": [
         *("strategy=fedpcdp", "strategy.projection=none", "privacy.accounting=paper", *FEW),
     ],
+    "sgmf": ["strategy=sgmf", "clients.total=6", "clients.per_round=3", "clients.sampling=passes"],
+    "sgmf, one band for all rounds": [
+        *("strategy=sgmf", "strategy.restarts=false", "strategy.factorisation=banded"),
+        *("strategy.rate=0.5", "clients.total=6", "clients.per_round=3", "clients.sampling=cycle"),
+    ],
     "fed_sgm, poisson": ["strategy=fed_sgm", "clients.sampling=poisson", *SAMPLED],
 }
 ELSEWHERE = (

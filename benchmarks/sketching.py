@@ -3,7 +3,8 @@
     python benchmarks/sketching.py [--quick]
 
 The Gaussian sketch is compared with generating as many Gaussians with the same generator and threads, the update
-of the learned sketch with torch's QR of the same matrix and with the bare product d x (k + 1) x k. Times are the
+of the learned sketch with torch's QR of the same matrix and with the bare product d x (k + 1) x k, the Walsh-Hadamard
+transform with a Python loop over its butterflies and with 20 passes over memory, one for each of its levels. Times are the
 best of several, taken in turns, so that other work on the machine meets all alike (the long Gaussian ones in
 tenths); threads are torch's (OMP_NUM_THREADS). --quick makes the Gaussian sketch a tenth as long.
 """
@@ -28,7 +29,7 @@ import torch
 from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
-from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
 from fedsketch.sketching.seeded import Purpose, Words
 from fedsketch.sketching.streaming_pca import StreamingPCA
 
@@ -36,6 +37,7 @@ D = 1_000_000
 K = 64
 TILE = 1 << 18
 TURNS = 10
+LEVELS = 20  # of the Walsh-Hadamard transform
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
@@ -119,6 +121,34 @@ def structured(repeats: int) -> None:
         row(f"{kind.__name__} forward", there, f"made in {made:.3f} s, adjoint {back:.3f} s")
 
 
+def butterflies(values: list[float]) -> list[float]:
+    """The Walsh-Hadamard transform of a list, number by number."""
+    half = 1
+    while half < len(values):
+        for start in range(0, len(values), 2 * half):
+            for i in range(start, start + half):
+                a, b = values[i], values[i + half]
+                values[i], values[i + half] = a + b, a - b
+        half *= 2
+    return values
+
+
+def transform(repeats: int) -> None:
+    size = 1 << LEVELS
+    x, there = torch.randn(1, size), torch.empty(16 * size)
+    memory = torch.randn(16 * size)  # more than any cache holds
+    passes = ours = float("inf")
+    for _ in range(repeats):
+        passes = min(passes, LEVELS / 16 * seconds(partial(there.copy_, memory), 1))
+        ours = min(ours, seconds(partial(walsh_hadamard, x), 1))
+    loop = seconds(partial(butterflies, x[0].tolist()), 1)
+    print(f"Walsh-Hadamard transform of {size:,} numbers of float32")
+    row(f"{LEVELS} passes over memory, reading and writing", passes)
+    row("Python loop over butterflies", loop)
+    row("walsh_hadamard", ours, f"{ours / passes:.2f} times the passes (goal: at most 4)")
+    row("", ours, f"{loop / ours:.0f} times faster than the loop (goal: at least 20)")
+
+
 def learned(repeats: int) -> None:
     pca = StreamingPCA(D, K, 0.98)
     pca.update(torch.randn(K, D))
@@ -149,6 +179,7 @@ def main() -> None:
     gaussian(1_000 if quick else 10_000)
     generators(20)
     structured(10)
+    transform(20)
     learned(5)
 
 

@@ -60,6 +60,12 @@ class Sampling(StrEnum):
     fixed = "fixed"
     poisson = "poisson"
     passes = "passes"
+    cycle = "cycle"
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether every client is in one round of each pass."""
+        return self in (Sampling.passes, Sampling.cycle)
 
 
 @frozen
@@ -122,6 +128,11 @@ class PrivacyConfig:
     def fixed_clip(self) -> float | None:
         """The clip of all rounds; None where there is none, or where it is adaptive."""
         return None if self.clip == ADAPTIVE else self.clip
+
+    @property
+    def first_clip(self) -> float | None:
+        """That of the first round."""
+        return self.adaptive.start if self.clip == ADAPTIVE else self.clip
 
     @property
     def largest_clip(self) -> float | None:

@@ -66,8 +66,10 @@ class Accounts:
             self.charge_attempt(server_round, cohort)
         for (server_round, cohort), (later, _) in pairwise(attempts):
             if later > server_round:  # not a retry, and not the start of another life of the run
-                # The same cohort will be asked again, so its draw hides nobody a second time.
-                self.charge_applied(server_round, cohort, known_cohort=True)
+                # The same cohort will be asked again.
+                for name, seen in self._seen(server_round, cohort, None).items():
+                    if name in _WAITING:
+                        self._record(name, seen.once_more())
 
     def epsilon(self) -> dict[str, float | None]:
         """What each adversary can have learned so far; None means no guarantee."""

@@ -1,6 +1,5 @@
 """How many bytes a client of a round will send and receive: the round's messages, built as they will be and measured as they travel."""
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 
 from fedsketch.conf import Config
@@ -24,8 +23,7 @@ def expected_traffic(
 ) -> tuple[float, float]:
     """(up, down) per client of a cohort of this size in which nobody drops out and everybody sends so many numbers."""
     if isinstance(config.secagg, NoSecAggConfig):
-        vector = np.zeros(numbers, np.float32 if mechanism.ring is None else np.uint64)
-        return _size(summed(vector)), _size(broadcast)
+        return _size(summed(mechanism.specimen(numbers))), _size(broadcast)
     options, codec = secagg_options(config), RingCodec()
     form = codec.describe(broadcast, options.sizes(cohort))
     settings = options.settings(1, 1, range(2, cohort + 2), form, bytes(HASH_BYTES))

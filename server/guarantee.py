@@ -1,7 +1,9 @@
 """What a run guarantees, against whom, for which unit and adjacency: a few sentences for the first line, the summary and the report."""
 
+from collections.abc import Iterable
+
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Accounting, Randomness
+from fedsketch.conf.schema import Accounting, Against, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.strategies.shared.base import FederatedStrategy
 
@@ -17,6 +19,12 @@ def guarantee(strategy: FederatedStrategy) -> str:
         f"{strategy.remarks()}{_public_data(strategy.config.data)}"
     )
     return f"{sentence} {warning}".strip()
+
+
+def adversaries(strategy: FederatedStrategy, names: Iterable[str]) -> dict[str, str]:
+    """Who these are, in words; and the server, where it is trusted and has no epsilon."""
+    words = {name: strategy.adversary(name) for name in names}
+    return {**words, Against.server.value: "trusted"} if strategy.noise.trusted else words
 
 
 def not_private(config: Config) -> str | None:

@@ -11,7 +11,7 @@ from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
-from fedsketch.server.guarantee import guarantee, not_private
+from fedsketch.server.guarantee import adversaries, guarantee, not_private
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
 from fedsketch.server.report.readable import in_order, plain
 from fedsketch.server.run_folder import RunFolder
@@ -85,10 +85,10 @@ def make_plan(config: Config) -> Plan:
         not_private=not_private(config),
         rounds=config.rounds,
         parameters=model.size,
-        upload_size=noise.dim,
+        upload_size=mechanism.sent(noise.dim),
         noise_multiplier=strategy.noise_multiplier,
         epsilon=epsilon,
-        adversaries={name: strategy.adversary(name) for name in epsilon},
+        adversaries=adversaries(strategy, epsilon),
         budget=config.privacy.epsilon,
         budget_against=strategy.bound,
         delta=config.privacy.delta,

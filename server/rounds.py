@@ -21,7 +21,7 @@ from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
-from fedsketch.server.guarantee import budget, guarantee, not_private
+from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.tracking import tracked
 from fedsketch.strategies import make_strategy
@@ -170,7 +170,9 @@ class Rounds:
             if not messages:  # a draw that cannot be asked
                 log.warning("Round %d: the draw is too small, nobody is asked.", current)
                 strategy.pass_over(current)
-                if strategy.noise.hidden:  # it looks like all others, and so is its price
+                # Where sizes are hidden it looks like all others, and so is its price. In a pass it costs nothing beyond the pass, but is
+                # booked: the accountant counts the rounds of a pass to know where the next one begins.
+                if strategy.noise.hidden or self.config.clients.sampling.in_passes:
                     self.accounts.charge_applied(current, self.config.clients.per_round)
                 return waited
             self.folder.announce(current, strategy.cohort_size)
@@ -228,9 +230,7 @@ class Rounds:
             "guarantee": self.sentence,
             "private": self.not_private is None,
             "not_private": self.not_private,
-            "adversaries": {
-                name: self.strategy.adversary(name) for name in self.accounts.epsilon()
-            },
+            "adversaries": adversaries(self.strategy, self.accounts.epsilon()),
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],
             "downlink_bytes": self.traffic[1],

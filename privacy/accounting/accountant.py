@@ -20,7 +20,6 @@ from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.accounting.releases import (
     FullPasses,
-    MatrixGaussian,
     Release,
     SketchKnowledge,
 )
@@ -207,7 +206,8 @@ class Accountant:
                 "a full pass has begun with another mechanism or another number of rounds: finish it first, and record one "
                 "release per round."
             )
-        if isinstance(release.mechanism, MatrixGaussian) and begun.mechanism != release.mechanism:
+        correlated = getattr(release.mechanism, "column_norm", None) is not None
+        if correlated and begun.mechanism != release.mechanism:
             raise UnsupportedReleaseError(
                 "the noise of a matrix-factorised pass is correlated over its rounds: its noise cannot change within the pass."
             )

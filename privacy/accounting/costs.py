@@ -122,9 +122,8 @@ def _refuse_what_does_not_fit(release: Release) -> None:
         raise UnsupportedReleaseError(
             "a unit that is missing shifts others into other rounds of a pass: state zero-out adjacency for full passes."
         )
-    if isinstance(release.mechanism, MatrixGaussian) and not isinstance(
-        release.sampling, FullPasses
-    ):
+    correlated = getattr(release.mechanism, "column_norm", None) is not None
+    if correlated and not isinstance(release.sampling, FullPasses):
         raise UnsupportedReleaseError(
             "a column norm bounds one participation per pass: a matrix-factorised release needs FullPasses(rounds of the matrix)."
         )
@@ -181,10 +180,24 @@ def _sampled_cost(
             f"a unit that is missing changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
         )
     unsampled, rate = _unsampled_cost(mechanism, adjacency), _rate(sampling)
+    if sampling.of is unit and isinstance(mechanism, CoordinateSampledGaussian):
+        return Cost(_coordinate_curve(mechanism, sampling, unsampled.curve), None)
     pair = None
     if unsampled.pair is not None:
         pair = _pair(unsampled.pair.noise, rate, RevealedPair(unsampled.pair.noise, rate))
     return Cost(_revealed(unsampled.curve, rate), pair)
+
+
+def _coordinate_curve(
+    mechanism: CoordinateSampledGaussian, sampling: Poisson | WithoutReplacement, unsampled: Curve
+) -> Curve:
+    """With clients drawn besides. For fixed-size draws nothing sharper is known here than for draws that show."""
+    shown = _revealed(unsampled, _rate(sampling))
+    if isinstance(sampling, WithoutReplacement):
+        return shown
+    law = (mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf)
+    drawn = coordinate_sampling.drawn_curve(sampling.rate, *law)
+    return np.minimum(_mixed(drawn, unsampled, sampling.missed), shown)
 
 
 def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
@@ -228,8 +241,10 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
             f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
         )
     if isinstance(mechanism, CoordinateSampledGaussian):
+        # Chen et al. 2024, Theorem 5.1: both bounds times the column norm (`privacy.accounting.factorisation`).
+        norm = mechanism.column_norm or 1.0
         curve = coordinate_sampling.curve(
-            mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf
+            mechanism.sigma, mechanism.rate, norm * mechanism.l2, norm * mechanism.linf
         )
         return Cost(curve, None)
     if isinstance(mechanism, SketchedGaussian):

@@ -119,13 +119,34 @@ def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 
 
 def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
-    """A mechanism with symmetric noise known at integer orders only: `moments[l]` bounds D_l for l = 0..LARGEST_SAMPLED_ORDER."""
+    """A mechanism with symmetric noise known at integer orders only: `moments[l]` bounds D_l(P || Q) for l = 0, 1, 2, ..."""
     if rate == 0.0:
         return np.zeros(ORDERS.shape)
     if rate == 1.0:
         return unsampled
-    whole = IS_INTEGER & (ORDERS <= LARGEST_SAMPLED_ORDER)
+    whole = IS_INTEGER & (len(moments) > ORDERS)
     log_moments = np.concatenate([[0.0, 0.0], np.arange(1.0, len(moments) - 1.0) * moments[2:]])
     curve = np.full(ORDERS.shape, np.inf)
     curve[whole] = sampled_log_moments(ORDERS[whole], rate, log_moments) / (ORDERS[whole] - 1.0)
     return np.minimum(curve, unsampled)
+
+
+def integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
+    """The same for any mechanism whose `unsampled` curve bounds both directions: the larger of the two, each by itself.
+
+    The other direction is E_Q[F(r)], F(t) = (1 - q + q t)^(1 - alpha). F(1) = 1, and F''(t), which is alpha (alpha - 1) q^2
+    (1 - q + q t)^(-alpha - 1), is at most alpha (alpha - 1) q^2 where t >= 1; where t < 1 it is at most 1 + k (1 - t) times as much, with
+    k = (1 - q)^(-alpha - 1) - 1, because it is convex. E_Q[r] = 1, so by Taylor's formula with the integral as its rest
+
+        E_Q[F(r)] <= 1 + binom(alpha, 2) q^2 (E_Q[(r - 1)^2] + k/3 E_Q[max(1 - r, 0)^3])
+                  <= 1 + binom(alpha, 2) q^2 (1 + k/3) (exp(D_2(P || Q)) - 1).
+    """
+    there = symmetric_integer_curve(rate, unsampled, moments)
+    if rate in (0.0, 1.0):
+        return there
+    log_chi = moments[2] + np.log(-np.expm1(-moments[2])) if moments[2] > 0.0 else -np.inf
+    log_share = np.log(ORDERS * (ORDERS - 1.0) / 2.0) + 2.0 * np.log(rate) + log_chi
+    # (1 + k/3), in logarithms: its power overflows at large orders.
+    log_rest = np.logaddexp(np.log(2.0), -(ORDERS + 1.0) * np.log1p(-rate)) - np.log(3.0)
+    back = np.logaddexp(0.0, log_share + log_rest) / (ORDERS - 1.0)
+    return np.minimum(np.maximum(there, back), unsampled)

@@ -38,7 +38,7 @@ _ENUMERATIONS: dict[str, type[Enum]] = {
 
 
 # Fields that came later: left out where they hold their default, so that what was written before reads the same.
-_LATER = ("drawn_by", "missed")
+_LATER = ("drawn_by", "missed", "column_norm")
 
 
 def _tagged(value: Any) -> dict[str, Any]:

@@ -205,16 +205,19 @@ class Skellam:
 @dataclass(frozen=True)
 class CoordinateSampledGaussian:
     """L2-CSGM: each client keeps each coordinate with probability `rate` (a secret mask of its own); the sum of the
-    kept, unscaled values plus N(0, sigma^2). One unit's vector has L2 norm at most `l2` and entries of at most `linf`."""
+    kept, unscaled values plus N(0, sigma^2). One unit's vector has L2 norm at most `l2` and entries of at most `linf`.
+
+    With a `column_norm` the noise is correlated over the rounds of a pass as in `MatrixGaussian`, and sigma is that of Z."""
 
     sigma: float
     rate: float
     l2: float
     linf: float
+    column_norm: float | None = None
 
     def __post_init__(self) -> None:
         _not_negative(sigma=self.sigma)
-        _positive(l2=self.l2, linf=self.linf)
+        _positive(l2=self.l2, linf=self.linf, column_norm=self.column_norm or 1.0)
         if not 0.0 <= self.rate <= 1.0:
             raise ValueError(f"a sampling rate lies between 0 and 1; {self.rate} does not.")
 
@@ -223,7 +226,9 @@ class CoordinateSampledGaussian:
 class MatrixGaussian:
     """Correlated noise over one pass: the release of round t is row t of A X + B Z with A = B C, each unit in one row of X.
 
-    `noise_multiplier` = standard deviation of Z over the clip of a row; `column_norm` = largest L2 norm of a column of C.
+    `noise_multiplier` = standard deviation of Z over the clip of a row; `column_norm` = largest L2 norm of a column of C. Either Z is drawn
+    anew for every pass, or one C with at most as many diagonals as a pass has rounds serves all passes, and every unit's rounds are at
+    least a pass apart: `privacy.accounting.factorisation` has the proofs.
     """
 
     noise_multiplier: float
@@ -284,7 +289,12 @@ class Release:
             raise ValueError("a unit is in one release of a pass: state times=1 for full passes.")
 
     def with_known_cohort(self) -> Release:
-        """The same for an adversary who knows whom the coordinator has drawn; what a device draws itself stays its secret."""
+        """The same for an adversary who knows whom the coordinator has drawn. What a device draws itself stays its secret, and a full pass
+        rests on none."""
+        return self if isinstance(self.sampling, FullPasses) else self.once_more()
+
+    def once_more(self) -> Release:
+        """The same for a round that is played again with the same cohort: its draw hides nobody a second time, and no pass holds it."""
         if getattr(self.sampling, "drawn_by", None) is DrawnBy.DEVICE:
             return self
         return replace(self, sampling=NoSampling())

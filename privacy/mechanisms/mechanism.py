@@ -107,6 +107,20 @@ class Mechanism(ABC):
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
         """The sum of what the devices released, in real numbers; a vector may itself be a sum, made under masks."""
 
+    def fault(self, vector: NDArray[Any], dim: int) -> str | None:
+        """What is wrong with an upload of a row of so many numbers; None if nothing is."""
+        if vector.shape == (dim,):
+            return None
+        return f"sent numbers of shape {vector.shape} instead of {dim}"
+
+    def sent(self, dim: int) -> int:
+        """How many numbers of a row of so many a device sends, in the mean."""
+        return dim
+
+    def specimen(self, dim: int) -> NDArray[np.generic]:
+        """Something as long as the upload of a row of so many numbers is in the mean."""
+        return np.zeros(dim, np.float32 if self.ring is None else np.uint64)
+
     def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.generic]:
         """An upload of nothing but noise: what a server adds to a sum so that it has as much as all others."""
         raise UnsafeUpdateError(f"the mechanism {self.kind} has no noise but that of its devices.")

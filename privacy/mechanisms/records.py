@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.mechanism import KIND, Mechanism, UnsoundMechanismError
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
 _KINDS: Mapping[str, type[Mechanism]] = {
-    kind.kind: kind for kind in (SkellamRing, GaussianNoise, NoisyTraining)
+    kind.kind: kind for kind in (SkellamRing, GaussianNoise, NoisyTraining, CoordinateSampling)
 }
 
 

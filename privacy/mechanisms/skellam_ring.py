@@ -207,9 +207,9 @@ class SkellamRing(Mechanism):
                 )
 
 
-def l2_bound(dim: int, scaled_clip: float) -> float:
-    """D2 for s C = `scaled_clip`."""
-    conditional = scaled_clip**2 + dim / 4.0 + scaled_clip + math.sqrt(dim) / 2.0
+def l2_bound(dim: int, scaled_clip: float, deviations: float = 1.0) -> float:
+    """D2 for s C = `scaled_clip`; a rounded row exceeds it with probability at most exp(-deviations^2 / 2)."""
+    conditional = scaled_clip**2 + dim / 4.0 + deviations * (scaled_clip + math.sqrt(dim) / 2.0)
     return min(math.sqrt(conditional), scaled_clip + math.sqrt(dim))
 
 

@@ -75,6 +75,9 @@ def _tiles(run: Run) -> str:
         delta = text_of(run.last("delta"), readable.plain, "unknown")
         note = "no guarantee" if spent is None else f"at delta {delta}{mark}"
         tiles.append((f"Epsilon, {adversary}", text_of(spent, readable.plain), note))
+    for name, words in run.in_words().items():
+        if name not in run.adversaries():
+            tiles.append((f"Epsilon, {name}", escape(words), "none is kept"))
     for title, key in (("Bytes up", "uplink_bytes"), ("Bytes down", "downlink_bytes")):
         values = run.series(key)[1]
         mean = sum(values) / max(len(values), 1)
@@ -110,7 +113,8 @@ def _guarantee(run: Run) -> str:
     }
     settings = escape(" · ".join(f"{name}: {value}" for name, value in facts.items()))
     who = "".join(
-        f"<p>Against {escape(name)}: {escape(words)}.</p>" for name, words in run.in_words().items()
+        f"<p>{'Against' if name in run.adversaries() else 'The'} {escape(name)}: {escape(words)}.</p>"
+        for name, words in run.in_words().items()
     )
     return (
         f'<div class="card"><p>{escape(str(sentence))}</p>{who}<p class="soft">{settings}</p></div>'

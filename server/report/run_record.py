@@ -41,9 +41,9 @@ class Run:
         return in_order(name for epsilon in kept for name in epsilon)
 
     def in_words(self) -> dict[str, str]:
-        """Who they are, where the run says so."""
-        words = [(name, at(self.summary, "adversaries", name)) for name in self.adversaries()]
-        return {name: str(phrase) for name, phrase in words if phrase is not None}
+        """Who they are, where the run says so, and who is trusted."""
+        told = at(self.summary, "adversaries") or {}
+        return {name: str(told[name]) for name in in_order(told)}
 
     def bound(self) -> str:
         """The adversary whom the budget binds."""

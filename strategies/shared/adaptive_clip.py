@@ -4,8 +4,9 @@ A device makes of every row x, with the clip C of the round and the weight kappa
 
     (clip(x, C), kappa C (b - 1/2)),    b = 1 if |x| <= C, else 0,
 
-one more number than before. The sum of the last numbers tells the server, under the noise of the round, the fraction of the rows that
-fitted; the next round's clip is C exp(-rate (fraction - quantile)), so that it comes to rest where `quantile` of the rows fit.
+one more number than before. (A row of zeros says nothing: its count is 0.) The sum of the last numbers tells the server, under the noise
+of the round, the fraction of the rows that fitted; the next round's clip is C exp(-rate (fraction - quantile)), so that it comes to rest
+where `quantile` of the rows fit.
 
 Formal guarantees: nothing new is released. The longer row has a norm of at most C sqrt(1 + kappa^2/4) (clip(x, C) has one of at most C, and
 the last number is kappa C / 2 in size), and that is the bound of the round's mechanism: the sum is the release that it always is, of one
@@ -126,10 +127,10 @@ def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
     weight = privacy.adaptive.weight
     clip = bound / stretch(weight)
     clipped = clip_rows(rows, clip)
-    fits = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64) <= clip
+    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     size = 0.5 * weight * clip * _BELOW
-    counts = torch.where(fits, size, -size).to(rows.dtype)
-    return torch.cat([clipped, counts[:, None]], dim=1)
+    counts = torch.where(norms <= clip, size, -size) * (norms > 0)
+    return torch.cat([clipped, counts[:, None].to(rows.dtype)], dim=1)
 
 
 def stretch(weight: float) -> float:

@@ -31,7 +31,7 @@ from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number, signal_to_noise
-from fedsketch.strategies.shared.uploads import GROUPS, uploaded
+from fedsketch.strategies.shared.uploads import GROUPS, delivered
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -324,7 +324,7 @@ class FederatedStrategy(Strategy):
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
                 continue
-            vector, reason = _vector(reply, size)
+            vector, reason = delivered(reply, mechanism, size)
             if vector is None:
                 self.dropped[client] = reason
                 continue
@@ -359,8 +359,7 @@ class FederatedStrategy(Strategy):
         variance = noise.variance(cohort, len(members))
         added = variance - len(members) * mechanism.share
         if added > 0:
-            with self._stream(server_round) as stream:
-                vectors.append(mechanism.noise_alone(len(vectors[0]), added, stream))
+            vectors.append(self.server_noise(server_round, mechanism, len(vectors[0]), added))
         total = mechanism.total(vectors, server_round)
         return Aggregate(
             torch.from_numpy(total).to(self.model.device, torch.float32),
@@ -368,6 +367,13 @@ class FederatedStrategy(Strategy):
             mechanism.noise_std(variance),
             members,
         )
+
+    def server_noise(
+        self, server_round: int, mechanism: Mechanism, dim: int, variance: float
+    ) -> NDArray[np.generic]:
+        """What the server adds to the sum of a round, as an upload of nothing but noise of this variance."""
+        with self._stream(server_round) as stream:
+            return mechanism.noise_alone(dim, variance, stream)
 
     def _stream(self, server_round: int) -> Stream:
         """Of the server's own noise: a secret, unless the run is asked to be reproducible."""
@@ -381,16 +387,3 @@ class FederatedStrategy(Strategy):
         if self.sizes.masked:
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]
-
-
-def _vector(reply: Message, size: int) -> tuple[NDArray[np.generic] | None, str]:
-    """What a reply brings, or why it brings nothing."""
-    if reply.has_error():
-        return None, reply.error.reason or f"error {reply.error.code}"
-    if "update" not in reply.content.array_records:
-        told = reply.content.config_records.get("secagg", ConfigRecord())
-        return None, str(told.get("refusal", "sent no update"))
-    vector = uploaded(reply.content)
-    if vector.shape != (size,):
-        return None, f"sent numbers of shape {vector.shape} instead of {size}"
-    return vector, ""

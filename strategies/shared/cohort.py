@@ -33,9 +33,11 @@ class Cohorts:
     def draw(self, round: int) -> list[int]:
         """The clients of this round, sorted."""
         total, size = self.settings.total, self.settings.per_round
-        if self.settings.sampling is Sampling.passes:
-            cycle, position = divmod(round - 1, self.rounds_per_pass)
-            order = np.argsort(self._stream("pass", cycle).uint64(total))
+        if self.settings.sampling.in_passes:
+            number, position = divmod(round - 1, self.rounds_per_pass)
+            if self.settings.sampling is Sampling.cycle:
+                number = 0
+            order = np.argsort(self._stream("pass", number).uint64(total))
             chosen = np.array_split(order, self.rounds_per_pass)[position]
         elif self.settings.sampling is Sampling.poisson:
             chosen = np.flatnonzero(self._stream("round", round).uniform(total) < size / total)

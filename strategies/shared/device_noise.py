@@ -84,7 +84,7 @@ class DeviceNoise:
     def hidden(self) -> bool:
         """Whether the draw of a cohort counts as a secret, so that everything must follow from nominal numbers."""
         clients = self.config.clients
-        drawn = clients.sampling is not Sampling.passes and clients.per_round < clients.total
+        drawn = not clients.sampling.in_passes and clients.per_round < clients.total
         private = self.config.privacy.private
         return private and drawn and not self.known_cohort and not self.alone
 
@@ -146,13 +146,18 @@ class DeviceNoise:
         server = self.config.privacy.against is Against.server
         return self.single or (server and not self.sizes.masked)
 
+    @property
+    def trusted(self) -> bool:
+        """Whether the server is trusted with every upload, so that nothing is said about it."""
+        return False
+
     # ------------------------------------------------------------------ inside
     def _draw(self, cohort: int, clients: int) -> SecretDraw:
         """The secret draw of a cohort that came out with this size, as far as a theorem covers it, from those who see models only."""
         settings = self.config.clients
         if settings.per_round == settings.total or self.known_cohort:
             return NoSampling()
-        if settings.sampling is Sampling.passes:
+        if settings.sampling.in_passes:
             return FullPasses(-(-settings.total // settings.per_round))
         if self.hidden and settings.sampling is Sampling.poisson:
             return Poisson(settings.per_round / settings.total, missed=_missed(self))
@@ -164,14 +169,16 @@ class DeviceNoise:
         return WithoutReplacement(cohort, settings.total) if complete else NoSampling()
 
     def _draw_without(self, fellows: int, cohort: int, clients: int) -> SecretDraw:
-        """The same for fellow participants."""
+        """The same for fellow participants. One that was not drawn has not been told the size of the cohort, and sees what all see who
+        see the models: so a small cohort hides no better than one of the expected size."""
         draw = self._draw(cohort, clients)
         if not isinstance(draw, Poisson | WithoutReplacement):
             return draw
         others = self.config.clients.total - fellows
-        if self.sizes.masked or cohort > others:
+        size = max(cohort, self.config.clients.per_round) if self.hidden else cohort
+        if self.sizes.masked or size > others:
             return NoSampling()
-        return WithoutReplacement(cohort, others)
+        return WithoutReplacement(size, others)
 
     def _known(self, cohort: int) -> int:
         """Of how many clients the adversary whom the budget binds knows the noise."""
@@ -345,8 +352,12 @@ def _bound(noise: DeviceNoise) -> tuple[SecretDraw, Adversary]:
 @lru_cache(maxsize=64)
 def _missed(noise: DeviceNoise) -> float:
     """The probability that one unit decides whether a round's sum is made at all: the others who were drawn are too few to be asked, and
-    with it they are not."""
+    with it they are not. The fewer clients are there, the larger it is: as many may be away as a round tolerates."""
     settings, sizes = noise.config.clients, noise.sizes
     rate = settings.per_round / settings.total
+    there = settings.total - math.floor(settings.total * settings.tolerated_dropouts)
     decided = [n for n in range(1, sizes.largest) if not noise.asked(n) and noise.asked(n + 1)]
-    return sum(poisson.missed(rate, settings.total, n + 1) for n in decided)
+    return sum(
+        max(poisson.missed(rate, population, n + 1) for population in (there, settings.total))
+        for n in decided
+    )

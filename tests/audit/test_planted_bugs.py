@@ -16,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from fedsketch.audit.audit import audit
 from fedsketch.client import workspace
 from fedsketch.conf import Config, compose
 from fedsketch.privacy.mechanisms import clipping, encoding, skellam_ring
@@ -39,7 +40,8 @@ PLAIN = f"secagg=none privacy.against=model {NOISE}"
 EXAMPLES = f"privacy=example {PLAIN}"
 MASKED = f"secagg=pairwise clients.tolerated_dropouts=0.25 secagg.colluders=0.2 {NOISE}"
 MASKED_EXAMPLES = f"privacy=example secagg=pairwise {NOISE}"
-SKETCHED = f"strategy=fed_sgm strategy.clip=before {PLAIN}"
+ONE_STEP = "strategy.local.steps=1 strategy.local.batch=0"
+SKETCHED = f"strategy=fed_sgm strategy.clip=before {ONE_STEP} {PLAIN}"
 DRAWN = f"clients.total=30 clients.per_round=9 privacy.against=model {NOISE}"
 FIXED = f"secagg=pairwise clients.sampling=fixed {DRAWN}"
 POISSON = f"secagg=pairwise secagg.bits=16 clients.sampling=poisson {DRAWN}"
@@ -221,6 +223,14 @@ BUGS = [
     Bug(size_of_the_cohort_in_the_scale, SIZES, POISSON),
     Bug(size_of_the_cohort_in_the_mean, SIZES, POISSON),
 ]
+# The others make claims too low by less than an audit of a minute can tell, or fool it as they fool the run.
+SEEN_BY_AN_AUDIT = [
+    integer_noise_halved,
+    real_noise_halved,
+    clip_before_the_sketch_only,
+    last_row_unclipped,
+    rows_clipped_together,
+]
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.plant.__name__)
@@ -248,7 +258,7 @@ def test_the_same_check_passes_in_healthy_code(
     [
         "dome",
         "dome strategy.broadcast=full",
-        "fed_sgm strategy.local.steps=1 strategy.local.batch=0",
+        f"fed_sgm {ONE_STEP}",
         "fedceo strategy.every=1 strategy.local.epochs=1",
     ],
 )
@@ -260,6 +270,19 @@ def test_no_strategy_tells_the_size_of_a_secret_cohort(strategy: str) -> None:
 @pytest.mark.parametrize("configuration", sorted({bug.configuration for bug in BUGS}))
 def test_healthy_code_has_no_symptoms(configuration: str) -> None:
     assert symptoms.symptoms(compose([*SMALL, *configuration.split()])) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bug",
+    [bug for bug in BUGS if bug.plant in SEEN_BY_AN_AUDIT],
+    ids=lambda bug: bug.plant.__name__,
+)
+def test_an_audit_finds_it_too(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 scores are few, and more than enough for bugs that double what is learned."""
+    config = compose([*SMALL, *bug.configuration.split(), f"seed={1 + BUGS.index(bug)}"])
+    bug.plant(monkeypatch)
+    assert audit(config, trials=1000).exceeded()
 
 
 def test_every_check_finds_a_bug() -> None:

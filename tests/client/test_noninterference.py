@@ -84,6 +84,10 @@ RUNS = (
     ),
     ("strategy=dp_fedavg", "privacy=example", "privacy.epsilon=null", "privacy.noise_multiplier=1"),
     ("strategy=fed_sgm", "strategy.sketch_dim=4"),
+    (
+        *("strategy=csgm", "strategy.mask=common", "strategy.rate=0.4"),
+        *("secagg=pairwise", "privacy=client"),
+    ),
     ("strategy=fedceo", "strategy.every=null", "strategy.local.epochs=1"),
     (
         *("strategy=fedpcdp", "strategy.projection=none", "strategy.local.steps=2"),

@@ -63,6 +63,7 @@ def _refusal_of_value(override: str) -> str:
 
 
 _R_SECRET = [
+    "rounds=1",
     "strategy=fed_sgm",
     "strategy.accounting=r_secret",
     "strategy.clip=before",

@@ -220,13 +220,13 @@ def test_a_poisson_run_with_dropouts_plays_all_its_rounds_within_the_budget(
         "clients.sampling=poisson",
         "clients.total=20",
         "clients.per_round=14",
-        "clients.tolerated_dropouts=0.1",
         "privacy.epsilon=2",
         "rounds=6",
-        failing=lambda call, client: client < 3,
+        # Every attempt shows the server something, so that retries cost it rounds: there is none if only one client is away.
+        f"clients.tolerated_dropouts={0.3 if against == 'server' else 0.1}",
+        failing=lambda call, client: client < (1 if against == "server" else 3),
     )
-    # Every attempt shows the server something, so retries may cost it rounds; all others see what was applied.
-    assert len(played.rows) == 6 or against == "server"
+    assert len(played.rows) == 6
     spent = played.summary["epsilon"][against]
     assert 0 < spent <= 2.0
 
@@ -317,3 +317,56 @@ def test_the_first_line_says_what_holds(play: Play, overrides: list[str], words:
     assert played.summary["private"] == (not exposed)
     assert (played.summary["not_private"] is not None) == exposed
     assert played.summary["adversaries"].keys() == played.summary["epsilon"].keys()
+
+
+def test_a_round_of_a_pass_that_nobody_is_asked_for_is_a_round_of_that_pass(play: Play) -> None:
+    """Three clients in passes of two rounds: masks need two, so the cohort of one is passed over. A client of round 1 may be in round 3
+    again, which is the second pass and not the rest of the first."""
+    settings = ("secagg=pairwise", "secagg.colluders=0", "clients.sampling=passes")
+    few = ("clients.total=3", "clients.per_round=2", "privacy.epsilon=null")
+    played = play(*settings, *few, "privacy.noise_multiplier=2", "rounds=4")
+    spent = [row["epsilon"]["model"] for row in played.rows]
+    assert [row["clients"] for row in played.rows] == [2, 0, 2, 0]
+    assert spent[0] == spent[1] < spent[2] == spent[3]
+
+
+@pytest.mark.parametrize("strategy", ["dp_fedavg", "sgmf"])
+def test_a_retried_round_of_a_pass_costs_no_more_than_the_pass(play: Play, strategy: str) -> None:
+    """Those who see models see the round that was applied, and who was in it is in no other of the pass."""
+    settings = (
+        f"strategy={strategy}",
+        "clients.sampling=passes",
+        "clients.per_round=3",
+        "rounds=2",
+    )
+    whole = play(*settings, folder="whole")
+    retried = play(*settings, failing=lambda call, client: call == 1)
+    assert retried.summary["epsilon"]["model"] == whole.summary["epsilon"]["model"]
+    assert retried.summary["epsilon"]["model"] is not None
+
+
+def test_a_resumed_run_takes_back_the_noise_of_models_that_were_out(
+    play: Play, tmp_path: Path
+) -> None:
+    """SGMF: killed within a pass, it ends like an unbroken run; the checkpoint that knows the noise is its owner's alone."""
+    order = ("clients.sampling=passes", "clients.per_round=2", "clients.retries=0")
+    settings = ("strategy=sgmf", "privacy.randomness=seeded", *order)
+    play(*settings, folder="whole")
+    with pytest.raises(TooFewClients):
+        play(*settings, failing=lambda call, client: call == 4)  # in round 3, the last of the pass
+    checkpoints = list((tmp_path / "run/checkpoints").iterdir())
+    assert {path.stat().st_mode & 0o777 for path in checkpoints} == {0o600}
+    assert play(*settings).done == 2
+    torch.testing.assert_close(_model(tmp_path / "run"), _model(tmp_path / "whole"))
+
+
+def test_a_model_whose_noise_is_forgotten_ends_the_guarantee(play: Play, tmp_path: Path) -> None:
+    """Without its newest checkpoint a run of SGMF plays a round again whose model is out, with other noise: no theorem covers both."""
+    settings = ("strategy=sgmf", "clients.sampling=passes", "clients.per_round=2")
+    with pytest.raises(TooFewClients):
+        play(*settings, "clients.retries=0", failing=lambda call, client: call == 4)
+    max((tmp_path / "run/checkpoints").iterdir()).unlink()
+    resumed = play(*settings, "clients.retries=0")
+    assert resumed.done == 1
+    assert resumed.summary["epsilon"] == {"model": None, "client": None}
+    assert resumed.summary["stopped"] is not None

@@ -25,7 +25,10 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
     WithoutReplacement,
 )
+from fedsketch.server.accounts import Accounts
+from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.job import Job
 from tests.privacy.own_accountant.losses import Interval
 from tests.privacy.own_accountant.sums import Pair, SkellamSum, epsilon
 from tests.privacy.seen import everything_seen, stated
@@ -127,6 +130,20 @@ def test_a_budget_is_kept_in_truth(overrides: str) -> None:
     assert spent.high >= 2.0 / FACTOR
 
 
+@pytest.mark.parametrize("unit", [EXAMPLE, ""])
+def test_fellow_clients_learn_no_less_than_all_who_see_the_models(unit: str) -> None:
+    """One that is never drawn sees what all see: also where small cohorts came."""
+    config = compose([*SMALL, *f"{NONE} {unit} {SAMPLED} clients.sampling=poisson".split()])
+    job = Job(config)
+    strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, KEY))
+    for cohort in (2, 4, 6, 10):
+        accounts = Accounts(strategy)
+        for current in range(1, config.rounds + 1):
+            accounts.charge_applied(current, cohort, cohort)
+        spent = accounts.epsilon()
+        assert spent["client"] >= spent["model"], cohort  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("contribution", [(1,), (2,), (5,), (1,) * 9, (2, 1, 1)], ids=str)
 @pytest.mark.parametrize("variance", [4, 5, 9, 40])
 def test_coarse_integer_noise_shows_no_more_than_is_booked(
@@ -151,7 +168,12 @@ def test_coarse_integer_noise_shows_no_more_than_is_booked(
 
 
 LARGE = "rounds=60 clients.total=200 clients.per_round=20 privacy.noise_multiplier=1.5 data.examples=400"
-LONG = {**LARGER, "fixed size": 1.06}
+# Cohorts of 17 instead of 20 are played here, and fellow clients are booked with 20.
+LONG = {
+    "fixed size": 1.06,
+    "fixed size among others": 1.30,
+    "revealed among others": 1.16,
+}
 
 
 @pytest.mark.slow

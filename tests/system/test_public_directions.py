@@ -35,6 +35,7 @@ SMALL = [
     "clients.total=6",
     "clients.per_round=3",
     "privacy.randomness=seeded",
+    "privacy.against=model",  # so that the server adds the same noise with masks and without
     "privacy.epsilon=null",
     "privacy.noise_multiplier=1",
 ]

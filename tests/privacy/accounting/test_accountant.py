@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -240,6 +241,21 @@ def test_matrix_release_needs_one_noise_per_pass_and_full_passes(make_release: M
     accountant.record(make_release(MatrixGaussian(1.0, 1.5), FullPasses(4)))
     with pytest.raises(UnsupportedReleaseError, match="correlated"):
         accountant.record(make_release(MatrixGaussian(2.0, 1.5), FullPasses(4)))
+
+
+def test_sampled_coordinates_under_a_matrix_cost_both_bounds_times_the_column_norm(
+    make_release: MakeRelease,
+) -> None:
+    plain = CoordinateSampledGaussian(1.0, 0.1, 1.5, 0.15)
+    correlated = CoordinateSampledGaussian(1.0, 0.1, 1.0, 0.1, column_norm=1.5)
+    expected = _spent(make_release(plain), 3).epsilon
+    assert _spent(make_release(correlated, FullPasses(4)), 12).epsilon == pytest.approx(expected)
+    with pytest.raises(UnsupportedReleaseError, match="FullPasses"):
+        _spent(make_release(correlated))
+    accountant = Accountant(DELTA)
+    accountant.record(make_release(correlated, FullPasses(4)))
+    with pytest.raises(UnsupportedReleaseError, match="correlated"):
+        accountant.record(make_release(dataclasses.replace(correlated, sigma=2.0), FullPasses(4)))
 
 
 # Refusals

@@ -1,13 +1,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
 from fedsketch.privacy.accounting import coordinate_sampling, pld, renyi
+from fedsketch.privacy.accounting.costs import cost
 from fedsketch.privacy.accounting.dominating_pairs import PoissonPair
+from fedsketch.privacy.accounting.releases import (
+    CoordinateSampledGaussian,
+    NoSampling,
+    Poisson,
+    Release,
+    WithoutReplacement,
+)
+
+MakeRelease = Callable[..., Release]
 
 # algorithms.md: integer orders 2..64 and 24 geometric ones to 512.
 DESIGN_ORDERS = np.unique(
@@ -98,3 +109,61 @@ def test_no_vector_is_the_worst_at_every_epsilon() -> None:
     many = pld.loss_distribution(PoissonPair(2.0, 0.1), 1e-3).self_compose(16)
     assert many.get_delta_for_epsilon(0.0) > 1.2 * one.get_delta_for_epsilon(0.0)
     assert one.get_delta_for_epsilon(3.0) > 1.2 * many.get_delta_for_epsilon(3.0)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.4])
+@pytest.mark.parametrize("sigma", [0.3, 1.0])
+def test_masks_and_drawn_clients_together(rate: float, sigma: float) -> None:
+    """Two numbers of a client that is drawn with this probability, and masked: both exact divergences, by quadrature in the plane."""
+    mask, size = 0.3, 1.0 / math.sqrt(2)
+    x = np.arange(-8 * sigma, 8 * sigma + 3, sigma / 12)
+    q = stats.norm.logpdf(x, 0.0, sigma)
+    kept = np.logaddexp(math.log1p(-mask) + q, math.log(mask) + stats.norm.logpdf(x, size, sigma))
+    without, inside = q[:, None] + q[None, :], kept[:, None] + kept[None, :]
+    drawn = np.logaddexp(math.log1p(-rate) + without, math.log(rate) + inside)
+    curve = coordinate_sampling.drawn_curve(rate, sigma, mask, 1.0, size)
+    cell = 2 * math.log(x[1] - x[0])
+    for order in (2.0, 3.0, 4.0):
+        there = special.logsumexp(order * drawn + (1 - order) * without) + cell
+        back = special.logsumexp(order * without + (1 - order) * drawn) + cell
+        bound = curve[order == renyi.ORDERS][0]
+        assert max(there, back) / (order - 1) <= bound * (1 + 1e-6)
+        unsampled = coordinate_sampling.curve(sigma, mask, 1.0, size)[order == renyi.ORDERS][0]
+        assert bound <= unsampled
+        if rate == 0.05:  # nearly met
+            assert bound < 1.15 * max(there, back) / (order - 1)
+
+
+def test_the_accountant_takes_drawn_clients_into_account(make_release: MakeRelease) -> None:
+    """The smaller of two valid curves: for draws that are secrets, and for draws that show. A fixed-size draw is one that shows."""
+    law = CoordinateSampledGaussian(0.2, 0.1, 1.0, 0.05)
+    plain, poisson_draw, fixed = (
+        cost(make_release(law, draw)).curve
+        for draw in (NoSampling(), Poisson(0.1), WithoutReplacement(10, 100))
+    )
+    assert np.all(poisson_draw <= fixed)
+    assert np.all(fixed <= plain)
+    place = np.flatnonzero(renyi.ORDERS == 4.0)[0]
+    assert poisson_draw[place] < 0.3 * fixed[place] < 0.1 * plain[place]
+    missed = cost(make_release(law, Poisson(0.1, missed=0.05))).curve
+    assert poisson_draw[place] < missed[place] < plain[place]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.7])
+def test_theorem_5_1_holds_with_equality_for_one_large_coordinate(rate: float) -> None:
+    """Matrix factorisation: a unit in row t adds x times column t of C with probability gamma. Both divergences on a grid in the plane."""
+    column, size, sigma = np.array([0.8, 0.9]), 0.7, 1.1
+    norm = float(np.linalg.norm(column))
+    axis = np.arange(-12.0, 14.0, 0.04)
+    x, y = np.meshgrid(axis, axis, indexing="ij")
+    without = stats.norm.logpdf(x, 0, sigma) + stats.norm.logpdf(y, 0, sigma)
+    moved = [stats.norm.logpdf(z, size * c, sigma) for z, c in ((x, column[0]), (y, column[1]))]
+    there = np.logaddexp(np.log1p(-rate) + without, np.log(rate) + moved[0] + moved[1])
+    orders = np.array([2.0, 3.0, 8.0])
+    bound = coordinate_sampling.curve(sigma, rate, norm * size, norm * size, orders)
+    for order, most in zip(orders, bound, strict=True):
+        for p, q in ((there, without), (without, there)):
+            log_moment = special.logsumexp(order * p - (order - 1) * q) + 2 * math.log(0.04)
+            assert log_moment / (order - 1) <= most * (1 + 1e-6)
+        exact = special.logsumexp(order * there - (order - 1) * without) + 2 * math.log(0.04)
+        assert exact / (order - 1) == pytest.approx(most, rel=1e-6)

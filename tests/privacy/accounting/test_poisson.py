@@ -84,3 +84,36 @@ def test_missed_is_the_chance_that_a_unit_completes_the_smallest_cohort(
         if draw[0] and sum(draw) == smallest > 1:
             chance += probability
     assert poisson.missed(rate, 5, smallest) == pytest.approx(chance, abs=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.8])
+def test_any_mechanism_is_bounded_in_both_directions(rate: float, seed: int) -> None:
+    """Two laws on six points, made up: close to each other or far apart, with no symmetry."""
+    rng = np.random.default_rng(seed)
+    q = rng.dirichlet(np.full(6, 2.0))
+    p = q * np.exp(rng.normal(scale=[0.1, 1.0, 2.5][seed % 3], size=6))
+    p /= p.sum()
+
+    def divergence(a: np.ndarray, b: np.ndarray, order: float) -> float:
+        return float(np.log(np.sum(a**order * b ** (1.0 - order))) / (order - 1.0))
+
+    unsampled = np.array([max(divergence(p, q, o), divergence(q, p, o)) for o in ORDERS[:120]])
+    unsampled = np.concatenate([unsampled, np.full(len(ORDERS) - 120, np.inf)])
+    moments = np.array([0.0, 0.0, *(divergence(p, q, order) for order in range(2, 13))])
+    curve = poisson.integer_curve(rate, unsampled, moments)
+    mixed = (1 - rate) * q + rate * p
+    for place, order in enumerate(ORDERS[:60]):
+        exact = max(divergence(mixed, q, order), divergence(q, mixed, order))
+        assert exact <= curve[place] * (1 + 1e-9)
+        assert curve[place] <= unsampled[place]
+    sampled = curve[ORDERS == 2.0][0]
+    if rate == 0.02:  # what the draw gives is not lost: the cost falls with the square of the rate
+        chi = np.expm1(divergence(p, q, 2.0))
+        assert sampled < 1.1 * rate**2 * chi
+
+
+def test_any_mechanism_at_the_ends_of_the_rates() -> None:
+    unsampled, moments = np.linspace(1.0, 2.0, len(ORDERS)), np.linspace(0.0, 1.0, 20)
+    assert np.all(poisson.integer_curve(0.0, unsampled, moments) == 0.0)
+    assert np.array_equal(poisson.integer_curve(1.0, unsampled, moments), unsampled)

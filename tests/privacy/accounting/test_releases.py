@@ -68,6 +68,7 @@ def test_impossible_numbers_are_refused(build: object) -> None:
         data.Gaussian(0.0),
         data.Skellam(2.5e9, 4097.0, 40970.0),
         data.CoordinateSampledGaussian(0.1, 0.01, 1.0, 0.03),
+        data.CoordinateSampledGaussian(0.1, 0.01, 1.0, 0.03, 1.5),
         data.MatrixGaussian(3.0, 1.7),
         data.SketchedGaussian(9.5, 254, 10, data.SketchKnowledge.SECRET),
     ],
@@ -128,3 +129,6 @@ def test_who_knows_the_cohort_does_not_know_what_a_device_draws() -> None:
     own = _release(data.Poisson(0.1, data.Unit.EXAMPLE, data.DrawnBy.DEVICE), times=5)
     assert own.with_known_cohort() == own
     assert _release(data.Poisson(0.1)).with_known_cohort() == _release(data.NoSampling())
+    in_passes = _release(data.FullPasses(4))
+    assert in_passes.with_known_cohort() == in_passes  # rests on no secret
+    assert in_passes.once_more() == _release(data.NoSampling())

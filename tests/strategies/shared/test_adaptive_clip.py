@@ -61,7 +61,7 @@ def test_a_count_says_whether_its_row_fitted() -> None:
     rows = torch.zeros(3, DIM)
     rows[:, 0] = torch.tensor([0.0, 0.29, 0.31])
     counted = with_counts(rows, _broadcast(mechanism))
-    assert counted[:, -1].tolist() == pytest.approx([0.042, 0.042, -0.042], rel=1e-5)
+    assert counted[:, -1].tolist() == pytest.approx([0.0, 0.042, -0.042], rel=1e-5)
     assert torch.equal(counted[:2, :-1], rows[:2])
     assert float(counted[2, 0]) == pytest.approx(0.3, rel=1e-5)
 

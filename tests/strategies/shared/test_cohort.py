@@ -94,6 +94,13 @@ def test_a_pass_takes_everybody_exactly_once(total: int, per_round: int) -> None
         assert sorted(itertools.chain.from_iterable(draws)) == list(range(total))
 
 
+def test_a_cycle_has_every_client_once_a_pass_and_always_in_the_same_round() -> None:
+    cohorts = _cohorts("cycle", 20, 4)
+    drawn = [cohorts.draw(round) for round in range(1, 11)]
+    assert sorted(client for cohort in drawn[:5] for client in cohort) == list(range(20))
+    assert drawn[:5] == drawn[5:]
+
+
 def test_passes_are_shuffled_anew() -> None:
     cohorts = _cohorts("passes", 20, 4)
     assert [cohorts.draw(r) for r in range(1, 6)] != [cohorts.draw(r) for r in range(6, 11)]

@@ -1,0 +1,47 @@
+"""L2-CSGM: a random share of the numbers of every update, and when its masks may count as privacy."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.types import Positive, frozen
+from fedsketch.privacy.accounting.releases import Unit
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
+
+
+@frozen
+class CsgmConfig(StrategySettings):
+    rate: Annotated[float, Field(gt=0, le=1)]
+    mask: Literal["own", "common"]
+    bits: Literal[8, 16, 32]
+    peak: Positive | None
+
+    def check(self, config: "Config") -> None:
+        if config.privacy.unit is not Unit.CLIENT:
+            raise ValueError("strategy=csgm samples whole updates: set privacy.unit=client")
+        if self.mask == "common":
+            return
+        if config.secagg.name != "none" or config.secagg.noise != "gaussian":
+            raise ValueError(
+                "with strategy.mask=own every client sends other coordinates, so that there is nothing to add up under masks, and the "
+                "server, which is trusted, adds Gaussian noise: set secagg=none, or strategy.mask=common"
+            )
+        if config.privacy.fixed_clip is None:
+            raise ValueError(
+                "strategy=csgm sends numbers of a known range: set privacy.clip to a number"
+            )
+        if config.privacy.private and config.privacy.against == "server":
+            raise ValueError(
+                "with strategy.mask=own the server is trusted, and no budget binds it: set privacy.against=model or client, or "
+                "strategy.mask=common with secagg=pairwise"
+            )
+        if config.privacy.accounting == "paper":
+            raise ValueError(
+                "strategy=csgm finds its noise by its own theorem: set privacy.accounting=exact"
+            )
+
+
+SETTINGS = CsgmConfig

@@ -1,0 +1,217 @@
+"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): a device sends a secret random part of its vector, and a trusted server adds the noise.
+
+A device bounds its row x by D2 = `clip`, turns it by a rotation that all know (random signs from the round's number, then the cosine
+transform, which needs no padding), bounds every number by Dinf = `peak`, rounds to the integers -t .. t that stand for multiples of
+Dinf / t, t = 2^(bits-1) - 1, and keeps each with probability gamma = `rate`. It sends a seed of 16 bytes, from which the server makes
+the mask again, and the kept integers. The server adds them up, divides by gamma, adds its noise, and turns the sum back.
+
+Formal guarantee against those who see the sum with its noise of standard deviation sigma (before the division by gamma), and neither a
+mask nor an upload: that of `privacy.accounting.coordinate_sampling`, for zero-out adjacency. Why it holds for integers: rounding is
+random and independent of the mask, the integers q have |q_j| <= t and |q|^2 <= `l2_bound_squared` for certain (a vector beyond it is
+rounded anew), and the theorem holds given q; Renyi's exponential is convex, so it holds for the mixture too. Floating point decides
+accuracy only: both bounds are checked in exact integers. The server's Gaussian noise is floating point (`randomness`).
+
+Without clipping at Dinf the sum is unbiased: rounding is, but for a rejection of probability below 1e-9, and so is the mask. With n
+devices each number of their mean has the variance sigma^2 / (n gamma)^2 + (1 - gamma) / (gamma n^2) * (sum of its squares) in turned
+coordinates (Corollary 4.2), and rounding adds at most (Dinf / t)^2 / (4 n gamma).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsketch.privacy.accounting.releases import (
+    Adjacency,
+    Adversary,
+    CoordinateSampledGaussian,
+    Gaussian,
+    NoiseLaw,
+    Release,
+    Sampling,
+    Unit,
+)
+from fedsketch.privacy.mechanisms.encoding import (
+    clip_rows,
+    rotated,
+    round_conditionally,
+    unrotated,
+)
+from fedsketch.privacy.mechanisms.gaussian import add_gaussian
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError, Upload
+from fedsketch.privacy.mechanisms.randomness import KEY_BYTES, Stream
+from fedsketch.privacy.mechanisms.skellam_ring import l2_bound
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+
+if TYPE_CHECKING:
+    import torch
+
+_TYPES = {8: "<i1", 16: "<i2", 32: "<i4"}
+_WORDS_AT_ONCE = 1 << 16
+_DEVIATIONS = math.sqrt(
+    2.0 * math.log(1e9)
+)  # a rounded row exceeds its bound with probability 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateSampling(Mechanism):
+    """Variances are of the sum after its division by gamma, over clip^2: the square of sigma / (gamma D2). So a noise multiplier is one
+    that does to the mean what it would do without compression."""
+
+    kind: ClassVar[str] = "coordinate_sampling"
+
+    dim: int
+    clip: float
+    peak: float
+    rate: float
+    bits: int
+
+    # ------------------------------------------------------------------ on the device
+    @property
+    def bound(self) -> float:
+        return self.clip
+
+    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+        if tuple(rows.shape) != (1, self.dim):
+            raise UnsafeUpdateError(
+                f"the mechanism is for one row of {self.dim} numbers; the local step made {tuple(rows.shape)}."
+            )
+        turned = rotated(clip_rows(rows.cpu().numpy(), self.clip), round)
+        scaled = np.clip(turned / self.step, -self.top, self.top)
+        integers = round_conditionally(scaled, self.l2_bound_squared, stream)[0]
+        seed = stream.bytes(KEY_BYTES)  # after all else: the mask is independent of what it hides
+        kept = integers[self._mask(seed)].astype(_TYPES[self.bits])
+        return Upload(np.frombuffer(seed + kept.tobytes(), dtype=np.uint8))
+
+    # ------------------------------------------------------------------ on the server
+    def fault(self, vector: NDArray[Any], dim: int) -> str | None:
+        if vector.dtype != np.uint8 or vector.ndim != 1 or len(vector) < KEY_BYTES:
+            return f"sent {vector.dtype} of shape {vector.shape} instead of a seed and values"
+        seed = vector[:KEY_BYTES].tobytes()
+        wanted = KEY_BYTES + int(np.count_nonzero(self._mask(seed))) * self.bits // 8
+        if len(vector) != wanted:
+            return f"sent {len(vector)} bytes instead of {wanted}"
+        if np.any(self._kept(vector) < -self.top):
+            return "sent values out of range"
+        return None
+
+    def sent(self, dim: int) -> int:
+        return round(self.rate * dim)
+
+    def specimen(self, dim: int) -> NDArray[np.uint8]:
+        return np.zeros(KEY_BYTES + self.sent(dim) * self.bits // 8, np.uint8)
+
+    def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
+        """Bytes are uploads; real numbers are sums in turned coordinates: the server's noise, or nothing."""
+        integers, rest = np.zeros(self.dim, np.int64), np.zeros(self.dim)
+        for vector in vectors:
+            if vector.dtype == np.uint8:
+                integers[self._mask(vector[:KEY_BYTES].tobytes())] += self._kept(vector)
+            else:
+                rest += vector
+        return unrotated(integers * (self.step / self.rate) + rest, round)
+
+    def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.float64]:
+        return add_gaussian(np.zeros(self.dim), self.noise_std(variance), stream)
+
+    def turned(self, vector: NDArray[np.float64], round: int) -> NDArray[np.float64]:
+        """A vector of the model's coordinates as `total` takes it."""
+        return rotated(vector[None], round)[0]
+
+    def clipped(self, vectors: Sequence[NDArray[Any]]) -> float:
+        """The fraction of all values in these uploads that stand at Dinf, where values beyond it were cut."""
+        kept = [np.abs(self._kept(v).astype(np.int64)) for v in vectors if v.dtype == np.uint8]
+        count = sum(map(len, kept))
+        return sum(int(np.count_nonzero(part == self.top)) for part in kept) / max(count, 1)
+
+    @property
+    def share(self) -> float:
+        return 0.0
+
+    def noise_std(self, variance: float) -> float:
+        return self.clip * math.sqrt(variance)
+
+    def facts(self) -> dict[str, str]:
+        return {
+            "values kept": f"{self.rate:g} of {self.dim:,}, {self.bits} bits each, by a secret mask of each client",
+            "largest value": f"{self.peak:.4g}: 1/{self.clip / self.peak:.4g} of the clip",
+        }
+
+    # ------------------------------------------------------------------ for the accountant
+    def seen(
+        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+    ) -> Release:
+        if protected is not Unit.CLIENT:
+            raise UnsoundMechanismError(
+                f"The mechanism {self.kind} masks the vectors of whole clients: set privacy.unit=client."
+            )
+        sigma = self.rate * self.noise_std(variance)
+        law: NoiseLaw = CoordinateSampledGaussian(
+            sigma, self.rate, self.l2_sensitivity, min(self.peak, self.l2_sensitivity)
+        )
+        if self.rate == 1.0:  # nothing is hidden by a mask: the Gaussian mechanism, priced as such
+            law = Gaussian(sigma / self.l2_sensitivity)
+        return Release(law, sampling, Adjacency.ZERO_OUT, protected, adversary)
+
+    def noise_multiplier(self, variance: float, protected: Unit) -> float:
+        return math.sqrt(variance) / self.weight(protected)
+
+    @property
+    def top(self) -> int:
+        """The integer that stands for Dinf."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def step(self) -> float:
+        return self.peak / self.top
+
+    @property
+    def l2_sensitivity(self) -> float:
+        """What D2 becomes by rounding."""
+        return self.step * self._l2_bound
+
+    @property
+    def l2_bound_squared(self) -> int:
+        """The integer that |q|^2 may not exceed."""
+        return math.floor(self._l2_bound**2 * (1.0 - 2.0**-50))
+
+    @property
+    def _l2_bound(self) -> float:
+        return l2_bound(self.dim, self.clip / self.step, _DEVIATIONS)
+
+    # ------------------------------------------------------------------ on the wire
+    def check(self) -> None:
+        for name in ("dim", "clip", "peak", "rate"):
+            if getattr(self, name) <= 0:
+                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+        if self.unit is not Unit.CLIENT or self.rows != 1:
+            raise UnsoundMechanismError(f"The mechanism {self.kind} is for one row of a client.")
+        if self.rate > 1 or self.bits not in _TYPES or not self.clip / self.peak < 2.0**20:
+            raise UnsoundMechanismError(
+                f"The mechanism {self.kind} keeps a share of up to 1, in {', '.join(map(str, _TYPES))} bits, up to a millionth of the clip."
+            )
+
+    # ------------------------------------------------------------------ inside
+    def _mask(self, seed: bytes) -> NDArray[np.bool_]:
+        """Which numbers a device with this seed keeps: each with probability gamma, rounded down to a multiple of 2^-64."""
+        mask = np.ones(self.dim, dtype=np.bool_)
+        if self.rate < 1.0:
+            below = np.uint64(int(self.rate * 2**64))
+            with Stream(seed) as stream:
+                for start in range(0, self.dim, _WORDS_AT_ONCE):
+                    part = mask[start : start + _WORDS_AT_ONCE]
+                    np.less(stream.uint64(len(part)), below, out=part)
+        return mask
+
+    def _kept(self, vector: NDArray[np.uint8]) -> NDArray[np.signedinteger[Any]]:
+        return np.frombuffer(vector[KEY_BYTES:].tobytes(), dtype=_TYPES[self.bits])
+
+
+def default_peak(clip: float, dim: int, clients: int) -> float:
+    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2: a random rotation takes about two numbers of a whole cohort beyond it, if any."""
+    return clip * min(1.0, math.sqrt(2.0 * math.log(dim * clients) / dim))

@@ -1,0 +1,148 @@
+"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): every client sends a secret random share of its numbers, whose secrecy counts as privacy.
+
+- `mask: own`: each client keeps each number with probability `rate`, by a mask of its own (`privacy.mechanisms.coordinate_sampling`).
+  The server is trusted: it sees the masks and the values, and adds the noise (`strategies.shared.server_noise`). What the masks hide from
+  those who see models lets almost the same noise do as without compression.
+- `mask: common`: one public random set of coordinates for all clients of a round, after a randomised Hadamard rotation. Sums of these can
+  be masked, and devices bring the noise (`strategies.shared.device_noise`); that the set is random counts for nothing.
+
+Formal guarantees: see these modules. Where this corrects the paper's text is listed in docs/strategies.md.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedsketch.conf import Config
+from fedsketch.conf.strategy.csgm import CsgmConfig
+from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling, default_peak
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.randomness import derived_key
+from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.strategies.dp_fedavg import DPFedAvg
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.device_noise import DeviceNoise
+from fedsketch.strategies.shared.local_update import unit_rows
+from fedsketch.strategies.shared.messages import Aggregate, Number
+from fedsketch.strategies.shared.server_noise import ServerNoise
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job
+
+SEED = "mask-seed"
+
+
+class Csgm(DPFedAvg):
+    """The server's half: an optimiser step on the mean of what the masks let through."""
+
+    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+        self.settings = _settings(config)
+        super().__init__(config, job, model, cohorts)
+        self._clipped: float | None = None
+
+    # ------------------------------------------------------------------ a mask of each client's own
+    def plan_noise(self) -> DeviceNoise:
+        if self._common:
+            return super().plan_noise()
+        law, multiplier = self._law(), self.config.privacy.noise_multiplier
+        return ServerNoise(self.config, law.dim, 1, law.clip, multiplier, law)
+
+    def _law(self) -> CoordinateSampling:
+        clip, settings = self.config.privacy.fixed_clip, self.settings
+        assert clip is not None  # or the config would not have passed
+        usual = default_peak(clip, self.model.size, self.config.clients.per_round)
+        return CoordinateSampling(
+            dim=self.model.size,
+            clip=clip,
+            peak=usual if settings.peak is None else min(clip, settings.peak),
+            rate=settings.rate,
+            bits=settings.bits,
+        )
+
+    def _aggregate(
+        self, server_round: int, mechanism: Mechanism, cohort: int, parts: list[Any]
+    ) -> Aggregate:
+        if isinstance(mechanism, CoordinateSampling):
+            self._clipped = mechanism.clipped([vector for vector, _ in parts])
+        return super()._aggregate(server_round, mechanism, cohort, parts)
+
+    def metrics(self) -> dict[str, Any]:
+        """The fraction of values that stood at Dinf, without noise: the trusted server counts it, and no device is told."""
+        return {} if self._common else {"server": "trusted", "clipped_fraction": self._clipped}
+
+    def remarks(self) -> str:
+        noise = self.noise
+        if not isinstance(noise, ServerNoise):
+            return ""
+        trusted = (
+            " The server is trusted: it sees every client's values and mask, and adds the noise."
+        )
+        if noise.multiplier is not None or self.settings.rate == 1.0:
+            return trusted
+        plain = replace(noise, law=replace(self._law(), rate=1.0)).noise_multiplier
+        ratio = noise.noise_multiplier / plain
+        return f"{trusted} Without compression the noise multiplier would be {plain:.4g}: this is {ratio:.4g} times as much."
+
+    # ------------------------------------------------------------------ one public mask for all
+    @property
+    def _common(self) -> bool:
+        return self.settings.mask == "common"
+
+    def upload_size(self, server_round: int) -> int:
+        return _kept(self.settings, self.model.size) if self._common else self.model.size
+
+    def broadcast_extras(
+        self, server_round: int
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+        return {}, ({SEED: self._seed(server_round)} if self._common else {})
+
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        mean = aggregate.sum / self.units(aggregate)
+        if self._common:
+            mean = _sample(self.settings, self.model.size, self._seed(server_round)).adjoint(mean)
+        self.optimizer.step(mean)
+
+    def _seed(self, server_round: int) -> bytes:
+        return derived_key(self.config.seed, "mask", server_round)
+
+
+class CsgmDevice(DeviceHalf):
+    """The device's half: one row per client. The mechanism masks it, unless the mask is common to all."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[CsgmConfig, int, bytes], HadamardSketch] | None = None
+
+    def rows(self, work: LocalWork) -> torch.Tensor:
+        config = work.broadcast.config
+        rows = unit_rows(config, work.model, work.shard, work.generator)
+        if _settings(config).mask == "own":
+            return rows
+        seed = work.broadcast.numbers[SEED]
+        assert isinstance(seed, bytes)
+        return self._sample(_settings(config), work.model.size, seed).forward(rows)
+
+    def _sample(self, settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
+        """Made once a round for all clients that share a process."""
+        key = (settings, d, seed)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, _sample(settings, d, seed))
+        return self._last[1]
+
+
+def _sample(settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
+    """The coordinates that all clients send, on either side."""
+    return HadamardSketch(_kept(settings, d), d, int.from_bytes(seed, "big"))
+
+
+def _kept(settings: CsgmConfig, d: int) -> int:
+    """k, of a common mask."""
+    return max(1, round(settings.rate * d))
+
+
+def _settings(config: Config) -> CsgmConfig:
+    assert isinstance(config.strategy, CsgmConfig)
+    return config.strategy
+
+
+SERVER, DEVICE = Csgm, CsgmDevice
