@@ -349,8 +349,8 @@ def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_ma
     ("record", "sentence"),
     [
         ({"mechanism": "gaussian"}, "The mechanism holds an unknown"),
-        ({"mechanism": "none"}, "The mechanism is none of skellam, gaussian, noisy_training."),
-        ({"mechanism": None}, "The mechanism is none of skellam, gaussian, noisy_training."),
+        ({"mechanism": "none"}, "The mechanism is none of skellam, gaussian, noisy_training, coordinate_sampling."),
+        ({"mechanism": None}, "The mechanism is none of skellam, gaussian, noisy_training, coordinate_sampling."),
         ({"clip": None}, "The mechanism lacks 'clip'"),
         ({"discount": 3}, "The mechanism holds an unknown 'discount'"),
         ({"unit": "user"}, "The mechanism has no sound 'unit'."),
