@@ -4,10 +4,12 @@ import logging
 import os
 import socket
 import sys
+import threading
+from collections.abc import Iterable
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.conf.schema import SimulationRuntimeConfig
 from fedsketch.runtime.threads import client_variables
@@ -24,6 +26,29 @@ class _AppByName(ClientApp):
         from fedsketch.client.app import app
 
         return app(message, context)
+
+
+class Stoppable(ServerApp):
+    """A ServerApp that waits for no reply once it is stopped. Flower runs it in a thread that would outlive an interrupt of the others."""
+
+    def __init__(self, app: ServerApp) -> None:
+        super().__init__()
+        self._app = app
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        pull = grid.pull_messages
+
+        def pull_unless_stopped(message_ids: Iterable[str]) -> Iterable[Message]:
+            if self._stopped.is_set():
+                raise InterruptedError("The run was interrupted.")
+            return pull(message_ids)
+
+        grid.pull_messages = pull_unless_stopped  # type: ignore[method-assign]
+        self._app(grid, context)
 
 
 def run_simulation(
@@ -58,11 +83,12 @@ def run_simulation(
         raise ClusterError(
             f"No Ray cluster answers at runtime.address={settings.address}: start one there, or set runtime.address=null ({error})."
         ) from error
+    stoppable = Stoppable(server_app)
     try:
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         check_resources([node["Resources"] for node in machines if node["Alive"]], settings)
         run_flower_simulation(
-            server_app,
+            stoppable,
             _AppByName(),
             num_supernodes=nodes,
             backend_config={
@@ -73,6 +99,7 @@ def run_simulation(
             },
         )
     finally:
+        stoppable.stop()
         ray.shutdown()
 
 

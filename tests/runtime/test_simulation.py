@@ -1,10 +1,17 @@
 """What is checked before Ray is asked for clients."""
 
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.conf import compose
 from fedsketch.conf.schema import SimulationRuntimeConfig
-from fedsketch.runtime.simulation import ClusterError, check_resources
+from fedsketch.runtime.simulation import ClusterError, Stoppable, check_resources
 
 NODES = [{"CPU": 2.0, "memory": 1e9}, {"CPU": 8.0, "GPU": 1.0}]
 
@@ -36,3 +43,36 @@ def test_a_client_that_fits_on_no_machine_is_refused_with_what_is_there(wanted: 
         check_resources(NODES, _settings(*wanted))
     assert wanted[0] in str(refused.value)
     assert "2 CPUs, 0 GPUs; 8 CPUs, 1 GPUs" in str(refused.value)
+
+
+class _Silent:
+    """A grid whose nodes never answer."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return []
+
+
+def test_a_server_that_waits_for_replies_ends_when_it_is_stopped() -> None:
+    app, waiting = ServerApp(), threading.Event()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        while True:
+            grid.pull_messages(["never"])
+            waiting.set()
+            time.sleep(0.001)
+
+    stoppable, ended = Stoppable(app), []
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+
+    def play(grid: Any) -> None:
+        with pytest.raises(InterruptedError):
+            stoppable(grid, context)
+        ended.append(True)
+
+    thread = threading.Thread(target=play, args=(_Silent(),), daemon=True)
+    thread.start()
+    assert waiting.wait(10)
+    stoppable.stop()
+    thread.join(10)
+    assert ended
