@@ -1,5 +1,6 @@
 """Numbers and names for people: the same on the terminal, in reports and in plots."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 # The adversaries that every run accounts for, from those who see least to those who see most.
@@ -20,6 +21,17 @@ def short_epsilons(spent: Mapping[str, float | None]) -> str:
     """`model/client/server`; who else is accounted for has a line in the tables."""
     shown = [spent[name] for name in EVERYWHERE if name in spent]
     return "/".join("∞" if value is None else f"{value:.2f}" for value in shown)
+
+
+def best_guess(epsilon: float, delta: float) -> float:
+    """With which chance somebody is right, at best, about whether a unit's contribution was in, who thought both equally likely before.
+
+    A guess says "in" with chance p if it was in and q if not, and is right with chance (p + 1 - q) / 2. By (epsilon, delta)-DP
+    p <= e^epsilon q + delta and 1 - q <= e^epsilon (1 - p) + delta. Their sum gives (p - q)(1 + e^epsilon) <= e^epsilon - 1 + 2 delta,
+    hence (p + 1 - q) / 2 <= (e^epsilon + delta) / (e^epsilon + 1).
+    """
+    rest = math.exp(-epsilon)
+    return min(1.0, (1.0 + delta * rest) / (1.0 + rest))
 
 
 def plain(value: float) -> str:

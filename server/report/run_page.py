@@ -116,8 +116,21 @@ def _guarantee(run: Run) -> str:
         f"<p>{'Against' if name in run.adversaries() else 'The'} {escape(name)}: {escape(words)}.</p>"
         for name, words in run.in_words().items()
     )
+    return f'<div class="card"><p>{escape(str(sentence))}</p>{who}{_meaning(run)}<p class="soft">{settings}</p></div>'
+
+
+def _meaning(run: Run) -> str:
+    """Epsilon in words: what it leaves to guess about one unit."""
+    delta, guesses = run.last("delta"), []
+    for name in run.adversaries():
+        spent = run.last("epsilon", name)
+        if spent is not None and delta is not None:
+            guesses.append(f"{name} at most {100 * readable.best_guess(spent, delta):.4g} %")
+    if not guesses or run.not_private() is not None:
+        return ""
     return (
-        f'<div class="card"><p>{escape(str(sentence))}</p>{who}<p class="soft">{settings}</p></div>'
+        f"<p>In words: who thinks it as likely as not that one {escape(run.setting('privacy.unit'))} contributed, and guesses after "
+        f"this run, is right with a chance of {escape('; '.join(guesses))}. Without the run it is 50 %.</p>"
     )
 
 

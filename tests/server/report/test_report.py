@@ -1,6 +1,7 @@
 """Reports of made-up runs: what they show, what they need, and how they refuse."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import yaml
 from fedsketch.server.report.command import main
 from fedsketch.server.report.comparison import compare
 from fedsketch.server.report.page import ReportError
+from fedsketch.server.report.readable import best_guess
 from fedsketch.server.report.run_page import write_report
 
 _VOID = {"meta", "br"}
@@ -269,6 +271,28 @@ def test_seeded_noise_is_called_not_private(tmp_path: Path, finished: bool) -> N
     assert warning not in page_of(make_run(tmp_path / "secret", finished=finished, brief=True))
     seeded = make_run(tmp_path / "seeded", randomness="seeded", finished=finished, brief=True)
     assert warning in page_of(seeded)
+
+
+def test_epsilon_is_put_into_words_where_it_holds(tmp_path: Path) -> None:
+    assert "In words: who thinks it as likely as not" in page_of(make_run(tmp_path / "private"))
+    plain = make_run(tmp_path / "plain", strategy="fedavg", epsilon=None)
+    assert "In words:" not in page_of(plain)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0, 9.0])
+@pytest.mark.parametrize("delta", [0.0, 0.01, 0.5])
+def test_no_guess_is_better_than_the_best_and_one_is_as_good(epsilon: float, delta: float) -> None:
+    """All pairs of chances on a grid that the definition allows."""
+    chances = [i / 400 for i in range(401)]
+    grow = math.exp(epsilon)
+    best = max(
+        (p + 1 - q) / 2
+        for p in chances
+        for q in chances
+        if p <= grow * q + delta and 1 - q <= grow * (1 - p) + delta
+    )
+    assert best <= best_guess(epsilon, delta) + 1e-12
+    assert best >= best_guess(epsilon, delta) - 0.005
 
 
 def test_early_stop_is_told(tmp_path: Path) -> None:
