@@ -133,6 +133,10 @@ def enrol(
 ) -> bytes:
     """Make what is missing, keep what is there, and enter the key into the roster if the node's id is known; returns the public key."""
     wanted = Policy() if policy is None else Policy.load(policy)
+    if roster is not None and node_id is None and not roster.exists():
+        raise ValueError(
+            f"{roster} does not exist: name the shared roster, or begin one by --node-id."
+        )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(folder / IDENTITY):
         if not (folder / IDENTITY).exists():

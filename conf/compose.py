@@ -33,16 +33,21 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
 
     from fedsketch.conf.search_path import search_installed_packages
 
+    for override in overrides:
+        if override.startswith("-"):
+            raise ConfigError(f"{override} is neither GROUP=CHOICE nor KEY=VALUE: see --help.")
     search_installed_packages()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
             composed = hydra_compose("config", list(overrides), return_hydra_config=True)
-            folder = Path(composed.hydra.run.dir)
+            folder = str(composed.hydra.run.dir or "").strip()
             with open_dict(composed):
                 del composed["hydra"]
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise ConfigError(composition_sentence(error)) from error
-    return load(composed), folder
+    if not folder:
+        raise ConfigError("hydra.run.dir is empty: name a folder, or leave the key out.")
+    return load(composed), Path(folder)
 
 
 def load(composed: "DictConfig") -> Config:
@@ -92,6 +97,10 @@ def _validation_sentence(error: ValidationError) -> str:
 
 def composition_sentence(error: Exception) -> str:
     """Hydra's complaint in one line: what exists, not where it was looked for."""
+    unreadable = re.match(r"LexerNoViableAltException: (.*)", str(error))
+    if unreadable:
+        key, _, value = unreadable[1].partition("=")
+        return f"The value of {key} cannot be read: put it in quotes, as in '{key}=\"{value}\"'."
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
     unknown = re.match(r"Could not override '([^']+)'", text)
     if unknown:

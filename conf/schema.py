@@ -84,6 +84,9 @@ class ClientsConfig:
             )
 
 
+# Beyond these, squares and their sums leave the range of floating-point numbers, or what is left is noise alone.
+_CLIPS = (1e-9, 1e9)
+_MOST_NOISE = 1e6
 ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 
@@ -118,6 +121,15 @@ class PrivacyConfig:
         if self.epsilon is not None and self.noise_multiplier == 0:
             raise ValueError(
                 "without noise there is no epsilon to keep: set privacy.epsilon=null, or privacy.noise_multiplier=null"
+            )
+        first, (least, most) = self.first_clip, _CLIPS
+        if first is not None and not least <= first <= most:
+            raise ValueError(
+                f"privacy.clip={first:g} is no norm to clip to: set it between {least:g} and {most:g}"
+            )
+        if self.noise_multiplier is not None and self.noise_multiplier > _MOST_NOISE:
+            raise ValueError(
+                f"privacy.noise_multiplier={self.noise_multiplier:g} leaves nothing but noise: set at most {_MOST_NOISE:g}"
             )
         if self.clip is None and self.private:
             raise ValueError(
@@ -218,7 +230,7 @@ def _chosen_in(group: str) -> PlainValidator:
 class Config:
     """Everything that makes a run. Equal configs make equal runs, up to secret noise and cohorts."""
 
-    rounds: Count
+    rounds: Annotated[int, Field(ge=1, le=10**7)]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     device: str
     evaluate_every: Count

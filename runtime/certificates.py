@@ -52,6 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(asked: argparse.Namespace) -> None:
+    if not 1 <= asked.days <= _CA_LIFE.days:
+        raise CertificateError(f"--days is from 1 to {_CA_LIFE.days}, not {asked.days}.")
+    if asked.nodes < 0:
+        raise CertificateError(f"--nodes is a number of folders, not {asked.nodes}.")
+    if not all(name.strip() for name in asked.name):
+        raise CertificateError("--name is a host name or an address, and one is empty.")
     if asked.device is not None:
         if asked.folder is not None or asked.nodes or asked.name:
             raise CertificateError(

@@ -1,5 +1,6 @@
 """The command `fedsketch`: compose, check, run; or resume. Whatever a user can get wrong ends in one sentence and exit code 1."""
 
+import errno
 import logging
 import os
 import sys
@@ -21,6 +22,8 @@ from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedsketch.server.rounds import Observer
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 
 def main() -> None:
@@ -54,11 +57,18 @@ def run(config: Config, folder: Path) -> None:
 
     from fedsketch.runtime.progress import ConsoleProgress
 
-    with ConsoleProgress(Console()) as progress:
-        if config.runtime.name in ("processes", "deployment"):
-            _run_elsewhere(config, folder, progress)
-        else:
-            _run_here(config, folder, progress)
+    console = Console()
+    console.print(f"Folder: {folder}", soft_wrap=True, highlight=False, markup=False)
+    try:
+        with ConsoleProgress(console) as progress:
+            if config.runtime.name in ("processes", "deployment"):
+                _run_elsewhere(config, folder, progress)
+            else:
+                _run_here(config, folder, progress)
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt) or not RunFolder(folder).config.exists():
+            raise
+        raise KeyboardInterrupt(f"resume it with `fedsketch resume={folder}`.") from interrupt
 
 
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
@@ -100,6 +110,7 @@ def _hydra_main() -> None:
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
+    from hydra.types import RunMode
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
@@ -110,10 +121,18 @@ def _hydra_main() -> None:
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")
     def job(composed: DictConfig) -> None:
         hydra_config = HydraConfig.get()
-        with one_sentence():
-            config, folder = load(composed), Path(hydra_config.runtime.output_dir)
-            RunFolder(folder).claim(hydra_config.overrides.task)
-            run(config, folder)
+        sweep = hydra_config.mode is RunMode.MULTIRUN
+        try:
+            with one_sentence(where=f"job {hydra_config.job.num}: " if sweep else ""):
+                config, folder = load(composed), Path(hydra_config.runtime.output_dir)
+                RunFolder(folder).claim(hydra_config.overrides.task)
+                run(config, folder)
+        except SystemExit as ended:
+            if not sweep or ended.code != 1:
+                raise
+            failed.append(hydra_config.job.num)  # the others are still to come
+
+    failed: list[int] = []
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors itself, on many lines
     with one_sentence():
@@ -121,27 +140,37 @@ def _hydra_main() -> None:
             job()
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(composition_sentence(error)) from error
+    if failed:
+        sys.exit(1)
 
 
 @contextmanager
-def one_sentence(code: int = 1) -> Iterator[None]:
+def one_sentence(code: int = 1, where: str = "") -> Iterator[None]:
     """Errors that a user can correct become one sentence and this exit code; all others keep their traceback."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        how = str(interrupt) or "resume it with `fedsketch resume=<its folder>`."
+        how = str(interrupt) or "no run had begun."
         print(f"fedsketch: interrupted; {how}", file=sys.stderr)
         sys.exit(130)
     except ConfigError as error:
-        _refuse(error, code)
+        _refuse(f"{where}{error}", code)
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        _refuse(
+            f"{where}{error.filename or 'A file of the run'} cannot be written ({error.strerror}): see to the disk, then resume the run, "
+            "or set hydra.run.dir to another place.",
+            code,
+        )
     except Exception as error:
         if not isinstance(error, _errors_of_a_run()):
             raise
-        _refuse(error, code)
+        _refuse(f"{where}{error}", code)
 
 
-def _refuse(error: Exception, code: int) -> NoReturn:
-    print(f"fedsketch: {error}", file=sys.stderr)
+def _refuse(sentence: str, code: int) -> NoReturn:
+    print(f"fedsketch: {sentence}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -9,14 +9,19 @@ from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 
 
-@contextmanager
-def simulated_devices(config: Config) -> Iterator[dict[str, str]]:
-    """Mark this process, and by the yielded variables others, as one that simulates devices: no policy, no ledger; and noise from
-    the seed, if and only if the run is to be reproducible."""
+def refuse_missing_devices(config: Config) -> None:
+    """Raise ConfigError for data that only real devices have where there are none."""
     if config.data.name == "folder" and config.runtime.name in ("local", "simulation"):
         raise ConfigError(
             f"data=folder is what real devices hold, and runtime={config.runtime.name} has none: choose runtime=deployment, or other data."
         )
+
+
+@contextmanager
+def simulated_devices(config: Config) -> Iterator[dict[str, str]]:
+    """Mark this process, and by the yielded variables others, as one that simulates devices: no policy, no ledger; and noise from
+    the seed, if and only if the run is to be reproducible."""
+    refuse_missing_devices(config)
     variables = {SIMULATION_VARIABLE: "1"}
     if config.privacy.randomness is Randomness.seeded:
         variables[SEED_VARIABLE] = str(config.seed)

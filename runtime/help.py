@@ -60,6 +60,7 @@ PLAN = Command(
     purpose="Print what a run would do, without training: noise, epsilon, bytes.",
     calls={
         "fedsketch-plan [GROUP=CHOICE ...] [KEY=VALUE ...]": "plan a run",
+        "fedsketch-plan hydra.run.dir=FOLDER ...": "write plan.json and a picture of epsilon there too",
         "fedsketch-plan --version": "print the version",
     },
     examples={

@@ -4,6 +4,7 @@ import sys
 
 from fedsketch.conf.compose import compose_with_folder
 from fedsketch.runtime.cli import one_sentence
+from fedsketch.runtime.environment import refuse_missing_devices
 from fedsketch.runtime.help import PLAN, answer
 from fedsketch.server.report.readable import in_order, size
 from fedsketch.server.run_folder import RunFolder
@@ -21,8 +22,11 @@ def main() -> None:
 
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])
+        refuse_missing_devices(config)
         plan = make_plan(config)
-        figure = plan.save(folder)
+        # Whoever only asks finds no folder afterwards.
+        named = any(argument.startswith("hydra.run.dir=") for argument in sys.argv[1:])
+        figure = plan.save(folder) if named else None
     console = Console()
     console.print(plan.guarantee, soft_wrap=True, highlight=False)
     table = Table(show_header=False)
@@ -51,5 +55,6 @@ def main() -> None:
     for adversary in in_order(plan.adversaries):
         who = f"{adversary}: {plan.adversaries[adversary]}"
         console.print(who, soft_wrap=True, highlight=False)
-    console.print(f"Plan: {RunFolder(folder).plan}", soft_wrap=True, highlight=False)
-    console.print(f"Epsilon over rounds: {figure}", soft_wrap=True, highlight=False)
+    if figure is not None:
+        console.print(f"Plan: {RunFolder(folder).plan}", soft_wrap=True, highlight=False)
+        console.print(f"Epsilon over rounds: {figure}", soft_wrap=True, highlight=False)

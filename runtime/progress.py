@@ -1,5 +1,6 @@
 """What a person sees of a run: a first line, a live bar, a final table and the path of the report."""
 
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -9,7 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedsketch.conf import Config
-from fedsketch.server.report.readable import duration, in_order, percent, short_epsilons, size
+from fedsketch.server.report.readable import (
+    EVERYWHERE,
+    duration,
+    in_order,
+    percent,
+    short_epsilons,
+    size,
+)
 
 
 class ConsoleProgress:
@@ -28,6 +36,7 @@ class ConsoleProgress:
         )
         self._task = self._progress.add_task("", total=None, status="starting")
         self._accuracy: float | None = None
+        self._explained = False
 
     def __enter__(self) -> "ConsoleProgress":
         return self
@@ -65,10 +74,17 @@ class ConsoleProgress:
             f"accuracy {accuracy(self._accuracy)}  epsilon {short_epsilons(row['epsilon'])}{mark}  "
             f"up {size(row['uplink_bytes'])}  down {size(row['downlink_bytes'])}{dropped}"
         )
+        if not self._explained:
+            self._explained = True
+            whom = "/".join(name for name in in_order(row["epsilon"]) if name in EVERYWHERE)
+            legend = f"epsilon: spent against {whom}; up, down: per client and round"
+            self._console.print(legend, soft_wrap=True, highlight=False)
         self._progress.update(self._task, completed=row["round"], status=status)
         if not self._console.is_terminal and row["round"] % max(1, self._rounds // 10) == 0:
             self._console.print(
-                f"round {row['round']}/{self._rounds}  {status}", soft_wrap=True, highlight=False
+                f"{datetime.now():%H:%M:%S}  round {row['round']}/{self._rounds}  {status}",
+                soft_wrap=True,
+                highlight=False,
             )
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

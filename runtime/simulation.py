@@ -59,6 +59,8 @@ def run_simulation(
             f"No Ray cluster answers at runtime.address={settings.address}: start one there, or set runtime.address=null ({error})."
         ) from error
     try:
+        machines = ray.nodes()  # type: ignore[no-untyped-call]
+        check_resources([node["Resources"] for node in machines if node["Alive"]], settings)
         run_flower_simulation(
             server_app,
             _AppByName(),
@@ -72,6 +74,17 @@ def run_simulation(
         )
     finally:
         ray.shutdown()
+
+
+def check_resources(nodes: list[dict[str, float]], settings: SimulationRuntimeConfig) -> None:
+    """Raises ClusterError if no machine of the cluster can hold one client, where Ray itself would wait for ever."""
+    cpus, gpus = settings.cpus_per_client, settings.gpus_per_client
+    if any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        return
+    there = "; ".join(f"{node.get('CPU', 0):g} CPUs, {node.get('GPU', 0):g} GPUs" for node in nodes)
+    raise ClusterError(
+        f"No machine has runtime.cpus_per_client={cpus:g} and runtime.gpus_per_client={gpus:g} ({there}): lower them."
+    )
 
 
 def _check_address(address: str | None) -> None:

@@ -5,6 +5,7 @@ import logging
 import math
 from itertools import pairwise
 
+from fedsketch.conf import ConfigError
 from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
 from fedsketch.privacy.accounting.releases import Release
@@ -37,6 +38,20 @@ class Accounts:
             return spent is not None and not spent.would_exceed(worst, self._privacy.epsilon)
         except UnsupportedReleaseError:
             return False  # no theorem covers one more
+
+    def refuse_an_idle_run(self) -> None:
+        """Raise ConfigError, before anything is spent, if the budget does not pay for the first round: the noise was given."""
+        if not self.affordable(1):
+            raise ConfigError(
+                f"Not one round with a noise multiplier of {self._strategy.noise_multiplier:g} fits into "
+                f"privacy.epsilon={self._privacy.epsilon:g} against {self._strategy.bound}: raise privacy.epsilon or "
+                "privacy.noise_multiplier."
+            )
+
+    def charge_whole(self, first: int, last: int, cohort: int) -> None:
+        """Rounds that show the same as each other, each asked once and applied, with as many dropouts as they tolerate."""
+        for name, seen in self._seen(first, cohort, None).items():
+            self._record(name, seen, last - first + 1)
 
     def charge_attempt(self, server_round: int, cohort: int, clients: int | None = None) -> None:
         """A cohort of this size was asked, and so many arrived (the fewest allowed if nobody knows)."""
@@ -88,12 +103,12 @@ class Accounts:
             name: state and Accountant.from_json(state) for name, state in json.loads(text).items()
         }
 
-    def _record(self, name: str, seen: Release) -> None:
+    def _record(self, name: str, seen: Release, count: int = 1) -> None:
         """Charge one adversary; who sees more than any theorem covers has no guarantee from then on."""
         account = self._accountants[name]
         try:
             if account is not None:
-                account.record(seen)
+                account.record(seen, count)
         except UnsupportedReleaseError as unsupported:
             log.warning("No guarantee against the %s any more: %s", name, unsupported)
             self._accountants[name] = None

@@ -1,7 +1,7 @@
 """What a configuration will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
 from fedsketch.server.report.readable import in_order, plain
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate
@@ -70,6 +71,7 @@ def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
     job = Job(config)
     model = job.model()
+    job.histogram()  # raises if the data cannot be spread over the clients
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
@@ -78,7 +80,9 @@ def make_plan(config: Config) -> Plan:
         torch.empty(0), cohort, mechanism.noise_std(noise.variance(cohort, cohort))
     )
     clip = strategy.clipping.facts(expected.noise_std, strategy.units(expected))
-    curve = _epsilon_curve(Accounts(strategy), config)
+    accounts = Accounts(strategy)
+    accounts.refuse_an_idle_run()
+    curve = _epsilon_curve(accounts, strategy)
     epsilon = {name: values[-1] for name, values in curve.items() if name != "round"}
     return Plan(
         guarantee=guarantee(strategy),
@@ -101,18 +105,33 @@ def make_plan(config: Config) -> Plan:
     )
 
 
-def _epsilon_curve(accounts: Accounts, config: Config) -> dict[str, list[float | None]]:
+def _epsilon_curve(
+    accounts: Accounts, strategy: FederatedStrategy
+) -> dict[str, list[float | None]]:
     """Epsilon after some of the rounds, the last among them."""
+    config = strategy.config
     curve: dict[str, list[float | None]] = {"round": [], **{a: [] for a in accounts.epsilon()}}
     step = math.ceil(config.rounds / POINTS)
-    for current in range(1, config.rounds + 1):
-        accounts.charge_attempt(current, config.clients.per_round)
-        accounts.charge_applied(current, config.clients.per_round)
-        if current % step == 0 or current == config.rounds:
-            curve["round"].append(current)
-            for name, value in accounts.epsilon().items():
-                curve[name].append(value)
+    for start in range(0, config.rounds, step):
+        end = min(start + step, config.rounds)
+        for first, last in _alike(strategy, start + 1, end):
+            accounts.charge_whole(first, last, config.clients.per_round)
+        curve["round"].append(end)
+        for name, value in accounts.epsilon().items():
+            curve[name].append(value)
     return curve
+
+
+def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """These rounds, cut into stretches whose rounds show the same: a strategy whose rounds differ says so by their noise, or by the
+    parts of the sum that it wants."""
+    first, before, parts = start, strategy.noise_of(start), strategy.wants_parts(start)
+    for current in range(start + 1, end + 1):
+        noise, wants = strategy.noise_of(current), strategy.wants_parts(current)
+        if wants != parts or (noise is not before and noise != before):
+            yield first, current - 1
+            first, before, parts = current, noise, wants
+    yield first, end
 
 
 def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:

@@ -55,6 +55,7 @@ class Rounds:
         self.test = self.job.dataset.test
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
+        self.accounts.refuse_an_idle_run()
         self.sentence = guarantee(self.strategy)
         self.not_private = not_private(config)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
@@ -203,7 +204,7 @@ class Rounds:
             return waited
         raise TooFewClients(
             f"Round {current} failed {attempt + 1} times, the last time because {problem}; "
-            "raise clients.tolerated_dropouts or see to these clients, then resume."
+            f"see to these clients and go on with resume={self.folder.path}, or start anew with more clients.tolerated_dropouts."
         )
 
     def _checkpoint(self, current: int, strategy: FederatedStrategy, seconds: float) -> Checkpoint:

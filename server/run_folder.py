@@ -70,9 +70,12 @@ class RunFolder:
         try:
             self._write_overrides(overrides)
         except OSError as error:
-            raise ConfigError(
-                f"The output folder {self.path} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"The output folder {self.path} cannot be written ({error.strerror}): set hydra.run.dir to one that can."
+        )
 
     def note_overrides(self, overrides: Sequence[str]) -> None:
         """Keep what the run was started with, for `resume`; a resumed run keeps its first note."""
@@ -92,9 +95,12 @@ class RunFolder:
 
     def write_plan(self, plan: dict[str, Any], figure: str) -> None:
         """Write what a run would do, and its picture."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.plan.write_text(json.dumps(plan, indent=2) + "\n")
-        self.plan_figure.write_text(figure)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.plan.write_text(json.dumps(plan, indent=2) + "\n")
+            self.plan_figure.write_text(figure)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def read_submission(self) -> Any:
         """What the submitter noted about a run that takes place elsewhere; None if there is no note."""
@@ -183,7 +189,7 @@ class RunFolder:
             slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
             for slot in model.layout
         }
-        safetensors.torch.save_file(tensors, self.model)
+        self.model.write_bytes(safetensors.torch.save(tensors))
         unfinished = self.summary.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(summary, indent=2) + "\n")
         unfinished.rename(self.summary)
@@ -206,8 +212,19 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
+    rows = []
     # What follows the last newline was cut off by a kill.
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or "round" not in row:
+            raise CheckpointError(
+                f"{path}, line {number}, is damaged: put back what stood there, or start a new run."
+            )
+        rows.append(row)
+    return rows
 
 
 def versions() -> dict[str, str]:

@@ -16,6 +16,7 @@ from fedsketch.conf.model.mlp import MlpConfig
 from fedsketch.conf.model.resnet import ResnetConfig
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import ModelSettings
+from fedsketch.tasks.capacity import refuse_beyond_memory
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.initial import initialise
 from fedsketch.tasks.resnet import resnet
@@ -29,6 +30,9 @@ Build = Callable[
 def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.Module:
     """A model from images of this shape to `classes` logits."""
     module = _outline(settings, shape, classes)
+    numbers = sum(value.numel() for value in module.state_dict().values())
+    advice = f"choose a smaller model than {settings.name} with these settings, or smaller examples"
+    refuse_beyond_memory(numbers, advice, ModelError)
     # What Module.to_empty does, without the second that it takes to import sympy.
     memory = {
         key: torch.empty(value.shape, dtype=value.dtype)

@@ -9,7 +9,7 @@ from typing import NoReturn
 from fedsketch.server.report.comparison import print_table, write_comparison
 from fedsketch.server.report.page import ReportError
 from fedsketch.server.report.run_page import write_report
-from fedsketch.server.report.run_record import find_runs, read_run
+from fedsketch.server.report.run_record import Run, find_runs, read_run
 
 
 class _Parser(argparse.ArgumentParser):
@@ -28,14 +28,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if len(folders) == 1 and options.output is None:
             print(write_report(folders[0]))
             return 0
-        runs = [read_run(folder) for folder in folders]
+        runs, broken = _readable(folders)
         path = write_comparison(runs, options.output or Path("comparison.html"))
         print_table(runs)
         print(path)
+        for sentence in broken:
+            print(f"Left out: {sentence}", file=sys.stderr)
     except (ReportError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    return 0
+    return 1 if broken else 0
+
+
+def _readable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and a sentence about each of the others; raises the last of those if there is no run."""
+    runs, broken = [], []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except ReportError as error:
+            broken.append(str(error))
+            if folder == folders[-1] and not runs:
+                raise
+    return runs, broken
 
 
 def _parser() -> _Parser:

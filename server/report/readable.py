@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-_ADVERSARIES = ("model", "client", "server")  # from those who see least to those who see most
+# The adversaries that every run accounts for, from those who see least to those who see most.
+EVERYWHERE = ("model", "client", "server")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -10,14 +11,14 @@ def in_order(adversaries: Iterable[str]) -> list[str]:
     """Each once: first those that every run has, then those of one strategy."""
     names = list(dict.fromkeys(adversaries))
     return [
-        *(name for name in _ADVERSARIES if name in names),
-        *(name for name in names if name not in _ADVERSARIES),
+        *(name for name in EVERYWHERE if name in names),
+        *(name for name in names if name not in EVERYWHERE),
     ]
 
 
 def short_epsilons(spent: Mapping[str, float | None]) -> str:
     """`model/client/server`; who else is accounted for has a line in the tables."""
-    shown = [spent[name] for name in _ADVERSARIES if name in spent]
+    shown = [spent[name] for name in EVERYWHERE if name in spent]
     return "/".join("∞" if value is None else f"{value:.2f}" for value in shown)
 
 

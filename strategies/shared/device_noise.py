@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from fedsketch.conf import Config
+from fedsketch.conf import Config, ConfigError
 from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
 from fedsketch.privacy.accounting import poisson
 from fedsketch.privacy.accounting.calibration import Price, calibrate, calibrate_skellam
@@ -236,7 +236,7 @@ def calibrated(
 def _mechanism(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
     contributors = noise._contributors(cohort)
     if contributors < 1:
-        raise ValueError(
+        raise ConfigError(
             f"{cohort} clients with {noise.sizes.drops(cohort)} drops and {noise._known(cohort)} colluders leave no honest noise: "
             "raise clients.per_round, or lower clients.tolerated_dropouts or secagg.colluders."
         )

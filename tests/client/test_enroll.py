@@ -347,3 +347,12 @@ def test_a_wrong_card_is_refused_with_a_sentence(tmp_path: Path, text: str, sent
     (tmp_path / "data.toml").write_text(text)
     with pytest.raises(SettingsError, match=sentence):
         DataCard.load(tmp_path / "data.toml")
+
+
+def test_a_roster_that_is_not_there_is_refused_and_nothing_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "device"), "--roster", str(tmp_path / "typo.json")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "typo.json does not exist" in line
+    assert list(tmp_path.iterdir()) == []

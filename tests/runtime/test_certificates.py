@@ -205,3 +205,15 @@ def test_new_nodes_get_the_data_card_of_a_data_set_that_everybody_has(tmp_path: 
     for node in ("0", "1"):
         card = DataCard.load(tmp_path / "certs" / "nodes" / node / "device" / "data.toml")
         assert (card.data, card.shape, len(card.classes)) == ("digits", (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["--days=-5", "--days=0", "--days=99999999", "--nodes=-1", "--name=", "--name= "]
+)
+def test_numbers_and_names_that_make_no_sense_are_refused_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    assert main([str(tmp_path / "certs"), wrong]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert wrong.split("=")[0] in line
+    assert not (tmp_path / "certs").exists()

@@ -1,5 +1,6 @@
 """The command: a run leaves its folder, a sweep one per job, and every mistake is a sentence and exit code 1."""
 
+import errno
 import json
 import os
 import subprocess
@@ -84,6 +85,31 @@ def test_a_sweep_makes_one_folder_per_job_each_a_run_of_its_own(
     assert "Resuming after round 1" in resumed.out
 
 
+def test_one_bad_job_does_not_end_a_sweep(fedsketch: Fedsketch, tmp_path: Path) -> None:
+    ended = fedsketch("-m", "rounds=1", "privacy.epsilon=0,8", "hydra.sweep.dir=sweep")
+    assert "job 0: privacy.epsilon" in ended.sentence()
+    assert [path.parent.name for path in (tmp_path / "sweep").glob("*/summary.json")] == ["1"]
+
+
+def test_the_folder_of_a_run_is_shown_at_its_start(fedsketch: Fedsketch) -> None:
+    assert fedsketch("rounds=1", "hydra.run.dir=here").out.startswith("Folder: here\n")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupted_run_names_its_folder_if_it_can_be_resumed(
+    fedsketch: Fedsketch, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    where = "announce" if begun else "begin"
+    monkeypatch.setattr(f"fedsketch.server.run_folder.RunFolder.{where}", interrupt)
+    ended = fedsketch("hydra.run.dir=here")
+    assert ended.code == 130
+    hint = "resume it with `fedsketch resume=here`." if begun else "no run had begun."
+    assert ended.err == f"fedsketch: interrupted; {hint}\n"
+
+
 def test_seeded_noise_does_not_outlive_its_run(fedsketch: Fedsketch) -> None:
     fedsketch("privacy.randomness=seeded", "rounds=1")
     assert SEED_VARIABLE not in os.environ
@@ -118,6 +144,24 @@ def test_a_seed_left_in_the_environment_does_not_reach_a_secret_run(
         (["device=quantum"], ["quantum", "device=cpu"]),
         (["privacy.epsilon=1e-9", "privacy.delta=1e-12"], ["epsilon"]),
         (["runtime=simulation", "runtime.address=127.0.0.1:9"], ["runtime.address"]),
+        (["hydra.run.dir="], ["hydra.run.dir"]),
+        (["model=mlp", "model.width=100000000000"], ["model", "mlp", "GB"]),
+        (["data.examples=100000000000"], ["data.examples", "GB"]),
+        (["data.shape=[1,1000000,1000000]"], ["data.shape", "GB"]),
+        (["privacy.clip=1e300"], ["privacy.clip"]),
+        (["privacy.clip=1e-300"], ["privacy.clip"]),
+        (["privacy.noise_multiplier=1e300"], ["privacy.noise_multiplier"]),
+        (["hydra.run.dir=null"], ["hydra.run.dir"]),
+        (["hydra.run.dir=ärger/x"], ['hydra.run.dir="ärger/x"', "quotes"]),
+        (
+            [
+                "secagg=pairwise",
+                "privacy.against=server",
+                "secagg.colluders=0.3",
+                "clients.tolerated_dropouts=0.9",
+            ],
+            ["clients.tolerated_dropouts"],
+        ),
         (["resume=nowhere"], ["nowhere", "not the folder of a run"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
@@ -170,6 +214,28 @@ def test_an_output_folder_that_cannot_be_written_is_one_sentence(
     sentence = fedsketch("hydra.run.dir=file/run").sentence()
     assert "file/run" in sentence
     assert "hydra.run.dir" in sentence
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "attempts.jsonl"])
+@pytest.mark.parametrize("garbage", [b"garbage\n", b"\xff\xfe\n", b"[1]\n"])
+def test_garbage_in_a_folder_that_is_resumed_is_one_sentence(
+    fedsketch: Fedsketch, run: Path, file: str, garbage: bytes
+) -> None:
+    (run / "summary.json").unlink()
+    (run / file).write_bytes(garbage + (run / file).read_bytes())
+    sentence = fedsketch("resume=run", tiny=False).sentence()
+    assert f"run/{file}, line 1, is damaged" in sentence
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_takes_no_more_is_one_sentence(
+    fedsketch: Fedsketch, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("os.fsync", full)
+    assert os.strerror(code) in fedsketch().sentence()
 
 
 def test_another_run_into_the_folder_of_a_run_is_refused_and_spoils_nothing(

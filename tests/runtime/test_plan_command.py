@@ -42,11 +42,38 @@ def test_it_prints_a_table_and_writes_the_plan_without_training(
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"plan.json", "plan.svg"}
 
 
+def test_who_only_asks_finds_no_folder_afterwards(fedsketch_plan: Plan, tmp_path: Path) -> None:
+    fedsketch_plan("rounds=2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (["privacy.noise_multiplier=0.1", "privacy.epsilon=1"], "a noise multiplier of 0.1"),
+        (["data/partition=one_example", "clients.total=3000"], "3,000 clients"),
+        (["clients.total=100000"], "100,000 clients"),
+        (["data/partition=shards", "data.partition.shards_per_client=100000"], "shards per client"),
+        (["data=folder"], "data=folder"),
+        (["rounds=1000000000000"], "rounds"),
+        (["hydra.run.dir=/proc/nothing/here"], "hydra.run.dir"),
+    ],
+)
+def test_what_the_run_would_refuse_the_plan_refuses(
+    fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str], wrong: list[str], word: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fedsketch_plan(*wrong)
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert word in line
+
+
 def test_a_budget_that_the_noise_does_not_keep_is_no_claim(
     fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Noise that is given is not found from the budget: all that a run can promise is to end in time."""
-    fedsketch_plan("secagg=none", "privacy.noise_multiplier=1", "rounds=4")
+    fedsketch_plan("secagg=none", "privacy.against=model", "privacy.noise_multiplier=1", "rounds=4")
     printed = " ".join(capsys.readouterr().out.split())
     assert "Noise multiplier 1; the run ends before it exceeds epsilon 8 at delta" in printed
     assert "above the budget of 8" in printed
@@ -65,7 +92,15 @@ def test_a_seeded_plan_is_marked(fedsketch_plan: Plan, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "wrong", ["privacy.epsilon=-1", "strategy=nothing", "model=lenet5", "secagg.bits=17"]
+    "wrong",
+    [
+        "privacy.epsilon=-1",
+        "strategy=nothing",
+        "model=lenet5",
+        "secagg.bits=17",
+        "-m",
+        "--config-dir",
+    ],
 )
 def test_what_cannot_run_cannot_be_planned(
     fedsketch_plan: Plan, capsys: pytest.CaptureFixture[str], wrong: str

@@ -78,6 +78,17 @@ def test_the_bar_shows_the_three_that_every_run_has_in_one_order() -> None:
     assert short_epsilons(spent) == "3.46/4.50/∞"
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_bar_is_explained_once(terminal: bool) -> None:
+    shown = _shown(terminal, [_row(2), _row(4)])
+    assert shown.count("epsilon: spent against model/client/server") == 1
+
+
+def test_lines_of_a_file_have_a_time() -> None:
+    lines = _shown(False, [_row(2), _row(4)]).splitlines()
+    assert sum(bool(re.match(r"\d\d:\d\d:\d\d  round \d/20  ", line)) for line in lines) == 2
+
+
 def test_adversaries_are_explained_below_the_table() -> None:
     shown = _shown(False, [_row(20)])
     assert "model: who sees models\nclient: 2 of them\nserver: who runs it\n" in shown

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,11 @@ import pytest
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
 from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
+from fedsketch.server.accounts import Accounts
 from fedsketch.server.plan import Plan, make_plan
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.job import Job
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -34,6 +39,38 @@ def test_the_budget_is_spent_by_the_last_round_and_not_before() -> None:
     curve = [value for value in plan.epsilon_over_rounds["server"] if value is not None]
     assert curve == sorted(curve)
     assert curve[-1] == plan.epsilon["server"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("clients.per_round=5", "clients.sampling=passes", "privacy.against=model"),
+        ("strategy=fedceo", "strategy.every=3", "strategy.start=slots", "strategy.groups=2"),
+        (
+            *("strategy=fedceo", "strategy.every=3", "strategy.start=slots", "secagg=none"),
+            *("privacy.against=model", "privacy.epsilon=null", "privacy.noise_multiplier=2"),
+        ),
+        ("strategy=sgmf", "clients.per_round=5", "clients.sampling=passes"),
+    ],
+    ids=" ".join,
+)
+def test_rounds_in_one_go_cost_what_they_cost_one_by_one(overrides: tuple[str, ...]) -> None:
+    config = compose([*SMALL, *CLIENTS, "rounds=120", *overrides])
+    plan, job = make_plan(config), Job(config)
+    strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
+    accounts, cohort = Accounts(strategy), config.clients.per_round
+    for current in range(1, 121):
+        accounts.charge_attempt(current, cohort)
+        accounts.charge_applied(current, cohort)
+    assert plan.epsilon == pytest.approx(accounts.epsilon(), rel=1e-9)
+    assert plan.epsilon_over_rounds["round"] == list(range(3, 121, 3))
+
+
+def test_a_million_rounds_are_planned_at_once() -> None:
+    start = time.process_time()
+    assert _plan("rounds=1000000").epsilon["server"] == pytest.approx(8, rel=2e-3)
+    assert time.process_time() - start < 20  # one by one: a minute; at once: a second
 
 
 def test_without_masks_the_server_learns_more_than_the_models_tell() -> None:

@@ -445,6 +445,18 @@ def test_bad_input_gets_one_sentence(
     assert printed.out == ""
 
 
+def test_a_broken_folder_is_left_out_of_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [make_run(tmp_path / name, brief=True) for name in ("a", "b", "c")]
+    (folders[1] / "metrics.jsonl").write_text("garbage\n\n")
+    assert main([*map(str, folders), "-o", str(tmp_path / "page.html")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("Left out: ")
+    assert str(folders[1]) in line
+    assert "Comparison of 2 runs" in (tmp_path / "page.html").read_text()
+
+
 def test_no_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
     assert "DIR" in capsys.readouterr().err
