@@ -65,7 +65,10 @@ class StrategySettings(Settings):
 
 @frozen
 class ModelSettings(Settings):
-    """A model adds its own options."""
+    """A model adds its own options. `features` is a frozen map in front of it (`tasks.features`)."""
+
+    # Packages that were written before there were features have no such key in their YAML files.
+    features: Literal["scattering"] | None = Field(default=None, kw_only=True)
 
 
 @frozen
