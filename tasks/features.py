@@ -9,10 +9,12 @@ missing, or not whole, is computed again, so the folder may be deleted at any ti
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from fedsketch.tasks.scattering import CHANNELS, SMALLEST, STRIDE, scattering
 CACHE_VARIABLE = "FEDSKETCH_CACHE"
 GROUPS = 27  # of three channels per channel of the image
 _CHECK = 16  # bytes
+_FREE = 0.1  # of the disk, which features leave to others
 
 Shape = tuple[int, int, int]
 
@@ -140,8 +143,12 @@ def _read_into(row: NDArray[np.float32], file: Path) -> bool:
 def _write_all(
     rows: list[tuple[Path, NDArray[np.float32]]],
 ) -> None:
-    """Each into a file beside its goal, then into place: processes that write at once do not see each other's halves."""
+    """Each into a file beside its goal, then into place: processes that write at once do not see each other's halves. A tenth of the disk
+    stays free."""
     try:
+        disk = shutil.disk_usage(kept_in())
+        if disk.free - sum(row.nbytes for _, row in rows) < _FREE * disk.total:
+            raise OSError(errno.ENOSPC, "less than a tenth of the disk would be free")
         for file, row in rows:
             values = row.astype("<f4").tobytes()
             file.parent.mkdir(exist_ok=True, mode=0o700)

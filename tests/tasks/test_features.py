@@ -1,6 +1,7 @@
 """Frozen features in front of a model: who sees them, and where they are kept."""
 
 import logging
+import shutil
 import stat
 from pathlib import Path
 
@@ -140,6 +141,19 @@ def test_without_a_place_features_are_computed_anew_and_the_log_says_so(
         features.seen_through("scattering", _images())
     assert computed == [5, 5]
     assert "set FEDSKETCH_CACHE to a folder" in caplog.text
+
+
+def test_a_full_disk_is_left_alone(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = shutil.disk_usage("/")._replace(total=1_000_000, free=106_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with caplog.at_level(logging.WARNING):
+        features.seen_through("scattering", _images(5))  # 1,296 bytes each
+        assert _files(cache) == []
+        assert "less than a tenth of the disk would be free" in caplog.text
+    features.seen_through("scattering", _images(4))
+    assert len(_files(cache)) == 4
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 8), (1, 10, 8)])
