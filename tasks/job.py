@@ -16,6 +16,7 @@ from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.weights import load_weights
 
 
 class Kind(NamedTuple):
@@ -36,7 +37,7 @@ class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
     The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
-    device opens.
+    device opens. Given weights (`model.weights`) are the server's too.
 
     `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features` (`tasks.features`).
     """
@@ -101,8 +102,10 @@ class Job:
         return class_histogram(self.dataset.train.targets, self._parts, self.dataset.classes)
 
     def model(self) -> FlatModel:
-        """The initial model, on the configured device."""
+        """The initial model, on the configured device; on a device of a run with given weights, one that these are loaded into."""
         module = models.build(self._config.model, *self._seen_kind, self._config.seed)
+        if self._config.model.weights is not None:
+            load_weights(module, self._config.model.weights)
         return FlatModel(module, _device(self._config.device))
 
     @property

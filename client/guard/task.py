@@ -46,7 +46,12 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Task:
         _within(numbers * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
-    played = replace(config, device="auto", data=replace(data, root=None, public_root=None))
+    played = replace(
+        config,
+        device="auto",
+        data=replace(data, root=None, public_root=None),
+        model=replace(config.model, weights=None),
+    )
     return Task(played, Kind(card.example, len(card.classes)))
 
 

@@ -11,9 +11,10 @@ from fedsketch.secagg import Refusal
 
 @pytest.mark.parametrize("data", ["folder", "digits"])
 def test_a_device_drops_every_path_that_a_message_names(data: str) -> None:
-    asked = compose([f"data={data}", "data.root=/etc", "data.public_root=/home"])
-    played = admitted(asked, Policy(), card_for(compose([f"data={data}"]))).config.data
-    assert (played.root, played.public_root) == (None, None)
+    paths = ["data.root=/etc", "data.public_root=/home", "model.weights=/root/file"]
+    asked = compose([f"data={data}", *paths])
+    played = admitted(asked, Policy(), card_for(compose([f"data={data}"]))).config
+    assert (played.data.root, played.data.public_root, played.model.weights) == (None, None, None)
 
 
 def test_made_up_data_are_bounded_as_the_model_sees_them() -> None:
