@@ -62,7 +62,7 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         batch = max(1, round(min(1.0, rate) * examples))
         strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
     privacy = config.privacy
-    if privacy.fixed_clip is None:  # a clip that adapts stays where it starts, and its count is played
+    if privacy.fixed_clip is None:  # an adaptive clip stays where it starts; its count is played
         privacy = replace(privacy, adaptive=replace(privacy.adaptive, rate=_STILL**2))
     small = replace(
         config,

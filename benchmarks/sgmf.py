@@ -53,6 +53,7 @@ ROWS = {
 RATES = {
     "csgm": {1.0: 0.02, 2.0: 0.03, 4.0: 0.05},
     "sgmf": {1.0: 0.03, 2.0: 0.05, 4.0: 0.1},
+    "csgm, Poisson": {1.0: 0.05, 2.0: 0.1, 4.0: 0.1},
 }
 
 
@@ -92,7 +93,7 @@ def accuracy_table(console: Console, options: argparse.Namespace) -> None:
     for name in options.rows:
         cells = []
         for epsilon in options.epsilons:
-            rate = RATES[name.split(",")[0]][epsilon]
+            rate = RATES.get(name, RATES[name.split(",")[0]])[epsilon]
             given = [f"privacy.epsilon={epsilon:g}", f"strategy.server.lr={rate:g}"]
             root = f"data.root={options.data_root}"
             found = runs.accuracies(

@@ -59,7 +59,7 @@ def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
     """
     column = np.cumsum(momentum ** np.arange(rounds * passes))
     weight = 1.0 - np.arange(passes).repeat(rounds) / passes
-    return np.sqrt(weight)[:, None] * _toeplitz(column)[:, :rounds]
+    return np.sqrt(weight)[:, None] * _toeplitz(column, rounds)
 
 
 # ---------------------------------------------------------------------- what a factorisation is worth
@@ -179,7 +179,7 @@ def square_root(target: Matrix) -> Matrix:
             series[0] = np.sqrt(wanted[0])
         else:
             series[k] = (wanted[k] - series[1:k] @ series[1:k][::-1]) / (2.0 * series[0])
-    return _toeplitz(series)
+    return _toeplitz(series, len(series))
 
 
 def tree(rounds: int) -> Matrix:
@@ -201,9 +201,8 @@ def lower_factor(x: Matrix) -> Matrix:
     return np.array(factor.T[::-1, ::-1], dtype=np.float64)
 
 
-def _toeplitz(column: NDArray[np.float64]) -> Matrix:
-    n = len(column)
-    lag = np.arange(n)[:, None] - np.arange(n)[None, :]
+def _toeplitz(column: NDArray[np.float64], width: int) -> Matrix:
+    lag = np.arange(len(column))[:, None] - np.arange(width)[None, :]
     return np.where(lag >= 0, column[np.abs(lag)], 0.0)
 
 

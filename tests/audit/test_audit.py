@@ -10,6 +10,7 @@ from fedsketch.audit.cohorts import Draw
 from fedsketch.audit.shrink import shrink
 from fedsketch.audit.stage import Scene, Stage
 from fedsketch.conf import ConfigError, compose
+from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
 
 # Whom the budget binds is whom the audit must come near to. FedPCDP's noise is each device's own: who comes near sees single uploads.
 STRATEGIES = {
@@ -48,6 +49,28 @@ def test_every_strategy_in_large(overrides: str) -> None:
     assert bound.claimed is not None
     assert bound.fitted_at_least > REACHED * bound.claimed
     assert bound.fit.lower_epsilon(bound.delta, SHOWN_ERROR) == bound.fitted_at_least
+
+
+def test_masks_of_coordinates_in_small() -> None:
+    """With a trusted server: half of the numbers are sent, and nobody else knows which half."""
+    report = audited("strategy=csgm strategy.rate=0.5 privacy.epsilon=4", 600, who="model")
+    (finding,) = report.findings
+    assert not report.exceeded()
+    assert finding.claimed == pytest.approx(4.0, rel=0.01)
+    # The fit is 3.5 with a standard deviation of 0.4.
+    assert finding.fitted > 0.3 * finding.claimed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [1.0, 0.6])
+def test_masks_of_coordinates_in_large(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they are, and with a server that adds less noise than it books."""
+    add = CoordinateSampling.noise_alone
+    monkeypatch.setattr(CoordinateSampling, "noise_alone", lambda *args: noise * add(*args))
+    overrides = "strategy=csgm strategy.rate=0.5 privacy.epsilon=4"
+    config = compose(overrides.split())
+    report = audit(config, 3000, 2, adversaries=["model", "client"])
+    assert bool(report.exceeded()) is (noise < 1.0)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients, meet
 
 FALSE_ALARM = 1e-6
-SCHEMES = ["fixed", "poisson", "passes"]
+SCHEMES = ["fixed", "poisson", "passes", "cycle"]
 
 
 def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> Cohorts:
