@@ -24,6 +24,7 @@ from fedsketch.privacy.accounting import exact_gaussian
 Scores = NDArray[np.float64]
 Counts = NDArray[np.int64]
 _THRESHOLDS = 200
+_ENDS = 50
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,13 @@ class Sample:
         return Sample(-self.present, -self.absent)
 
     def thresholds(self) -> Scores:
+        """Some of all scores, and every one near the ends: what stands out far may do so above all others."""
         every = np.unique(np.concatenate([self.absent, self.present]))
-        places = np.linspace(0, len(every) - 1, min(_THRESHOLDS, len(every))).astype(int)
-        return every[places]
+        if len(every) <= _THRESHOLDS:
+            return every
+        places = np.linspace(0, len(every) - 1, _THRESHOLDS).astype(int)
+        ends = np.arange(_ENDS)
+        return every[np.unique(np.concatenate([places, ends, len(every) - 1 - ends]))]
 
     def rates(self, bars: Scores, error: float) -> tuple[Scores, Scores]:
         """A lower bound on hits and an upper one on false alarms above each bar: both hold, but with probability `error`."""

@@ -69,8 +69,9 @@ def to_json(config: Config) -> str:
 
 
 def device_json(config: Config) -> str:
-    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device."""
-    return _ADAPTER.dump_json(config, exclude={"tracking"}).decode()
+    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device, and
+    without the place of the first weights, which come with the model."""
+    return _ADAPTER.dump_json(config, exclude={"tracking": True, "model": {"weights"}}).decode()
 
 
 @lru_cache(maxsize=8)

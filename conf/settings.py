@@ -65,7 +65,12 @@ class StrategySettings(Settings):
 
 @frozen
 class ModelSettings(Settings):
-    """A model adds its own options."""
+    """A model adds its own options. `features` is a frozen map in front of it (`tasks.features`), and `weights` the server's file to
+    start from, which devices are not told (`tasks.weights`)."""
+
+    # Packages that were written before there were these keys do not have them in their YAML files.
+    features: Literal["scattering"] | None = Field(default=None, kw_only=True)
+    weights: str | None = Field(default=None, kw_only=True)
 
 
 @frozen

@@ -52,7 +52,7 @@ class Rounds:
         self.observer = tracked(config, path, observer)
         self.job = Job(config)
         self.model = self.job.model()
-        self.test = self.job.dataset.test
+        self.test = self.job.test
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
         self.accounts.refuse_an_idle_run()

@@ -12,13 +12,15 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.weights import load_weights
 
 
 class Kind(NamedTuple):
-    """What examples are like: all that a model must know of them."""
+    """What examples are like."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -35,7 +37,9 @@ class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
     The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
-    device opens.
+    device opens. Given weights (`model.weights`) are the server's too.
+
+    `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features` (`tasks.features`).
     """
 
     def __init__(self, config: Config, kind: Kind | None = None) -> None:
@@ -47,8 +51,16 @@ class Job:
         return datasets.load(self._config.data, self._config.seed)
 
     @cached_property
+    def test(self) -> Examples:
+        """The server's examples to test on."""
+        return self._seen(self.dataset.test)
+
+    @cached_property
     def public(self) -> Examples:
         """The server's public examples, which are no client's (`tasks.public`). A device never asks for them."""
+        return self._seen(self._public())
+
+    def _public(self) -> Examples:
         data = self._config.data
         if data.public_root is not None:
             shape, classes = self.kind
@@ -65,8 +77,9 @@ class Job:
         data = self._config.data
         if isinstance(data, FolderConfig):
             bounded = self._config.privacy.unit is Unit.EXAMPLE
-            return folder.own(data.shape, data.class_names, data.largest_shard if bounded else None)
-        return self.dataset.train.take(self._parts[client])
+            most = data.largest_shard if bounded else None
+            return self._seen(folder.own(data.shape, data.class_names, most))
+        return self._seen(self.dataset.train.take(self._parts[client]))
 
     @property
     def examples(self) -> int:
@@ -89,14 +102,16 @@ class Job:
         return class_histogram(self.dataset.train.targets, self._parts, self.dataset.classes)
 
     def model(self) -> FlatModel:
-        """The initial model, on the configured device."""
-        module = models.build(self._config.model, *self.kind, self._config.seed)
+        """The initial model, on the configured device; on a device of a run with given weights, one that these are loaded into."""
+        module = models.build(self._config.model, *self._seen_kind, self._config.seed)
+        if self._config.model.weights is not None:
+            load_weights(module, self._config.model.weights)
         return FlatModel(module, _device(self._config.device))
 
     @property
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
-        return models.parameters(self._config.model, *self.kind)
+        return models.parameters(self._config.model, *self._seen_kind)
 
     @property
     def kind(self) -> Kind:
@@ -107,6 +122,15 @@ class Job:
         if isinstance(data, FolderConfig):
             return Kind(data.shape, len(data.class_names))
         return Kind(self.dataset.train.shape, self.dataset.classes)
+
+    def _seen(self, examples: Examples) -> Examples:
+        return seen_through(self._config.model.features, examples)
+
+    @property
+    def _seen_kind(self) -> Kind:
+        """What the model must know of examples."""
+        shape, classes = self.kind
+        return Kind(shape_after(self._config.model.features, shape), classes)
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:

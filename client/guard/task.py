@@ -17,6 +17,7 @@ from fedsketch.conf.data.synthetic import SyntheticConfig
 from fedsketch.conf.plugins import built_in
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.secagg import Refusal
+from fedsketch.tasks.features import shape_after
 from fedsketch.tasks.job import Kind, Task
 
 # Data sets that are no files: embedded in a package, or made up. Whatever else a device has, it has in its own folder.
@@ -41,10 +42,16 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Task:
         )
     _compare(config, card)
     if isinstance(data, SyntheticConfig):
-        _within(math.prod(data.shape) * (data.examples + data.test_examples), policy.largest_model)
+        numbers = math.prod(shape_after(config.model.features, data.shape))
+        _within(numbers * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
-    played = replace(config, device="auto", data=replace(data, root=None, public_root=None))
+    played = replace(
+        config,
+        device="auto",
+        data=replace(data, root=None, public_root=None),
+        model=replace(config.model, weights=None),
+    )
     return Task(played, Kind(card.example, len(card.classes)))
 
 

@@ -70,7 +70,8 @@ def test_what_always_shows_is_found_whatever_the_scores_are() -> None:
     sample = gaussian(0.01, 4000)
     sample.present[np.random.default_rng(3).random(4000) < 0.25] = 1e6
     fit = GaussianFit(sample)
-    assert fit.mu < 1.0 < 1.2 < fit.lower_mu(1e-6)
+    # At this error 500 hits of 2000 prove a fifth, and a few false alarms at most a hundredth: 2.3 - 0.8.
+    assert fit.mu < 1.0 < 1.3 < fit.lower_mu(1e-6)
 
 
 def test_the_trade_off_lies_on_the_right_side_of_the_claim() -> None:

@@ -6,10 +6,24 @@ from fedsketch.client.describe import card_for
 from fedsketch.client.guard.policy import Policy
 from fedsketch.client.guard.task import admitted
 from fedsketch.conf import compose
+from fedsketch.secagg import Refusal
 
 
 @pytest.mark.parametrize("data", ["folder", "digits"])
 def test_a_device_drops_every_path_that_a_message_names(data: str) -> None:
-    asked = compose([f"data={data}", "data.root=/etc", "data.public_root=/home"])
-    played = admitted(asked, Policy(), card_for(compose([f"data={data}"]))).config.data
-    assert (played.root, played.public_root) == (None, None)
+    paths = ["data.root=/etc", "data.public_root=/home", "model.weights=/root/file"]
+    asked = compose([f"data={data}", *paths])
+    played = admitted(asked, Policy(), card_for(compose([f"data={data}"]))).config
+    assert (played.data.root, played.data.public_root, played.model.weights) == (None, None, None)
+
+
+def test_made_up_data_are_bounded_as_the_model_sees_them() -> None:
+    """Features are more numbers than pixels: 81 / 16 times as many."""
+    keys = ["data=synthetic", "data.shape=[1,8,8]", "data.examples=90", "data.test_examples=10"]
+    made_up, seen = compose(keys), compose([*keys, "model.features=scattering"])
+    card = card_for(seen)
+    assert card == card_for(made_up)  # it says what the data are, not what a model sees
+    admitted(made_up, Policy(largest_model=6400), card)
+    admitted(seen, Policy(largest_model=32_400), card)
+    with pytest.raises(Refusal, match="more work"):
+        admitted(seen, Policy(largest_model=32_399), card)

@@ -1,0 +1,171 @@
+"""Frozen features: a fixed map in front of the model, that a configuration chooses by name (`model.features`).
+
+A map looks at one example at a time and learns nothing, so it costs no privacy: what a clip bounds is the gradient of an example, and
+that stays a function of this example and the model.
+
+Features are as private as the examples. They stay on the machine that has the examples, in a folder of its user (`kept_in`), so that
+each is computed once, whatever partition, seed or run asks for it. A file there is named by a hash of map and example. Whatever is
+missing, or not whole, is computed again, so the folder may be deleted at any time.
+"""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.scattering import CHANNELS, SMALLEST, STRIDE, scattering
+
+CACHE_VARIABLE = "FEDSKETCH_CACHE"
+GROUPS = 27  # of three channels per channel of the image
+_CHECK = 16  # bytes
+_FREE = 0.1  # of the disk, which features leave to others
+
+Shape = tuple[int, int, int]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """A map of images, (N, *shape) to (N, *after(shape)) in float32, each on its own. `edition` changes when its values do."""
+
+    name: str
+    edition: int
+    after: Callable[[Shape], Shape]
+    of: Callable[[Tensor], Tensor]
+
+    def __call__(self, examples: Examples) -> Examples:
+        """The same examples as this map shows them."""
+        return Examples(self._found_or_made(examples, _own_folder(self.name)), examples.targets)
+
+    def _found_or_made(self, examples: Examples, folder: Path | None) -> Tensor:
+        if folder is None:
+            return self.of(examples.inputs)
+        rows = examples.inputs.contiguous().numpy()
+        made = np.empty((len(rows), *self.after(examples.shape)), np.float32)
+        head = f"{self.name} {self.edition} {examples.shape}".encode()
+        files = [folder / _named(head, row.tobytes()) for row in rows]
+        missing = [i for i, file in enumerate(files) if not _read_into(made[i], file)]
+        if missing:
+            made[missing] = self.of(examples.inputs[missing]).numpy()
+            _write_all([(files[i], made[i]) for i in missing])
+        return torch.from_numpy(made)
+
+
+def _shape_of_scattering(shape: Shape) -> Shape:
+    channels, height, width = shape
+    if min(height, width) < SMALLEST or height % STRIDE or width % STRIDE:
+        raise ModelError(
+            f"model.features=scattering takes images whose sides are multiples of {STRIDE} and at least {SMALLEST}, and the data has "
+            f"{' x '.join(map(str, shape))} (channels x height x width): crop or pad them, or set model.features=null."
+        )
+    return channels * CHANNELS, height // STRIDE, width // STRIDE
+
+
+def _normalised_scattering(images: Tensor) -> Tensor:
+    """Group norm without parameters: every group of channels of an example has mean 0 and variance 1 (less where it hardly varies)."""
+    return functional.group_norm(scattering(images), GROUPS)
+
+
+MAPS = {"scattering": FeatureMap("scattering", 1, _shape_of_scattering, _normalised_scattering)}
+
+
+def shape_after(name: str | None, shape: Shape) -> Shape:
+    """The shape of an example as the model sees it."""
+    return shape if name is None else MAPS[name].after(shape)
+
+
+def seen_through(name: str | None, examples: Examples) -> Examples:
+    """The examples as the model sees them."""
+    return examples if name is None else MAPS[name](examples)
+
+
+def kept_in() -> Path:
+    """The folder for features, which this machine chooses: below FEDSKETCH_CACHE, or below the user's folder for such things."""
+    own = os.environ.get(CACHE_VARIABLE)
+    if own:
+        return Path(own).expanduser() / "features"
+    users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(users).expanduser() / "fedsketch" / "features"
+
+
+def _own_folder(name: str) -> Path | None:
+    """The folder for the features of one map, for its user alone; None where there can be none."""
+    try:
+        folder = kept_in()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / name).mkdir(exist_ok=True, mode=0o700)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        log.warning(
+            "Features are computed anew in every round, because there is no place for them (%s): set %s to a folder.",
+            error,
+            CACHE_VARIABLE,
+        )
+        return None
+    return folder / name
+
+
+def _named(head: bytes, content: bytes) -> str:
+    """Spread over 256 folders, because some file systems are slow with large ones."""
+    digest = hashlib.blake2b(content, key=hashlib.blake2b(head).digest(), digest_size=24)
+    name = digest.hexdigest()
+    return f"{name[:2]}/{name[2:]}"
+
+
+def _read_into(row: NDArray[np.float32], file: Path) -> bool:
+    """Whether there was a whole file of the right size."""
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return False
+    values, check = data[:-_CHECK], data[-_CHECK:]
+    if len(values) != 4 * math.prod(row.shape) or check != _checksum(values):
+        return False
+    row[:] = np.frombuffer(values, "<f4").reshape(row.shape)
+    return True
+
+
+def _write_all(
+    rows: list[tuple[Path, NDArray[np.float32]]],
+) -> None:
+    """Each into a file beside its goal, then into place: processes that write at once do not see each other's halves. A tenth of the disk
+    stays free."""
+    try:
+        disk = shutil.disk_usage(kept_in())
+        if disk.free - sum(row.nbytes for _, row in rows) < _FREE * disk.total:
+            raise OSError(errno.ENOSPC, "less than a tenth of the disk would be free")
+        for file, row in rows:
+            values = row.astype("<f4").tobytes()
+            file.parent.mkdir(exist_ok=True, mode=0o700)
+            handle, staged = tempfile.mkstemp(dir=file.parent, prefix=".")  # mode 600
+            try:
+                with os.fdopen(handle, "wb") as open_file:
+                    open_file.write(values + _checksum(values))
+                os.replace(staged, file)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(staged)
+                raise
+    except OSError as error:
+        log.warning(
+            "Not all features could be kept (%s): make room, or set %s.", error, CACHE_VARIABLE
+        )
+
+
+def _checksum(values: bytes) -> bytes:
+    return hashlib.blake2b(values, digest_size=_CHECK).digest()

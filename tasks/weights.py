@@ -1,0 +1,54 @@
+"""Weights that a run starts from (`model.weights`): a safetensors file on the server. Devices get them with the model, and never a path."""
+
+import logging
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedsketch.tasks.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+
+def load_weights(module: nn.Module, path: str) -> None:
+    """Copy the tensors of the file into the parameters of the same names. Those that the file lacks stay as they are, and the log says so;
+    a tensor that has no place in the model is refused."""
+    parameters = dict(module.named_parameters())
+    tensors = _read(path)
+    for name, tensor in tensors.items():
+        if name not in parameters:
+            raise ModelError(
+                f"model.weights={path} has a tensor '{name}' and the model has none of that name: rename it or take it out "
+                f"(the model has {', '.join(parameters)})."
+            )
+        shape = tuple(parameters[name].shape)
+        if tuple(tensor.shape) != shape:
+            raise ModelError(
+                f"model.weights={path} has a tensor '{name}' of shape {tuple(tensor.shape)} and the model wants {shape}: "
+                "take a file for the same model, width, features and data, or take the tensor out."
+            )
+        if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
+            raise ModelError(
+                f"model.weights={path} has a tensor '{name}' with values that are no finite floats: repair the file."
+            )
+    if not tensors:
+        raise ModelError(f"model.weights={path} holds no tensor: take another file.")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            parameters[name].copy_(tensor)
+    missing = [name for name in parameters if name not in tensors]
+    if missing:
+        log.warning("Not in %s, and started from the seed: %s.", path, ", ".join(missing))
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(Path(path).expanduser())
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"model.weights={path} cannot be read ({error}): name a whole .safetensors file on the server."
+        ) from error

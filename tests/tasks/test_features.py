@@ -1,0 +1,168 @@
+"""Frozen features in front of a model: who sees them, and where they are kept."""
+
+import logging
+import shutil
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.tasks import features
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.job import Job
+from fedsketch.tasks.scattering import scattering
+
+DIGITS = ["data=digits", "model.features=scattering", "model=logistic", "device=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(features.CACHE_VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache" / "features" / "scattering"
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images were computed, call by call."""
+    counts: list[int] = []
+
+    def watched(images: torch.Tensor) -> torch.Tensor:
+        counts.append(len(images))
+        return scattering(images)
+
+    monkeypatch.setattr(features, "scattering", watched)
+    return counts
+
+
+def _files(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file()]
+
+
+def _images(count: int = 5) -> Examples:
+    inputs = torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    return Examples(inputs, torch.arange(count))
+
+
+def _config(*overrides: str) -> Config:
+    return compose([*DIGITS, "clients.total=50", "clients.per_round=50", *overrides])
+
+
+def test_all_that_meets_the_model_comes_through_the_map_and_the_data_stay_as_they_are() -> None:
+    job, plain = (
+        Job(_config("data.public=30")),
+        Job(_config("data.public=30", "model.features=null")),
+    )
+    assert job.kind == plain.kind
+    assert job.largest_shard == plain.largest_shard
+    for seen, raw in (
+        (job.shard(2), plain.shard(2)),
+        (job.public, plain.public),
+        (job.test, plain.test),
+    ):
+        assert seen.shape == (81, 2, 2)
+        assert torch.equal(seen.targets, raw.targets)
+        expected = torch.nn.functional.group_norm(scattering(raw.inputs), 27)
+        torch.testing.assert_close(seen.inputs, expected, rtol=1e-4, atol=1e-4)
+    assert job.parameters == job.model().size == 10 * (81 * 2 * 2 + 1)
+    job.model().module(job.test.inputs[:3])
+
+
+def test_a_devices_own_examples_come_through_the_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "own.npz", inputs=np.ones((4, 1, 8, 12), np.uint8), targets=np.arange(4))
+    monkeypatch.setenv("FEDSKETCH_DATA", str(tmp_path / "own.npz"))
+    job = Job(_config("data=folder", "data.shape=[1,8,12]"))
+    assert job.shard(7).shape == (81, 2, 3)
+    assert job.kind.shape == (1, 8, 12)
+
+
+def test_groups_of_channels_are_normalised_within_an_example() -> None:
+    loud = Examples(
+        100 * _images().inputs, _images().targets
+    )  # far above what keeps the norm from dividing by zero
+    made = features.seen_through("scattering", loud).inputs
+    groups = made.view(5, 27, -1)
+    assert groups.mean(2).abs().max() < 1e-4
+    torch.testing.assert_close(groups.var(2, correction=0), torch.ones(5, 27), rtol=0.05, atol=0)
+
+
+def test_an_example_is_computed_once(cache: Path, computed: list[int]) -> None:
+    """By content: in another order, among others and in another process's object it is the same example."""
+    whole = features.seen_through("scattering", _images())
+    assert computed == [5]
+    assert len(_files(cache)) == 5
+    order = torch.tensor([3, 1])
+    again = features.seen_through("scattering", _images().take(order))
+    assert computed == [5]
+    assert torch.equal(again.inputs, whole.inputs[order])
+    assert again.targets.tolist() == [3, 1]
+    changed = _images()
+    changed.inputs[2, 0, 0, 0] += 1
+    features.seen_through("scattering", changed)
+    assert computed == [5, 1]
+    assert len(features.seen_through("scattering", _images(0))) == 0
+
+
+def test_the_cache_is_its_users_alone(cache: Path) -> None:
+    features.seen_through("scattering", _images())
+    for path in (cache, cache.parent, *cache.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize("harm", ["cut", "bit", "empty"])
+def test_a_damaged_file_is_made_again(harm: str, cache: Path, computed: list[int]) -> None:
+    whole = features.seen_through("scattering", _images())
+    victim = _files(cache)[0]
+    data = victim.read_bytes()
+    flipped = bytes([data[0] ^ 1]) + data[1:]
+    victim.write_bytes({"cut": data[:-1], "bit": flipped, "empty": b""}[harm])
+    again = features.seen_through("scattering", _images())
+    assert computed == [5, 1]
+    torch.testing.assert_close(again.inputs, whole.inputs, rtol=1e-4, atol=1e-4)
+    features.seen_through("scattering", _images())
+    assert computed == [5, 1]
+
+
+def test_without_a_place_features_are_computed_anew_and_the_log_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    computed: list[int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(features.CACHE_VARIABLE, str(tmp_path / "file"))
+    with caplog.at_level(logging.WARNING):
+        assert features.seen_through("scattering", _images()).shape == (81, 2, 2)
+        features.seen_through("scattering", _images())
+    assert computed == [5, 5]
+    assert "set FEDSKETCH_CACHE to a folder" in caplog.text
+
+
+def test_a_full_disk_is_left_alone(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    usage = shutil.disk_usage("/")._replace(total=1_000_000, free=106_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with caplog.at_level(logging.WARNING):
+        features.seen_through("scattering", _images(5))  # 1,296 bytes each
+        assert _files(cache) == []
+        assert "less than a tenth of the disk would be free" in caplog.text
+    features.seen_through("scattering", _images(4))
+    assert len(_files(cache)) == 4
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 8), (1, 10, 8)])
+def test_images_of_other_sizes_are_refused_before_data_are_read(shape: tuple[int, ...]) -> None:
+    config = _config("data=folder", f"data.shape=[{','.join(map(str, shape))}]")
+    with pytest.raises(ModelError, match=r"multiples of 4 and at least 8.*model\.features=null"):
+        _ = Job(config).parameters
+
+
+def test_a_configuration_selects_among_known_maps_only() -> None:
+    with pytest.raises(ConfigError, match=r"model\.features"):
+        _config("model.features=os.system")
