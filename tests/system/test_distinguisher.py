@@ -4,10 +4,13 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 Start = Callable[..., subprocess.Popen[str]]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sketch_distinguisher.py"
 
 
+@pytest.mark.slow
 def test_those_who_know_the_sketch_see_models_or_many_rounds_break_r_secret_and_nobody_r_public(
     start: Start,
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_secret_sketch_is_paid_for_by_the_eavesdroppers_budget(
     assert row["epsilon"]["model"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_every_runtime_makes_the_same_sketch(
     fedsketch: Command, start: Start, tmp_path: Path
