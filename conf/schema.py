@@ -186,6 +186,13 @@ class LocalRuntimeConfig:
 
 
 @frozen
+class CohortRuntimeConfig:
+    name: Literal["cohort"]
+    noise: Literal["per_sum", "per_device"]
+    memory: Count
+
+
+@frozen
 class SimulationRuntimeConfig:
     name: Literal["simulation"]
     address: str | None
@@ -242,6 +249,7 @@ class Config:
     secagg: Annotated[NoSecAggConfig | SecAggConfig, Field(discriminator="name")]
     runtime: Annotated[
         LocalRuntimeConfig
+        | CohortRuntimeConfig
         | SimulationRuntimeConfig
         | ProcessesRuntimeConfig
         | DeploymentRuntimeConfig,

@@ -1,4 +1,4 @@
-"""All clients in this process: a Grid that calls the ClientApp itself, with a persistent context per node.
+"""All clients in this process: a Grid that calls the ClientApp itself, with a state per node that lasts.
 
 No serialisation, no queues, no polling, so a round costs little more than its arithmetic. Messages are still Flower's, and
 a handler that raises becomes an error reply, as everywhere else.
@@ -23,26 +23,18 @@ log = logging.getLogger(__name__)
 
 
 class LocalGrid(Grid):
-    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own context."""
+    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own state."""
 
     def __init__(self, client_app: ClientApp, nodes: int) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_ID, 1
         self._app = client_app
-        self._contexts = {
-            SERVER_ID + 1 + client: Context(
-                run_id=RUN_ID,
-                node_id=SERVER_ID + 1 + client,
-                node_config={"partition-id": client, "num-partitions": nodes},
-                state=RecordDict(),
-                run_config={},
-            )
-            for client in range(nodes)
-        }
+        self._nodes = range(SERVER_ID + 1, SERVER_ID + 1 + nodes)
+        self._states: dict[int, RecordDict] = {}  # of nodes that have something to keep
         self._numbers = count(1)
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> Iterable[int]:
-        return list(self._contexts)
+        return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Answer every message at once; the replies wait to be pulled."""
@@ -79,7 +71,17 @@ class LocalGrid(Grid):
         raise RuntimeError("The local runtime has no Run record.")
 
     def _answer(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
+        node = message.metadata.dst_node_id
+        context = Context(
+            run_id=RUN_ID,
+            node_id=node,
+            node_config={
+                "partition-id": self._nodes.index(node),
+                "num-partitions": len(self._nodes),
+            },
+            state=self._states.get(node, RecordDict()),
+            run_config={},
+        )
         try:
             return self._app(message, context)
         except (
@@ -88,12 +90,20 @@ class LocalGrid(Grid):
             log.info("Node %d failed", context.node_id, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+        finally:
+            if context.state:
+                self._states[node] = context.state
 
 
 def run_local(server_app: ServerApp, client_app: ClientApp, nodes: int) -> None:
     """Run both apps to the end in this process."""
+    run_with(server_app, LocalGrid(client_app, nodes))
+
+
+def run_with(server_app: ServerApp, grid: LocalGrid) -> None:
+    """Run the app to the end in this process, with the nodes of this grid."""
     server_app(
-        LocalGrid(client_app, nodes),
+        grid,
         Context(
             run_id=RUN_ID,
             node_id=SERVER_ID,

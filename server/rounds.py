@@ -19,8 +19,7 @@ from fedsketch.secagg import Aborted, Directory
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
-from fedsketch.server.grids.aggregating import aggregating
-from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.grids.aggregating import stacked
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.tracking import tracked
@@ -79,8 +78,7 @@ class Rounds:
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self.observer.began(self.config, done, self.sentence)
-        self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster)
+        self.meter, self.grid = stacked(grid, strategy, roster)
         strategy.meet(self.grid)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}

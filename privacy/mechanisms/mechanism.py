@@ -65,6 +65,7 @@ class Mechanism(ABC):
     """Subclasses are frozen dataclasses of plain numbers, so that they can travel, be compared and be hashed."""
 
     kind: ClassVar[str]
+    adds: ClassVar[bool] = True  # whether the sum of uploads can stand for them
     unit: Unit = Unit.CLIENT  # what a row is
     rows: int = 1  # the largest number of them that one device adds up
 

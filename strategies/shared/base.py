@@ -382,8 +382,8 @@ class FederatedStrategy(Strategy):
         return Stream(derived_key(self.config.seed, "server noise", server_round, len(self.lost)))
 
     def _survivors(self, reply: Message) -> list[int]:
-        """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""
+        """The clients in a reply: where the grid makes sums those that it names, else the one that sent it."""
         nodes = [reply.metadata.src_node_id]
-        if self.sizes.masked:
+        if self.sizes.masked or self.config.runtime.name == "cohort":
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]

@@ -1,0 +1,80 @@
+"""A Grid for `runtime=cohort`, where nothing travels: it counts the bytes that a round would have taken, and says which sums are wanted."""
+
+from collections.abc import Iterable
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.secagg import WrappedGrid
+from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.server.grids.metered import content_shape
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.uploads import MECHANISM
+
+SUMS = "sums"  # the record that tells the simulator how many sums the server sees
+
+
+class SimulatedGrid(WrappedGrid):
+    """Between a strategy and a simulator that answers train messages with sums.
+
+    Bytes are those of messages as they would have been with nobody lost (`server.expected_traffic`), parcels of replay included
+    (`replay.parcels`). A round that secure aggregation would refuse is refused.
+    """
+
+    def __init__(self, grid: Grid, strategy: FederatedStrategy) -> None:
+        super().__init__(grid)
+        self._strategy = strategy
+        self._up = self._down = 0.0
+        self._held: dict[int, int] = {}  # the version that a node would hold, if not 0
+        self._here = 0  # the version that the simulator holds
+        self._known: dict[tuple[object, ...], tuple[float, float]] = {}
+
+    def take(self) -> tuple[float, float]:
+        """Bytes (up, down) since the last call."""
+        counted, self._up, self._down = (self._up, self._down), 0.0, 0.0
+        return counted
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        outgoing = list(messages)
+        train = [message for message in outgoing if message.metadata.message_type == "train"]
+        if not train:
+            return self._grid.send_and_receive(outgoing, timeout=timeout)
+        content, parcels = train[0].content, self._strategy.parcels
+        for message in train:
+            node = message.metadata.dst_node_id
+            up, down = self._traffic(content, self._held.get(node, 0), len(train))
+            self._up, self._down = self._up + up, self._down + down
+            if parcels is not None:
+                self._held[node] = parcels.version
+        wanted = ConfigRecord({"sums": self._sums(train)})
+        sent = RecordDict({**content, SUMS: wanted})
+        if parcels is not None:
+            sent = RecordDict({**sent, **parcels.parcel(self._here)})
+            self._here = parcels.version
+        for message in train:
+            message.content = sent
+        return self._grid.send_and_receive(outgoing, timeout=timeout)
+
+    def _sums(self, train: list[Message]) -> int:
+        """How many sums the server sees, or single uploads."""
+        server_round = int(train[0].metadata.group_id)
+        if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
+            return self._strategy.groups(server_round)
+        return len(train) if self._strategy.wants_parts(server_round) else 1
+
+    def _traffic(self, content: RecordDict, held: int, cohort: int) -> tuple[float, float]:
+        """(up, down) of a node that holds this version."""
+        parcels = self._strategy.parcels
+        parcel = RecordDict() if parcels is None else parcels.parcel(held)
+        key = (cohort, content_shape(content), content_shape(parcel))
+        if key not in self._known:
+            mechanism = mechanism_from_record(content.config_records[MECHANISM])
+            numbers = self._strategy.numbers(int(content.config_records["head"]["round"]))  # type: ignore[arg-type]
+            whole = RecordDict({**content, **parcel})
+            config = self._strategy.config
+            self._known[key] = expected_traffic(config, whole, mechanism, numbers, cohort)
+        return self._known[key]

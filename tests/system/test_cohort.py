@@ -1,0 +1,101 @@
+"""`runtime=cohort` is the same run as `runtime=local`: with the noise of each device bit by bit, for every strategy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+Play = Callable[..., int]
+
+SMALL = (
+    "data=synthetic",
+    "data.examples=60",
+    "data.test_examples=20",
+    "data.shape=[1,4,5]",
+    "data.classes=3",
+    "model=mlp",
+    "model.width=8",
+    "device=cpu",
+    "rounds=2",
+    "clients.total=6",
+    "clients.per_round=6",
+    "privacy.epsilon=null",
+    "privacy.noise_multiplier=0.5",
+    "privacy.randomness=seeded",
+)
+PUBLIC = ("data.public=12",)
+RUNS = {
+    "dp_fedavg": ("strategy=dp_fedavg",),
+    "several local steps": (
+        *("strategy=dp_fedavg", "strategy.local.steps=3", "strategy.local.batch=4"),
+        "strategy.local.momentum=0.5",
+    ),
+    "examples": ("strategy=dp_fedavg", "privacy=example", "data/partition=by_size"),
+    "adaptive clip": ("strategy=dp_fedavg", "privacy.clip=adaptive"),
+    "poisson": (
+        *("strategy=dp_fedavg", "clients.sampling=poisson", "clients.per_round=4"),
+        "privacy.against=model",
+    ),
+    "semi-honest": ("strategy=dp_fedavg", "secagg=semi_honest"),
+    "no masks": ("strategy=dp_fedavg", "secagg=none"),
+    "no masks, integers": ("strategy=dp_fedavg", "secagg=none", "secagg.noise=skellam"),
+    "fed_sgm": ("strategy=fed_sgm", "strategy.local.epochs=2", "strategy.local.batch=4"),
+    "dome": ("strategy=dome", "strategy.error_feedback=0.5"),
+    "dome, broadcast full": ("strategy=dome", "strategy.broadcast=full"),
+    "dome, public directions": (
+        *("strategy=dome", "strategy.directions=public", "strategy.sketch_dim=0.5", *PUBLIC),
+    ),
+    "csgm": ("strategy=csgm",),
+    "csgm, common mask": (
+        *("strategy=csgm", "strategy.mask=common", "privacy=client", "secagg=pairwise"),
+    ),
+    "sgmf": ("strategy=sgmf", "clients.per_round=3", "clients.sampling=passes"),
+    "fedceo": ("strategy=fedceo", "strategy.every=2"),
+    "fedceo, stacks": (
+        *("strategy=fedceo", "strategy.every=1", "strategy.start=slots", "secagg=none"),
+    ),
+    "fedpcdp": (
+        *("strategy=fedpcdp", "strategy.rank=4", "strategy.public_examples=6", *PUBLIC),
+        *("strategy.local.steps=3", "strategy.local.batch=4"),
+    ),
+    "fedavg": ("strategy=fedavg", "privacy.noise_multiplier=0.0"),
+    "fedavg, masked": (
+        *("strategy=fedavg", "privacy.noise_multiplier=0.0", "privacy.clip=20", "secagg=pairwise"),
+    ),
+}
+SAME = ("round", "accuracy", "loss", "epsilon", "clients", "dropped", "snr")
+
+
+def _settings(name: str) -> list[str]:
+    """Groups before their keys, and what a run sets itself not twice."""
+    own = {override.split("=")[0] for override in RUNS[name]}
+    both = [*RUNS[name], *(common for common in SMALL if common.split("=")[0] not in own)]
+    return sorted(both, key=lambda override: "." in override.split("=")[0])
+
+
+def _run(play: Play, folder: Path, *overrides: str) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+    """The model and the metrics."""
+    play(folder.name, *overrides)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)]), rows
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_noise_of_each_device_gives_the_same_run(play: Play, tmp_path: Path, name: str) -> None:
+    settings = _settings(name)
+    model, rows = _run(play, tmp_path / "local", *settings)
+    own, ours = _run(
+        play, tmp_path / "cohort", *settings, "runtime=cohort", "runtime.noise=per_device"
+    )
+    assert torch.equal(own, model)
+    assert [{key: row[key] for key in SAME} for row in ours] == [
+        {key: row[key] for key in SAME} for row in rows
+    ]
+    for mine, theirs in zip(ours, rows, strict=True):
+        for key in ("uplink_bytes", "downlink_bytes"):  # node ids have other lengths
+            assert mine[key] == pytest.approx(theirs[key], rel=0.05)
