@@ -4,20 +4,42 @@ Nothing here is a device's: there is no policy, no ledger and no secret. A sum i
 
 - `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the uploads are added
   up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
+- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_rows` where it has one for the model; they are
+  bounded and rounded each by itself; and the noise of all these clients is drawn at once (`Mechanism.release_sum`). The sum has the same
+  law, up to the rounding of floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`), it
+  is drawn by each client.
+
+What is computed at once fits into `runtime.memory`, however many clients there are.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.client.workspace import Workspace
+from fedsketch.client.memory import memory_in
+from fedsketch.client.workspace import Workspace, batch_generator, noise_stream
 from fedsketch.conf.schema import CohortRuntimeConfig
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.sums import upload_sum
+from fedsketch.strategies.shared.adaptive_clip import with_counts
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.cohort_work import CohortWork
+from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.strategies.shared.uploads import MECHANISM, uploaded
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Job
+from fedsketch.tasks.per_client import PerClient
+
+_COPIES = 6  # vectors of the model's size that a client needs at once, about
+_NOT_FINITE = (
+    "UnsafeUpdateError: the update holds nan or inf: lower the learning rate or check the data."
+)
 
 
 @dataclass
@@ -27,6 +49,30 @@ class CohortSum:
     members: list[int] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
     vector: NDArray[Any] | None = None
+
+    def add(self, members: Sequence[int], vector: NDArray[Any]) -> None:
+        self.members += members
+        self.vector = vector if self.vector is None else upload_sum([self.vector, vector])
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What all clients of a round have in common."""
+
+    broadcast: Broadcast
+    job: Job
+    model: FlatModel
+    gradients: PerClient
+    half: DeviceHalf
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of some clients, one after the other, and how many each has."""
+
+    rows: torch.Tensor
+    clients: list[int]
+    counts: list[int]
 
 
 class CohortWorkspace(Workspace):
@@ -42,10 +88,18 @@ class CohortWorkspace(Workspace):
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
         if not mechanism.adds:
             groups = [[client] for group in groups for client in group]
-        for group in groups:
-            yield self._one_by_one(content, group, mechanism.ring is not None)
+        if self._settings.noise == "per_device" or not mechanism.takes_rows:
+            yield from (self._one_by_one(content, group) for group in groups)
+            return
+        common = self._common(content)
+        if mechanism.at_once and any(len(group) > 1 for group in groups):
+            yield from (self._together(common, group) for group in groups)
+            return
+        for part in self._parts(common, [client for group in groups for client in group]):
+            yield from self._each(common, part)
 
-    def _one_by_one(self, content: RecordDict, clients: Sequence[int], ring: bool) -> CohortSum:
+    # ------------------------------------------------------------------ the noise of each device
+    def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:
         """As the devices would do it."""
         result = CohortSum()
         for client in clients:
@@ -53,11 +107,132 @@ class CohortWorkspace(Workspace):
             try:
                 vector = uploaded(self.take_part(content, client, state, None))
             except Exception as error:  # as in the other runtimes: a client's failure is its own
-                result.lost[client] = f"{type(error).__name__}: {error}"
+                result.lost[client] = _reason(error)
                 continue
-            if state:
-                self._states[client] = state
-            result.members.append(client)
-            known = [] if result.vector is None else [result.vector]
-            result.vector = upload_sum([*known, vector]) if len(clients) > 1 else vector
+            self._keep(client, state)
+            result.add([client], vector)
         return result
+
+    # ------------------------------------------------------------------ rows of many clients, and noise of their sum
+    def _together(self, common: _Round, clients: Sequence[int]) -> CohortSum:
+        result, broadcast = CohortSum(), common.broadcast
+        for part in self._parts(common, clients):
+            made, lost = self._rows(common, part)
+            result.lost |= lost
+            if made.clients:
+                with noise_stream(made.clients[0], broadcast.round, "sum") as stream:
+                    upload = broadcast.mechanism.release_sum(
+                        made.rows, len(made.clients), stream, broadcast.round
+                    )
+                result.add(made.clients, upload.vector)
+        return result
+
+    def _each(self, common: _Round, clients: Sequence[int]) -> Iterator[CohortSum]:
+        """One upload for each of these clients, by rows that were made together."""
+        made, lost = self._rows(common, clients)
+        yield CohortSum(lost=lost)
+        broadcast = common.broadcast
+        for client, rows in zip(made.clients, torch.split(made.rows, made.counts), strict=True):
+            with noise_stream(client, broadcast.round) as stream:
+                upload = broadcast.mechanism.release(rows, stream, broadcast.round)
+            yield CohortSum([client], {}, upload.vector)
+
+    def _common(self, content: RecordDict) -> _Round:
+        received = Broadcast.from_records(content, self._decoded)
+        task = self._admitted(received.config, None)
+        broadcast = self._completed(received, task)
+        model = self._model(task)
+        model.load(broadcast.model)
+        half = self._device_half(broadcast.config.strategy.name)
+        return _Round(broadcast, self._job(task), model, PerClient(model), half)
+
+    def _parts(self, common: _Round, clients: Sequence[int]) -> Iterator[list[int]]:
+        """The clients in parts that fit into the memory, those with as many examples together: they fill up little."""
+        job, config, d = common.job, common.broadcast.config, common.model.size
+        numbers = common.gradients.numbers(job.train.inputs[:1])
+        room, part = (self._settings.memory << 20) // 4, list[int]()
+        for client in sorted(clients, key=job.size, reverse=True):
+            if not part:  # the largest of its part
+                examples = job.size(client)
+                need = _COPIES * d + examples * numbers
+                if config.privacy.unit is Unit.EXAMPLE:
+                    need = examples * (numbers + 2 * d)
+            part.append(client)
+            if (len(part) + 1) * need > room:
+                yield part
+                part = []
+        if part:
+            yield part
+
+    def _rows(self, common: _Round, clients: Sequence[int]) -> tuple[_Rows, dict[int, str]]:
+        """The rows of those whose rows are finite, and why the others have none."""
+        states = [self._states.get(client, RecordDict()) for client in clients]
+        with ExitStack() as stack:
+            memories = [stack.enter_context(memory_in(state)) for state in states]
+            work = CohortWork(
+                broadcast=common.broadcast,
+                shards=common.job.shards(clients),
+                model=common.model,
+                gradients=common.gradients,
+                generators=[self._generator(common, client) for client in clients],
+                memories=memories,
+                clients=clients,
+            )
+            rows = common.half.cohort_rows(work)
+            if rows is not None:
+                by_client = work.shards.sizes
+                if common.broadcast.config.privacy.unit is Unit.CLIENT:
+                    by_client = [1] * len(clients)
+                made, lost = _finite(_Rows(rows, list(clients), by_client))
+            else:
+                made, lost = self._rows_in_turn(common, work)
+        for client, state in zip(clients, states, strict=True):
+            self._keep(client, state)
+        return replace(made, rows=with_counts(made.rows, common.broadcast)), lost
+
+    def _rows_in_turn(self, common: _Round, work: CohortWork) -> tuple[_Rows, dict[int, str]]:
+        """Where there is no other way."""
+        found, lost = dict[int, torch.Tensor](), dict[int, str]()
+        for place, client in enumerate(work.clients):
+            common.model.load(common.broadcast.model)
+            shard, generator = work.shards.of([place]).together(), work.generators[place]
+            local = LocalWork(
+                common.broadcast, shard, common.model, generator, work.memories[place], client
+            )
+            try:
+                # A copy: rows may be the model's own buffer.
+                found[client] = common.half.rows(local).clone()
+            except Exception as error:
+                lost[client] = _reason(error)
+        common.model.load(common.broadcast.model)
+        rows = torch.cat(list(found.values())) if found else torch.empty(0, 0)
+        made, more = _finite(_Rows(rows, list(found), [len(own) for own in found.values()]))
+        return made, {**lost, **more}
+
+    def _generator(self, common: _Round, client: int) -> torch.Generator:
+        return batch_generator(common.broadcast.config, client, common.broadcast.round)
+
+    def _keep(self, client: int, state: RecordDict) -> None:
+        if state:
+            self._states[client] = state
+
+
+def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
+    """Without the clients one of whose rows is not finite, as in other simulations: they fail, and all see it."""
+    fine = torch.isfinite(made.rows).all(dim=1)
+    if bool(fine.all()):
+        return made, {}
+    by_client = [bool(part.all()) for part in torch.split(fine, made.counts)]
+    failed = [client for client, ok in zip(made.clients, by_client, strict=True) if not ok]
+    pieces = zip(
+        torch.split(made.rows, made.counts), made.clients, made.counts, by_client, strict=True
+    )
+    kept = [(rows, client, count) for rows, client, count, ok in pieces if ok]
+    rows = torch.cat([rows for rows, _, _ in kept]) if kept else made.rows[:0]
+    return _Rows(
+        rows, [client for _, client, _ in kept], [count for *_, count in kept]
+    ), dict.fromkeys(failed, _NOT_FINITE)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -76,7 +76,7 @@ class Workspace:
             )
         model = self._model(task)
         model.load(broadcast.model)
-        generator = _batch_generator(config, client, broadcast.round)
+        generator = batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory, client)
@@ -124,13 +124,15 @@ class _HalfAtWork:
         return self.half.trainee(self.work)
 
 
-def noise_stream(client: int, round: int) -> Stream:
+def noise_stream(client: int, round: int, *labels: str) -> Stream:
     """Fresh secret randomness; or, in a simulation that was asked to be reproducible, a function of its seed."""
     seed = os.environ.get(SEED_VARIABLE)
-    return Stream() if seed is None else Stream(derived_key(int(seed), "noise", client, round))
+    if seed is None:
+        return Stream()
+    return Stream(derived_key(int(seed), "noise", client, round, *labels))
 
 
-def _batch_generator(config: Config, client: int, round: int) -> torch.Generator:
+def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
     """Reproducible, and no secret (the guarantee does not rest on it)."""
     key = derived_key(config.seed, "batches", client, round)
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))

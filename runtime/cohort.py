@@ -48,7 +48,7 @@ class CohortGrid(LocalGrid):
         by_client = {self._nodes.index(message.metadata.dst_node_id): message for message in train}
         content = RecordDict(dict(train[0].content))  # one for all
         parcel = RecordDict({n: content.pop(n) for n in (PARCEL, PARCEL_ARRAYS) if n in content})
-        wanted = int(content.pop(SUMS)["sums"])  # type: ignore[index,arg-type]
+        wanted = int(content.pop(SUMS)["sums"])  # type: ignore[arg-type]
         self._workspace.prepare(content, parcel, None)
         groups = self._groups(sorted(by_client), wanted, train[0].metadata.group_id)
         for made in self._workspace.sums(content, groups):

@@ -1,5 +1,6 @@
 """A configuration's job: its data, who has which part of them, and its model."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.shards import Shards
 from fedsketch.tasks.weights import load_weights
 
 
@@ -80,6 +82,19 @@ class Job:
             most = data.largest_shard if bounded else None
             return self._seen(folder.own(data.shape, data.class_names, most))
         return self._seen(self.dataset.train.take(self._parts[client]))
+
+    @cached_property
+    def train(self) -> Examples:
+        """The examples of all clients, in one piece. Simulations of whole cohorts hold it; a device never does."""
+        return self._seen(self.dataset.train)
+
+    def shards(self, clients: Sequence[int]) -> Shards:
+        """The examples of several clients, as places in `train`."""
+        return Shards(self.train, tuple(self._parts[client] for client in clients))
+
+    def size(self, client: int) -> int:
+        """How many examples a client has."""
+        return len(self._parts[client])
 
     @property
     def examples(self) -> int:

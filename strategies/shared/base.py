@@ -29,6 +29,7 @@ from fedsketch.strategies.shared.adaptive_clip import clipping_of
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
+from fedsketch.strategies.shared.cohort_work import CohortWork
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number, signal_to_noise
 from fedsketch.strategies.shared.uploads import GROUPS, delivered
@@ -70,6 +71,10 @@ class DeviceHalf:
         raise UnsafeUpdateError(
             "the mechanism blurs an upload, and this strategy noises its steps."
         )
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        """For simulations: the rows of several clients, in their order, as `rows` makes them up to rounding. None: one by one."""
+        return None
 
     def trainee(self, work: LocalWork) -> Trainee:
         """The model that the round's mechanism trains."""

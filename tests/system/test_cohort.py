@@ -1,5 +1,7 @@
-"""`runtime=cohort` is the same run as `runtime=local`: with the noise of each device bit by bit, for every strategy."""
+"""`runtime=cohort` is the same run as `runtime=local`, for every strategy: with the noise of each device bit by bit; and with noise of the
+sum by rows that are the same up to rounding."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+
+from fedsketch.client.cohort import CohortWorkspace
 
 Play = Callable[..., int]
 
@@ -70,6 +74,9 @@ RUNS = {
 SAME = ("round", "accuracy", "loss", "epsilon", "clients", "dropped", "snr")
 
 
+IN_TURN = ("fedpcdp",)  # noise in training is each client's own
+
+
 def _settings(name: str) -> list[str]:
     """Groups before their keys, and what a run sets itself not twice."""
     own = {override.split("=")[0] for override in RUNS[name]}
@@ -99,3 +106,44 @@ def test_noise_of_each_device_gives_the_same_run(play: Play, tmp_path: Path, nam
     for mine, theirs in zip(ours, rows, strict=True):
         for key in ("uplink_bytes", "downlink_bytes"):  # node ids have other lengths
             assert mine[key] == pytest.approx(theirs[key], rel=0.05)
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_rows_made_together_are_those_made_in_turn(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With what clients keep from round to round; and in parts of two or three clients."""
+    make, compared = CohortWorkspace._rows, []
+
+    def both(self: CohortWorkspace, common: Any, clients: list[int]) -> Any:
+        before = copy.deepcopy(self._states)
+        made, lost = make(self, common, clients)
+        after, self._states = self._states, before
+        with monkeypatch.context() as patch:
+            patch.setattr(type(common.half), "cohort_rows", lambda half, work: None)
+            expected, _ = make(self, common, clients)
+        largest = float(expected.rows.abs().max())
+        torch.testing.assert_close(made.rows, expected.rows, rtol=1e-4, atol=1e-5 * largest)
+        assert (made.clients, made.counts, lost) == (expected.clients, expected.counts, {})
+        assert after.keys() == self._states.keys()
+        for client, state in after.items():
+            for key, array in state.array_records["memory"].items():
+                kept = self._states[client].array_records["memory"][key].numpy()
+                torch.testing.assert_close(
+                    torch.from_numpy(array.numpy()), torch.from_numpy(kept), rtol=1e-4, atol=1e-5
+                )
+        compared.append(common.half.cohort_rows)
+        return made, lost
+
+    monkeypatch.setattr(CohortWorkspace, "_rows", both)
+    parts = CohortWorkspace._parts
+    monkeypatch.setattr(
+        CohortWorkspace,
+        "_parts",
+        lambda self, common, clients: (
+            part[i : i + 3] for part in parts(self, common, clients) for i in (0, 3) if part[i:]
+        ),
+    )
+    _, rows = _run(play, tmp_path / "cohort", *_settings(name), "runtime=cohort")
+    assert all(row["dropped"] == 0 for row in rows)
+    assert (len(compared) >= 2) is (name not in IN_TURN)
