@@ -9,12 +9,17 @@ Nothing here is a device's: there is no policy, no ledger and no secret. A sum i
   law, up to the rounding of floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`), it
   is drawn by each client.
 
-What is computed at once fits into `runtime.memory`, however many clients there are.
+What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to threads, each with
+a copy of the model; what is made of a part does not depend on who makes it, nor when.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -32,11 +37,11 @@ from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort_work import CohortWork
 from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.strategies.shared.uploads import MECHANISM, uploaded
-from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.per_client import PerClient
 
 _COPIES = 6  # vectors of the model's size that a client needs at once, about
+_CACHED = 16 << 20  # bytes: more at once only makes caches and page tables busy
 _NOT_FINITE = (
     "UnsafeUpdateError: the update holds nan or inf: lower the learning rate or check the data."
 )
@@ -61,8 +66,7 @@ class _Round:
 
     broadcast: Broadcast
     job: Job
-    model: FlatModel
-    gradients: PerClient
+    models: "SimpleQueue[PerClient]"  # that are not in use
     half: DeviceHalf
 
 
@@ -81,7 +85,11 @@ class CohortWorkspace(Workspace):
     def __init__(self, settings: CohortRuntimeConfig) -> None:
         super().__init__()
         self._settings = settings
+        self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
         self._states: dict[int, RecordDict] = {}  # of clients that have something to keep
+        self._copies = lru_cache(maxsize=1)(
+            lambda task, count: [PerClient(self._new_model(task)) for _ in range(count)]
+        )
 
     def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[CohortSum]:
         """One sum for each group of clients, which are disjoint; where uploads cannot be added up, one for each client."""
@@ -92,11 +100,15 @@ class CohortWorkspace(Workspace):
             yield from (self._one_by_one(content, group) for group in groups)
             return
         common = self._common(content)
-        if mechanism.at_once and any(len(group) > 1 for group in groups):
-            yield from (self._together(common, group) for group in groups)
-            return
-        for part in self._parts(common, [client for group in groups for client in group]):
-            yield from self._each(common, part)
+        with ThreadPoolExecutor(self._workers, "cohort") as pool:
+            if mechanism.at_once and any(len(group) > 1 for group in groups):
+                for group in groups:
+                    sums = pool.map(partial(self._sum, common), self._parts(common, group))
+                    yield _added(sums)
+                return
+            clients = [client for group in groups for client in group]
+            for each in pool.map(partial(self._each, common), self._parts(common, clients)):
+                yield from each
 
     # ------------------------------------------------------------------ the noise of each device
     def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:
@@ -114,43 +126,47 @@ class CohortWorkspace(Workspace):
         return result
 
     # ------------------------------------------------------------------ rows of many clients, and noise of their sum
-    def _together(self, common: _Round, clients: Sequence[int]) -> CohortSum:
-        result, broadcast = CohortSum(), common.broadcast
-        for part in self._parts(common, clients):
-            made, lost = self._rows(common, part)
-            result.lost |= lost
-            if made.clients:
-                with noise_stream(made.clients[0], broadcast.round, "sum") as stream:
-                    upload = broadcast.mechanism.release_sum(
-                        made.rows, len(made.clients), stream, broadcast.round
-                    )
-                result.add(made.clients, upload.vector)
+    def _sum(self, common: _Round, clients: Sequence[int]) -> CohortSum:
+        """Of some clients."""
+        made, lost = self._rows(common, clients)
+        result, broadcast = CohortSum(lost=lost), common.broadcast
+        if made.clients:
+            with noise_stream(made.clients[0], broadcast.round, "sum") as stream:
+                upload = broadcast.mechanism.release_sum(
+                    made.rows, len(made.clients), stream, broadcast.round
+                )
+            result.add(made.clients, upload.vector)
         return result
 
-    def _each(self, common: _Round, clients: Sequence[int]) -> Iterator[CohortSum]:
+    def _each(self, common: _Round, clients: Sequence[int]) -> list[CohortSum]:
         """One upload for each of these clients, by rows that were made together."""
         made, lost = self._rows(common, clients)
-        yield CohortSum(lost=lost)
-        broadcast = common.broadcast
+        result, broadcast = [CohortSum(lost=lost)], common.broadcast
         for client, rows in zip(made.clients, torch.split(made.rows, made.counts), strict=True):
             with noise_stream(client, broadcast.round) as stream:
                 upload = broadcast.mechanism.release(rows, stream, broadcast.round)
-            yield CohortSum([client], {}, upload.vector)
+            result.append(CohortSum([client], {}, upload.vector))
+        return result
 
     def _common(self, content: RecordDict) -> _Round:
         received = Broadcast.from_records(content, self._decoded)
         task = self._admitted(received.config, None)
         broadcast = self._completed(received, task)
-        model = self._model(task)
-        model.load(broadcast.model)
+        models: SimpleQueue[PerClient] = SimpleQueue()
+        for gradients in self._copies(task, self._workers):
+            gradients.model.load(broadcast.model)
+            models.put(gradients)
         half = self._device_half(broadcast.config.strategy.name)
-        return _Round(broadcast, self._job(task), model, PerClient(model), half)
+        return _Round(broadcast, self._job(task), models, half)
 
     def _parts(self, common: _Round, clients: Sequence[int]) -> Iterator[list[int]]:
         """The clients in parts that fit into the memory, those with as many examples together: they fill up little."""
-        job, config, d = common.job, common.broadcast.config, common.model.size
-        numbers = common.gradients.numbers(job.train.inputs[:1])
-        room, part = (self._settings.memory << 20) // 4, list[int]()
+        job, config, example = common.job, common.broadcast.config, common.job.train.inputs[:1]
+        with _one_of(common.models) as gradients:
+            d, numbers = gradients.model.size, gradients.numbers(example)
+        room, part = (self._settings.memory << 20) // self._workers, list[int]()
+        if not common.half.costly(config):
+            room = min(room, _CACHED)
         for client in sorted(clients, key=job.size, reverse=True):
             if not part:  # the largest of its part
                 examples = job.size(client)
@@ -158,7 +174,7 @@ class CohortWorkspace(Workspace):
                 if config.privacy.unit is Unit.EXAMPLE:
                     need = examples * (numbers + 2 * d)
             part.append(client)
-            if (len(part) + 1) * need > room:
+            if 4 * need * (len(part) + 1) > room:
                 yield part
                 part = []
         if part:
@@ -167,13 +183,13 @@ class CohortWorkspace(Workspace):
     def _rows(self, common: _Round, clients: Sequence[int]) -> tuple[_Rows, dict[int, str]]:
         """The rows of those whose rows are finite, and why the others have none."""
         states = [self._states.get(client, RecordDict()) for client in clients]
-        with ExitStack() as stack:
+        with _one_of(common.models) as gradients, ExitStack() as stack:
             memories = [stack.enter_context(memory_in(state)) for state in states]
             work = CohortWork(
                 broadcast=common.broadcast,
                 shards=common.job.shards(clients),
-                model=common.model,
-                gradients=common.gradients,
+                model=gradients.model,
+                gradients=gradients,
                 generators=[self._generator(common, client) for client in clients],
                 memories=memories,
                 clients=clients,
@@ -194,17 +210,17 @@ class CohortWorkspace(Workspace):
         """Where there is no other way."""
         found, lost = dict[int, torch.Tensor](), dict[int, str]()
         for place, client in enumerate(work.clients):
-            common.model.load(common.broadcast.model)
+            work.model.load(common.broadcast.model)
             shard, generator = work.shards.of([place]).together(), work.generators[place]
             local = LocalWork(
-                common.broadcast, shard, common.model, generator, work.memories[place], client
+                common.broadcast, shard, work.model, generator, work.memories[place], client
             )
             try:
                 # A copy: rows may be the model's own buffer.
                 found[client] = common.half.rows(local).clone()
             except Exception as error:
                 lost[client] = _reason(error)
-        common.model.load(common.broadcast.model)
+        work.model.load(common.broadcast.model)
         rows = torch.cat(list(found.values())) if found else torch.empty(0, 0)
         made, more = _finite(_Rows(rows, list(found), [len(own) for own in found.values()]))
         return made, {**lost, **more}
@@ -232,6 +248,30 @@ def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
     return _Rows(
         rows, [client for _, client, _ in kept], [count for *_, count in kept]
     ), dict.fromkeys(failed, _NOT_FINITE)
+
+
+@contextmanager
+def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
+    """A model that nobody else uses meanwhile."""
+    own = models.get()
+    try:
+        yield own
+    finally:
+        models.put(own)
+
+
+def _added(sums: Iterable[CohortSum]) -> CohortSum:
+    """In the order given."""
+    result = CohortSum()
+    for part in sums:
+        result.lost |= part.lost
+        if part.vector is not None:
+            result.add(part.members, part.vector)
+    return result
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _reason(error: Exception) -> str:

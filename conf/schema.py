@@ -190,6 +190,7 @@ class CohortRuntimeConfig:
     name: Literal["cohort"]
     noise: Literal["per_sum", "per_device"]
     memory: Count
+    workers: Count | None
 
 
 @frozen

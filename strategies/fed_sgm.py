@@ -183,6 +183,9 @@ class FedSgmDevice(DeviceHalf):
     def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
         return cohort_unit_rows(work, self._shorten(work.broadcast, work.model.size))
 
+    def costly(self, config: Config) -> bool:
+        return _settings(config).sketch == "gaussian"
+
     def _shorten(self, broadcast: Broadcast, d: int) -> Callable[[torch.Tensor], torch.Tensor]:
         """What becomes of rows."""
         settings, seed = _settings(broadcast.config), broadcast.numbers[SEED]

@@ -21,7 +21,7 @@ class PerClient:
     """For a model as it is at the time of each call. Gradients are those of one client at a time up to rounding."""
 
     def __init__(self, model: FlatModel) -> None:
-        self._model = model
+        self.model = model
         self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
 
     def possible(self, example: Tensor) -> bool:
@@ -34,7 +34,7 @@ class PerClient:
 
     def gradients(self, batches: Batches) -> Tensor:
         """(n, d): the gradient of each client's mean loss."""
-        model, weights = self._model, batches.weights.to(self._model.device)
+        model, weights = self.model, batches.weights.to(self.model.device)
         inputs = batches.inputs.flatten(0, 1).to(model.device)
         targets = batches.targets.flatten(0, 1).to(model.device)
         slots = slot_gradients(model, self._plan(inputs[:1]), inputs, targets)
@@ -51,7 +51,7 @@ class PerClient:
             losses = functional.cross_entropy(outputs, targets, reduction="none")
             return torch.dot(losses, weights)
 
-        model, device = self._model, self._model.device
+        model, device = self.model, self.model.device
         gradients: Tensor = vmap(grad(loss))(
             vectors,
             batches.inputs.to(device),
@@ -63,5 +63,5 @@ class PerClient:
     def _plan(self, example: Tensor) -> Plan:
         shape = tuple(example.shape[1:])
         if shape not in self._plans:
-            self._plans[shape] = plan(self._model, example.to(self._model.device))
+            self._plans[shape] = plan(self.model, example.to(self.model.device))
         return self._plans[shape]

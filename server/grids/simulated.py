@@ -1,5 +1,6 @@
 """A Grid for `runtime=cohort`, where nothing travels: it counts the bytes that a round would have taken, and says which sums are wanted."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -44,12 +45,7 @@ class SimulatedGrid(WrappedGrid):
         if not train:
             return self._grid.send_and_receive(outgoing, timeout=timeout)
         content, parcels = train[0].content, self._strategy.parcels
-        for message in train:
-            node = message.metadata.dst_node_id
-            up, down = self._traffic(content, self._held.get(node, 0), len(train))
-            self._up, self._down = self._up + up, self._down + down
-            if parcels is not None:
-                self._held[node] = parcels.version
+        self._count(content, [message.metadata.dst_node_id for message in train])
         wanted = ConfigRecord({"sums": self._sums(train)})
         sent = RecordDict({**content, SUMS: wanted})
         if parcels is not None:
@@ -66,15 +62,26 @@ class SimulatedGrid(WrappedGrid):
             return self._strategy.groups(server_round)
         return len(train) if self._strategy.wants_parts(server_round) else 1
 
-    def _traffic(self, content: RecordDict, held: int, cohort: int) -> tuple[float, float]:
-        """(up, down) of a node that holds this version."""
+    def _count(self, content: RecordDict, nodes: list[int]) -> None:
+        """What these nodes would have sent and got; from now on they hold the present version."""
         parcels = self._strategy.parcels
-        parcel = RecordDict() if parcels is None else parcels.parcel(held)
+        for held, count in Counter(self._held.get(node, 0) for node in nodes).items():
+            parcel = RecordDict() if parcels is None else parcels.parcel(held)
+            up, down = self._traffic(content, parcel, len(nodes))
+            self._up, self._down = self._up + count * up, self._down + count * down
+        if parcels is not None:
+            self._held |= dict.fromkeys(nodes, parcels.version)
+
+    def _traffic(self, content: RecordDict, parcel: RecordDict, cohort: int) -> tuple[float, float]:
+        """(up, down) of a node."""
         key = (cohort, content_shape(content), content_shape(parcel))
         if key not in self._known:
-            mechanism = mechanism_from_record(content.config_records[MECHANISM])
-            numbers = self._strategy.numbers(int(content.config_records["head"]["round"]))  # type: ignore[arg-type]
-            whole = RecordDict({**content, **parcel})
-            config = self._strategy.config
-            self._known[key] = expected_traffic(config, whole, mechanism, numbers, cohort)
+            strategy, mechanism = self._strategy, content.config_records[MECHANISM]
+            self._known[key] = expected_traffic(
+                strategy.config,
+                RecordDict({**content, **parcel}),
+                mechanism_from_record(mechanism),
+                strategy.numbers(int(content.config_records["head"]["round"])),  # type: ignore[arg-type]
+                cohort,
+            )
         return self._known[key]

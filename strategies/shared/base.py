@@ -76,6 +76,10 @@ class DeviceHalf:
         """For simulations: the rows of several clients, in their order, as `rows` makes them up to rounding. None: one by one."""
         return None
 
+    def costly(self, config: Config) -> bool:
+        """Whether `cohort_rows` takes much time however few rows it makes, so that they should be many."""
+        return False
+
     def trainee(self, work: LocalWork) -> Trainee:
         """The model that the round's mechanism trains."""
         raise UnsafeUpdateError("the mechanism noises steps, and this strategy blurs its upload.")
