@@ -53,6 +53,7 @@ class Dataset:
     classes: int
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
+    groups: torch.Tensor | None = None
 
     def normalised(self, examples: Examples) -> Examples:
         """Examples with pixels from 0 to 1, on the scale of this data set."""
