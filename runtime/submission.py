@@ -64,7 +64,9 @@ def submit(
         )
     name = name or f"run-{secrets.token_hex(8)}"
     unset = dict.fromkeys(KEYS, "")  # whatever pyproject.toml says: the overrides are the whole run
-    run = connection.submit(APP, overrides=shlex.join(overrides), folder=name, send=send, **unset)
+    run = connection.submit(
+        APP, overrides=shlex.join(overrides), folder=name, send=send, events=True, **unset
+    )
     return Submission(run, name)
 
 
@@ -109,7 +111,7 @@ def _tell(
 ) -> None:
     if kind == "began":
         observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))
-    elif kind == "waits":
+    elif kind == "note":
         print(f"fedsketch: {facts['told']}", file=sys.stderr)
     elif kind == "played":
         observer.played(facts["row"])  # type: ignore[arg-type]

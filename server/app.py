@@ -12,12 +12,18 @@ from fedsketch.conf import Config, ConfigError, compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import SimulationRoster
 from fedsketch.server.flower_keys import translated
+from fedsketch.server.lines import LineProgress
 from fedsketch.server.progress import StreamProgress
 from fedsketch.server.roster import known_roster
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
 _SIMULATED = "the devices are simulated, with keys that everybody knows"
+_FEW = 10  # simulated nodes below which noise is nearly all that is left of a mean
+_FEW_TOLD = (
+    "The noise of the whole budget is shared by {} clients, which leaves little to learn from: "
+    "add --federation-config 'num-supernodes=60' to flwr run for more of them."
+)
 _SOON = 10.0  # seconds after which a run that waits for nodes says so
 
 
@@ -49,9 +55,12 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(path)
     folder.note_overrides(overrides)
     folder.log_here()
-    progress = StreamProgress(send_files=bool(asked["send"]))
+    watched = bool(asked["events"])
+    progress = StreamProgress(send_files=bool(asked["send"])) if watched else LineProgress()
     rounds = Rounds(config, path, progress)
     if nodes is not None:
+        if nodes <= _FEW:
+            progress.notes(_FEW_TOLD.format(nodes))
         rounds.play(grid, SimulationRoster())
         return
     if os.environ.get(SIMULATION_VARIABLE):
@@ -97,7 +106,9 @@ def _check_simulation(config: Config, nodes: int) -> None:
         )
 
 
-def _tell_if_nodes_are_missing(grid: Grid, config: Config, progress: StreamProgress) -> None:
+def _tell_if_nodes_are_missing(
+    grid: Grid, config: Config, progress: StreamProgress | LineProgress
+) -> None:
     """The run itself waits for late nodes (`strategies.shared.cohort`); who watches should know soon for how many, and what to change."""
     total, there = config.clients.total, 0
     deadline = time.monotonic() + min(_SOON, config.clients.timeout)
@@ -106,7 +117,7 @@ def _tell_if_nodes_are_missing(grid: Grid, config: Config, progress: StreamProgr
         if there >= total:
             return
         time.sleep(0.5)
-    progress.waits(
+    progress.notes(
         f"{there} of clients.total={total} nodes are connected, and the run waits for the others up to {config.clients.timeout:.0f} s "
         f"(clients.timeout): start them, or stop the run and lower clients.total."
     )
