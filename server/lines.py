@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsketch.conf import Config
-from fedsketch.server.report.readable import percent
+from fedsketch.conf.settings import LOSS
+from fedsketch.server.report.readable import percent, plain
 
 
 class LineProgress:
@@ -12,13 +13,14 @@ class LineProgress:
 
     def __init__(self) -> None:
         self._rounds = 0
+        self._metric = LOSS
 
     def notes(self, told: str) -> None:
         """Something to know before the run begins."""
         _print(told)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
-        self._rounds = config.rounds
+        self._rounds, self._metric = config.rounds, config.task.headline
         _print(
             f"{config.strategy.name} on {config.data.name} ({config.model.name}), {config.clients.per_round} of "
             f"{config.clients.total} clients per round, secagg {config.secagg.name}"
@@ -28,8 +30,10 @@ class LineProgress:
     def played(self, row: dict[str, Any]) -> None:
         spent = row["epsilon"][row["budget_against"]]
         told = [f"round {row['round']} of {self._rounds}"]
-        if row["accuracy"] is not None:
-            told.append(f"accuracy {percent(row['accuracy'])}")
+        value = row[self._metric.name]
+        if value is not None:  # not every round is evaluated
+            shown = percent(value) if self._metric.percent else plain(value)
+            told.append(f"{self._metric.name} {shown}")
         told.append(
             "no guarantee"
             if spent is None

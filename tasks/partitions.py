@@ -78,7 +78,7 @@ def partition(
         )
     if scheme in _BY_CLASS and (targets.ndim != 1 or targets.is_floating_point()):
         raise PartitionError(
-            f"data/partition={scheme} goes by classes, and an example here has none: choose data/partition=iid."
+            f"data/partition={scheme} spreads classes, and the examples here have none: choose data/partition=iid or by_size."
         )
     labels = targets.cpu().numpy()
     rng = np.random.default_rng(seed)
