@@ -21,7 +21,7 @@ from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
-from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import PARCEL
@@ -32,7 +32,7 @@ from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job, Kind, Task
+from fedsketch.tasks.job import Assignment, Job, Kind
 
 
 class Workspace:
@@ -80,19 +80,21 @@ class Workspace:
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory, client)
-            half = _HalfAtWork(self._device_half(config.strategy.name), work)
+            half = _HalfAtWork(
+                self._device_half(config.strategy.name), work, simulated=folder is None
+            )
             return reply_with(mechanism.run(half, stream, broadcast.round))
 
-    def _admitted(self, config: Config, folder: Path | None) -> Task:
+    def _admitted(self, config: Config, folder: Path | None) -> Assignment:
         """The configuration as this device plays it; in a simulation as it came."""
         if folder is None:
-            return Task(config)
+            return Assignment(config)
         guard = DeviceGuard(folder)
         task = admitted(config, guard.policy, guard.card)
         check_size(self._job(task).parameters, guard.policy)
         return task
 
-    def _completed(self, broadcast: Broadcast, task: Task) -> Broadcast:
+    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
         goal = broadcast.numbers.get("fingerprint")
         if goal is None:
@@ -100,10 +102,10 @@ class Workspace:
         arrays = self._replicas.arrays(task, str(goal), broadcast.round)
         return replace(broadcast, arrays=arrays)
 
-    def _new_model(self, task: Task) -> FlatModel:
+    def _new_model(self, task: Assignment) -> FlatModel:
         return self._job(task).model()
 
-    def _version_0(self, task: Task) -> Replayed:
+    def _version_0(self, task: Assignment) -> Replayed:
         return make_replica(task.config, self._new_model(task))
 
 
@@ -113,11 +115,12 @@ class _HalfAtWork:
 
     half: DeviceHalf
     work: LocalWork
+    simulated: bool
 
     def rows(self) -> torch.Tensor:
         rows = self.half.rows(self.work)
         # In a simulation the mechanism refuses them, loudly.
-        rows = rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        rows = rows if self.simulated else finite_rows(rows)
         return with_counts(rows, self.work.broadcast)
 
     def trainee(self) -> Trainee:

@@ -10,7 +10,6 @@ one, for sure (`tasks.factors`); all others are left to the caller, one client a
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from fedsketch.tasks.factors import Plan, plan, slot_gradients
 from fedsketch.tasks.flat import FlatModel
@@ -48,8 +47,7 @@ class PerClient:
 
         def loss(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             outputs = functional_call(model.module, model.views(vector), (inputs,))
-            losses = functional.cross_entropy(outputs, targets, reduction="none")
-            return torch.dot(losses, weights)
+            return torch.dot(model.task.losses(outputs, targets), weights)
 
         model, device = self.model, self.model.device
         gradients: Tensor = vmap(grad(loss))(

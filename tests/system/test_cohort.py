@@ -144,6 +144,7 @@ def test_rows_made_together_are_those_made_in_turn(
             part[i : i + 3] for part in parts(self, common, clients) for i in (0, 3) if part[i:]
         ),
     )
-    _, rows = _run(play, tmp_path / "cohort", *_settings(name), "runtime=cohort")
+    settings = (*_settings(name), "runtime=cohort", "runtime.workers=1")
+    _, rows = _run(play, tmp_path / "cohort", *settings)
     assert all(row["dropped"] == 0 for row in rows)
     assert (len(compared) >= 2) is (name not in IN_TURN)
