@@ -13,10 +13,11 @@ What is computed at once fits into `runtime.memory`, however many clients there 
 a copy of the model; what is made of a part does not depend on who makes it, nor when.
 """
 
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from queue import SimpleQueue
@@ -26,8 +27,7 @@ import torch
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.client.memory import memory_in
-from fedsketch.client.workspace import Workspace, batch_generator, noise_stream
+from fedsketch.client.workspace import Workspace, noise_stream
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
@@ -86,7 +86,9 @@ class CohortWorkspace(Workspace):
         super().__init__()
         self._settings = settings
         self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
-        self._states: dict[int, RecordDict] = {}  # of clients that have something to keep
+        # Of clients that have something to keep: as Flower would, and where rows are made together.
+        self._states: dict[int, RecordDict] = {}
+        self._memories: dict[int, MutableMapping[str, torch.Tensor]] = {}
         self._copies = lru_cache(maxsize=1)(
             lambda task, count: [PerClient(self._new_model(task)) for _ in range(count)]
         )
@@ -121,7 +123,8 @@ class CohortWorkspace(Workspace):
             except Exception as error:  # as in the other runtimes: a client's failure is its own
                 result.lost[client] = _reason(error)
                 continue
-            self._keep(client, state)
+            if state:
+                self._states[client] = state
             result.add([client], vector)
         return result
 
@@ -164,34 +167,31 @@ class CohortWorkspace(Workspace):
         job, config, example = common.job, common.broadcast.config, common.job.train.inputs[:1]
         with _one_of(common.models) as gradients:
             d, numbers = gradients.model.size, gradients.numbers(example)
-        room, part = (self._settings.memory << 20) // self._workers, list[int]()
+        room = (self._settings.memory << 20) // self._workers
         if not common.half.costly(config):
             room = min(room, _CACHED)
-        for client in sorted(clients, key=job.size, reverse=True):
-            if not part:  # the largest of its part
-                examples = job.size(client)
-                need = _COPIES * d + examples * numbers
-                if config.privacy.unit is Unit.EXAMPLE:
-                    need = examples * (numbers + 2 * d)
-            part.append(client)
-            if 4 * need * (len(part) + 1) > room:
-                yield part
-                part = []
-        if part:
-            yield part
+        waiting, planned, take = sorted(clients, key=job.size, reverse=True), math.inf, 1
+        while waiting:
+            examples = job.size(waiting[0])  # the largest of its part
+            need = 4 * (_COPIES * d + examples * numbers)
+            if config.privacy.unit is Unit.EXAMPLE:
+                need = 4 * examples * (numbers + 2 * d)
+            if 2 * need <= planned:  # equal parts of what is left, as many for each worker
+                planned, most = need, max(1, room // need)
+                count = -(-len(waiting) // (most * self._workers)) * self._workers
+                take = -(-len(waiting) // count)
+            yield waiting[:take]
+            waiting = waiting[take:]
 
     def _rows(self, common: _Round, clients: Sequence[int]) -> tuple[_Rows, dict[int, str]]:
         """The rows of those whose rows are finite, and why the others have none."""
-        states = [self._states.get(client, RecordDict()) for client in clients]
-        with _one_of(common.models) as gradients, ExitStack() as stack:
-            memories = [stack.enter_context(memory_in(state)) for state in states]
+        with _one_of(common.models) as gradients:
             work = CohortWork(
                 broadcast=common.broadcast,
                 shards=common.job.shards(clients),
                 model=gradients.model,
                 gradients=gradients,
-                generators=[self._generator(common, client) for client in clients],
-                memories=memories,
+                memories=[dict(self._memories.get(client, {})) for client in clients],
                 clients=clients,
             )
             rows = common.half.cohort_rows(work)
@@ -202,8 +202,9 @@ class CohortWorkspace(Workspace):
                 made, lost = _finite(_Rows(rows, list(clients), by_client))
             else:
                 made, lost = self._rows_in_turn(common, work)
-        for client, state in zip(clients, states, strict=True):
-            self._keep(client, state)
+        self._memories |= {
+            client: memory for client, memory in zip(clients, work.memories, strict=True) if memory
+        }
         return replace(made, rows=with_counts(made.rows, common.broadcast)), lost
 
     def _rows_in_turn(self, common: _Round, work: CohortWork) -> tuple[_Rows, dict[int, str]]:
@@ -211,7 +212,7 @@ class CohortWorkspace(Workspace):
         found, lost = dict[int, torch.Tensor](), dict[int, str]()
         for place, client in enumerate(work.clients):
             work.model.load(common.broadcast.model)
-            shard, generator = work.shards.of([place]).together(), work.generators[place]
+            shard, generator = work.shards.of([place]).together(), work.generator(place)
             local = LocalWork(
                 common.broadcast, shard, work.model, generator, work.memories[place], client
             )
@@ -225,17 +226,10 @@ class CohortWorkspace(Workspace):
         made, more = _finite(_Rows(rows, list(found), [len(own) for own in found.values()]))
         return made, {**lost, **more}
 
-    def _generator(self, common: _Round, client: int) -> torch.Generator:
-        return batch_generator(common.broadcast.config, client, common.broadcast.round)
-
-    def _keep(self, client: int, state: RecordDict) -> None:
-        if state:
-            self._states[client] = state
-
 
 def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
     """Without the clients one of whose rows is not finite, as in other simulations: they fail, and all see it."""
-    fine = torch.isfinite(made.rows).all(dim=1)
+    fine = torch.isfinite(torch.linalg.vector_norm(made.rows, torch.inf, dim=1))
     if bool(fine.all()):
         return made, {}
     by_client = [bool(part.all()) for part in torch.split(fine, made.counts)]

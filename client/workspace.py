@@ -29,6 +29,7 @@ from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.local_update import batch_generator
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
@@ -133,9 +134,3 @@ def noise_stream(client: int, round: int, *labels: str) -> Stream:
     if seed is None:
         return Stream()
     return Stream(derived_key(int(seed), "noise", client, round, *labels))
-
-
-def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
-    """Reproducible, and no secret (the guarantee does not rest on it)."""
-    key = derived_key(config.seed, "batches", client, round)
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))

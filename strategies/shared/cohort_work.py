@@ -10,8 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.strategies.shared.local_update import drawn, one_gradient, rows_of_examples
+from fedsketch.strategies.shared.local_update import (
+    batch_generator,
+    drawn,
+    one_gradient,
+    rows_of_examples,
+)
 from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_client import PerClient
@@ -20,16 +26,19 @@ from fedsketch.tasks.shards import Shards
 
 @dataclass(frozen=True)
 class CohortWork:
-    """As `LocalWork`, with one shard, generator and memory for each of the clients. `model` holds the broadcast's parameters and must be
+    """As `LocalWork`, with one shard and memory for each of the clients. `model` holds the broadcast's parameters and must be
     left as it is; so must the examples."""
 
     broadcast: Broadcast
     shards: Shards
     model: FlatModel
     gradients: PerClient
-    generators: Sequence[torch.Generator]
     memories: Sequence[MutableMapping[str, Tensor]]
     clients: Sequence[int]
+
+    def generator(self, place: int) -> torch.Generator:
+        """Of one of the clients."""
+        return batch_generator(self.broadcast.config, self.clients[place], self.broadcast.round)
 
 
 def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | None:
@@ -38,10 +47,7 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     if not work.gradients.possible(work.shards.examples.inputs[:1]):
         return None
     settings, shards = work.broadcast.config.strategy.local, work.shards
-    plans = [
-        list(drawn(size, settings, generator))
-        for size, generator in zip(shards.sizes, work.generators, strict=True)
-    ]
+    plans = _plans(work, settings)
     if one_gradient(settings):
         batches = shards.batches([plan[0] for plan in plans])
         if starts is None:
@@ -59,6 +65,14 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
         velocity[mine] = velocity[mine] * settings.momentum + gradient
         vectors[mine] -= settings.lr * velocity[mine]
     return first - vectors
+
+
+def _plans(work: CohortWork, settings: LocalConfig) -> list[list[Tensor | None]]:
+    """The examples of every step, for each client."""
+    if settings.epochs is None and settings.batch == 0:  # nothing is drawn
+        return [[None] * settings.steps] * len(work.shards)
+    sizes = enumerate(work.shards.sizes)
+    return [list(drawn(size, settings, work.generator(place))) for place, size in sizes]
 
 
 def cohort_unit_rows(

@@ -7,6 +7,7 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_example import PerExample
@@ -48,6 +49,12 @@ def unit_rows(
         return rows_of_examples(model, shard, shorten)
     row = client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
     return row if shorten is None else shorten(row)
+
+
+def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
+    """What draws the batches of a client in a round: reproducible, and no secret (the guarantee does not rest on it)."""
+    key = derived_key(config.seed, "batches", client, round)
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))
 
 
 def rows_of_examples(

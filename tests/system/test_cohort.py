@@ -116,22 +116,18 @@ def test_rows_made_together_are_those_made_in_turn(
     make, compared = CohortWorkspace._rows, []
 
     def both(self: CohortWorkspace, common: Any, clients: list[int]) -> Any:
-        before = copy.deepcopy(self._states)
+        before = copy.deepcopy(self._memories)
         made, lost = make(self, common, clients)
-        after, self._states = self._states, before
+        after, self._memories = self._memories, before
         with monkeypatch.context() as patch:
             patch.setattr(type(common.half), "cohort_rows", lambda half, work: None)
             expected, _ = make(self, common, clients)
         largest = float(expected.rows.abs().max())
         torch.testing.assert_close(made.rows, expected.rows, rtol=1e-4, atol=1e-5 * largest)
         assert (made.clients, made.counts, lost) == (expected.clients, expected.counts, {})
-        assert after.keys() == self._states.keys()
-        for client, state in after.items():
-            for key, array in state.array_records["memory"].items():
-                kept = self._states[client].array_records["memory"][key].numpy()
-                torch.testing.assert_close(
-                    torch.from_numpy(array.numpy()), torch.from_numpy(kept), rtol=1e-4, atol=1e-5
-                )
+        assert after.keys() == self._memories.keys()
+        for client, memory in after.items():
+            torch.testing.assert_close(memory, self._memories[client], rtol=1e-4, atol=1e-5)
         compared.append(common.half.cohort_rows)
         return made, lost
 
