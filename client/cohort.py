@@ -37,7 +37,7 @@ from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort_work import CohortWork
 from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.strategies.shared.uploads import MECHANISM, uploaded
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.job import Assignment, Job
 from fedsketch.tasks.per_client import PerClient
 
 _COPIES = 6  # vectors of the model's size that a client needs at once, about
@@ -111,6 +111,10 @@ class CohortWorkspace(Workspace):
             clients = [client for group in groups for client in group]
             for each in pool.map(partial(self._each, common), self._parts(common, clients)):
                 yield from each
+
+    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
+        """As it came: what devices would make of it by replay is in it."""
+        return broadcast
 
     # ------------------------------------------------------------------ the noise of each device
     def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:

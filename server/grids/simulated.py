@@ -12,6 +12,7 @@ from fedsketch.secagg import WrappedGrid
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.metered import content_shape
 from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.messages import ARRAYS, encoded
 from fedsketch.strategies.shared.uploads import MECHANISM
 
 SUMS = "sums"  # the record that tells the simulator how many sums the server sees
@@ -29,7 +30,6 @@ class SimulatedGrid(WrappedGrid):
         self._strategy = strategy
         self._up = self._down = 0.0
         self._held: dict[int, int] = {}  # the version that a node would hold, if not 0
-        self._here = 0  # the version that the simulator holds
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def take(self) -> tuple[float, float]:
@@ -44,23 +44,23 @@ class SimulatedGrid(WrappedGrid):
         train = [message for message in outgoing if message.metadata.message_type == "train"]
         if not train:
             return self._grid.send_and_receive(outgoing, timeout=timeout)
-        content, parcels = train[0].content, self._strategy.parcels
+        content, server_round = train[0].content, int(train[0].metadata.group_id)
         self._count(content, [message.metadata.dst_node_id for message in train])
-        wanted = ConfigRecord({"sums": self._sums(train)})
-        sent = RecordDict({**content, SUMS: wanted})
-        if parcels is not None:
-            sent = RecordDict({**sent, **parcels.parcel(self._here)})
-            self._here = parcels.version
+        sent = RecordDict(
+            {**content, SUMS: ConfigRecord({"sums": self._sums(server_round, len(train))})}
+        )
+        if self._strategy.parcels is not None:
+            # What devices would make themselves (`replay.parcels`), bit by bit.
+            sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
         for message in train:
             message.content = sent
         return self._grid.send_and_receive(outgoing, timeout=timeout)
 
-    def _sums(self, train: list[Message]) -> int:
+    def _sums(self, server_round: int, cohort: int) -> int:
         """How many sums the server sees, or single uploads."""
-        server_round = int(train[0].metadata.group_id)
         if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
             return self._strategy.groups(server_round)
-        return len(train) if self._strategy.wants_parts(server_round) else 1
+        return cohort if self._strategy.wants_parts(server_round) else 1
 
     def _count(self, content: RecordDict, nodes: list[int]) -> None:
         """What these nodes would have sent and got; from now on they hold the present version."""
