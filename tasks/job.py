@@ -16,6 +16,7 @@ from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.trained import with_trained_part
 from fedsketch.tasks.weights import load_weights
 
 
@@ -106,6 +107,7 @@ class Job:
         module = models.build(self._config.model, *self._seen_kind, self._config.seed)
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
+        module = with_trained_part(module, self._config.model, self._config.seed)
         return FlatModel(module, _device(self._config.device))
 
     @property
