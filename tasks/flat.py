@@ -64,6 +64,11 @@ class FlatModel:
         return len(self.vector)
 
     @property
+    def frozen_size(self) -> int:
+        """The number of parameters that are not trained."""
+        return sum(p.numel() for p in self.module.parameters() if not p.requires_grad)
+
+    @property
     def frozen(self) -> dict[str, torch.Tensor]:
         """What is no part of the vector: parameters that are not trained, and fixed statistics of layers."""
         tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
@@ -72,7 +77,9 @@ class FlatModel:
     def load_frozen(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies all of the frozen part into the model."""
         own = self.frozen
-        if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in own.items()}:
+        if {name: x.shape for name, x in tensors.items()} != {
+            name: x.shape for name, x in own.items()
+        }:
             raise ModelError(
                 "The frozen part that came is that of another model: take it from the same model and data."
             )
