@@ -70,7 +70,7 @@ class ModelSettings(Settings):
     `lora_rank` adds adapters to linear layers that are not (`tasks.trained`)."""
 
     # Packages that were written before there were these keys do not have them in their YAML files.
-    features: Literal["scattering"] | None = Field(default=None, kw_only=True)
+    features: str | None = Field(default=None, kw_only=True)
     weights: str | None = Field(default=None, kw_only=True)
     trainable: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
         default=None, kw_only=True

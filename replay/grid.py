@@ -29,7 +29,7 @@ class Delivered(Protocol):
 
 
 class DeliveryGrid(WrappedGrid):
-    """Remembers which version each node holds: the one with which it last answered, or version 0. A node asks in the record of this name."""
+    """Remembers which version each node holds: the one with which it last answered, or version 0. Nodes ask in the record of this name."""
 
     def __init__(self, grid: Grid, parcels: Delivered, record: str = PARCEL) -> None:
         super().__init__(grid)
