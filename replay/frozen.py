@@ -49,6 +49,13 @@ class FrozenPart:
         arrays = {name: Array(tensor.cpu().numpy()) for name, tensor in self.model.frozen.items()}
         return RecordDict({FROZEN_ARRAYS: ArrayRecord(arrays)})
 
+    def refuse_another(self, fingerprint: str) -> None:
+        """Raises ModelError unless this is the frozen part that a run began with."""
+        if self.fingerprint != fingerprint:
+            raise ModelError(
+                "The frozen part of the model is not the one that the run began with: put back the file of model.weights as it was."
+            )
+
     # ------------------------------------------------------------------ on a device
     def receive(self, parcel: RecordDict, goal: str, folder: Path | None) -> bool:
         """Bring the model's frozen part to the one with this fingerprint; whether that could be done."""

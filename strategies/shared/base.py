@@ -246,9 +246,15 @@ class FederatedStrategy(Strategy):
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint holds besides the model."""
-        return {"strategy": self.state_dict(), "clipping": self.clipping.state_dict()}
+        frozen = self.frozen.fingerprint
+        return {
+            "strategy": self.state_dict(),
+            "clipping": self.clipping.state_dict(),
+            "frozen": frozen,
+        }
 
     def resume(self, saved: dict[str, Any]) -> None:
+        self.frozen.refuse_another(saved["frozen"])
         self.load_state_dict(saved["strategy"])
         self.clipping.load_state_dict(saved["clipping"])
 
