@@ -69,7 +69,12 @@ class FeatureMap:
 
 
 def _shape_of_scattering(shape: Shape) -> Shape:
-    channels, height, width = shape if len(shape) == 3 else (0, 0, 0)
+    if len(shape) != 3:
+        raise ModelError(
+            "model.features=scattering takes images, channels x height x width, and the data has examples of the shape "
+            f"{' x '.join(map(str, shape))}: set model.features=null."
+        )
+    channels, height, width = shape
     if min(height, width) < SMALLEST or height % STRIDE or width % STRIDE:
         raise ModelError(
             f"model.features=scattering takes images whose sides are multiples of {STRIDE} and at least {SMALLEST}, and the data has "
