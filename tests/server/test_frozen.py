@@ -29,9 +29,9 @@ from torch import nn
 
 def make(shape):
     whole = load_file("FILE")
-    body = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Unflatten(1, (5, 1, 1)))
+    body = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU())
     body[1].load_state_dict({"weight": whole["hidden.weight"], "bias": whole["hidden.bias"]})
-    return body, (5, 1, 1)
+    return body, (5,)
 """
 
 

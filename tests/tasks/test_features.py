@@ -188,7 +188,7 @@ class Centred(nn.Module):
 
     def forward(self, inputs):
         self.seen.append((len(inputs), self.training, torch.is_grad_enabled()))
-        return (self.body(inputs) + inputs.mean(dim=0).sum()).view(-1, 3, 1, 1)
+        return self.body(inputs) + inputs.mean(dim=0).sum()
 
 def make(shape):
     return Centred(), AFTER
@@ -201,7 +201,7 @@ def own(install: Install) -> Iterator[Callable[..., None]]:
     """Installs the map `own`, with these weights and the shape that it says to make."""
     own_map.cache_clear()
 
-    def call(package: str = "plugin_map", weight: float = 0.5, after: str = "(3, 1, 1)") -> None:
+    def call(package: str = "plugin_map", weight: float = 0.5, after: str = "(3,)") -> None:
         own_map.cache_clear()
         implementation.cache_clear()
         code = OWN.replace("WEIGHT", str(weight)).replace("AFTER", after)
@@ -217,11 +217,11 @@ def test_a_map_of_an_installed_package_is_in_front_of_any_model(own: Install) ->
     job, plain = Job(_config("model.features=own")), Job(_config("model.features=null"))
     assert job.parameters == job.model().size == 10 * (3 + 1)
     seen, raw = job.shard(1), plain.shard(1)
-    assert seen.shape == (3, 1, 1)
+    assert seen.shape == (3,)
     for made, example in zip(seen.inputs, raw.inputs, strict=True):
         # All weights and the shift are a half, twice the sum of the example, and batch norm with the statistics of a new layer.
         total = 0.5 * (0.5 * example.sum() + 0.5) / (1 + 1e-5) ** 0.5 + 0.5 + example.sum()
-        torch.testing.assert_close(made, total.expand(3, 1, 1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(made, total.expand(3), rtol=1e-4, atol=1e-4)
     job.model().module(seen.inputs)
 
 
@@ -262,6 +262,6 @@ def test_its_features_are_kept_until_its_parameters_or_its_package_change(own: I
 
 
 def test_a_map_that_makes_another_shape_than_it_says_is_refused(own: Install) -> None:
-    own(after="(4, 1, 1)")
-    with pytest.raises(ModelError, match=r"features=own makes \(3, 1, 1\).*says \(4, 1, 1\)"):
+    own(after="(4,)")
+    with pytest.raises(ModelError, match=r"features=own makes \(3,\).*says \(4,\)"):
         features.seen_through("own", _images())
