@@ -92,6 +92,11 @@ class Job:
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
             return self._seen(folder.own(data.shape, data.class_names, kind, most))
+        if not 0 <= client < len(self._parts):
+            raise DataError(
+                f"data={data.name} is shared out among clients 0 to {len(self._parts) - 1}, and this node is {client}: start it with its "
+                "own number, as in fedsketch-node --node-config partition-id=0."
+            )
         return self._seen(self.dataset.train.take(self._parts[client]))
 
     @property
