@@ -30,7 +30,12 @@ def main() -> None:
     console = Console()
     console.print(plan.guarantee, soft_wrap=True, highlight=False)
     table = Table(show_header=False)
-    table.add_row("rounds", str(plan.rounds))
+    early = (
+        ""
+        if plan.ends_after is None
+        else f"; the budget ends the run after round {plan.ends_after}"
+    )
+    table.add_row("rounds", f"{plan.rounds}{early}")
     table.add_row("parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}")
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.4g}")
     for adversary in in_order(plan.epsilon):
@@ -41,7 +46,7 @@ def main() -> None:
             and adversary == plan.budget_against
             and (value or 0) > plan.budget
         ):
-            told += f", above the budget of {plan.budget:g}: the run would end early"
+            told += f" after all rounds, above the budget of {plan.budget:g}"
         table.add_row(f"epsilon against {adversary}", told)
     if plan.not_private is not None:
         table.add_row("NOT PRIVATE", plan.not_private)

@@ -78,6 +78,7 @@ class Rounds:
         done, before = 0, 0.0
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
+        self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
         self.grid = aggregating(self.meter, self.config, strategy.parcels, roster)
@@ -96,7 +97,20 @@ class Rounds:
         if done < self.config.rounds:
             stopped = f"Stopped after round {done}: another would exceed {budget(strategy)}."
         summary = self._summary(row, stopped, before + time.monotonic() - started)
-        self.observer.ended(summary, self.folder.finish(strategy.model, summary))
+        report = self.folder.finish(strategy.model, summary)
+        log.info("The run ended after round %d. %s", done, stopped or "All its rounds were played.")
+        self.observer.ended(summary, report)
+
+    def _log_start(self, done: int) -> None:
+        """What somebody who reads only the log must know."""
+        folder = self.folder.path.absolute()
+        begins = f"is resumed after round {done}" if done else "begins"
+        log.info("A run of %d rounds %s in %s.", self.config.rounds, begins, folder)
+        log.info("%s", self.sentence)
+        log.info(
+            "Versions: %s", ", ".join(f"{name} {number}" for name, number in versions().items())
+        )
+        log.info("Configuration: %s", to_json(self.config))
 
     def _cohorts(self, key: int | None) -> Cohorts:
         """With the key of a resumed run, or a new one."""

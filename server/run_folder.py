@@ -170,7 +170,7 @@ class RunFolder:
 
     def attempts_since(self, known: int) -> list[tuple[int, int]]:
         """(round, cohort) of every attempt on record after the first `known`, whoever made it."""
-        return [(row["round"], row["cohort"]) for row in _rows(self.attempts)[known:]]
+        return [(row["round"], row["cohort"]) for row in _rows(self.attempts, "cohort")[known:]]
 
     def read_summary(self) -> dict[str, Any] | None:
         """How the run ended; None if it has not."""
@@ -209,7 +209,8 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     unfinished.rename(path)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:
+    """Every line as it was written, each with a round and these keys."""
     if not path.exists():
         return []
     rows = []
@@ -219,7 +220,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or "round" not in row:
+        if not isinstance(row, dict) or not {"round", *keys} <= row.keys():
             raise CheckpointError(
                 f"{path}, line {number}, is damaged: put back what stood there, or start a new run."
             )
