@@ -19,10 +19,13 @@ def main() -> None:
     from rich.table import Table
 
     from fedsketch.server.plan import make_plan
+    from fedsketch.server.tracking import refuse_a_missing_tracker
 
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])
         refuse_missing_devices(config)
+        if config.runtime.name != "deployment":  # there the tracker is elsewhere
+            refuse_a_missing_tracker(config)
         plan = make_plan(config)
         # Whoever only asks finds no folder afterwards.
         named = any(argument.startswith("hydra.run.dir=") for argument in sys.argv[1:])

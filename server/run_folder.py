@@ -38,12 +38,15 @@ class RunFolder:
         self.attempts = path / "attempts.jsonl"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model.safetensors"
+        self.best = path / "best.safetensors"
+        self.card = path / "MODEL_CARD.md"
         self.summary = path / "summary.json"
         self.report = path / "report.html"
         self.log = path / "run.log"
         self.plan = path / "plan.json"
         self.plan_figure = path / "plan.svg"
         self.submission = path / "submitted.json"
+        self.mlflow_run = path / "mlflow_run.txt"
         self.processes = path / "processes"  # keys, state and logs of runtime=processes
         self.lock = path / "lock"  # held while the run is played
 
@@ -108,6 +111,13 @@ class RunFolder:
 
     def write_submission(self, note: dict[str, Any]) -> None:
         self.submission.write_text(json.dumps(note) + "\n")
+
+    def read_mlflow_run(self) -> str | None:
+        """The id of the run at MLflow that stands for this one, if there is one."""
+        return self.mlflow_run.read_text().strip() if self.mlflow_run.exists() else None
+
+    def write_mlflow_run(self, run: str) -> None:
+        self.mlflow_run.write_text(f"{run}\n")
 
     # What a run writes
 

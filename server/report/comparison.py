@@ -6,12 +6,13 @@ from dataclasses import replace
 from html import escape
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedsketch.server.leaves import leaves
 from fedsketch.server.report import plots, readable
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
@@ -118,7 +119,10 @@ def _swatch(color: str, dashes: str) -> str:
 
 def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
     """The settings in which the runs differ. Those below a group are compared among runs that chose the same file of it."""
-    flat = [dict(_flatten(run.config)) for run in runs]
+    flat = [
+        {key: "null" if value is None else str(value) for key, value in leaves(run.config, ".")}
+        for run in runs
+    ]
     differ = []
     for key in dict.fromkeys(key for settings in flat for key in settings):
         choice = f"{key.split('.')[0]}.name"
@@ -130,14 +134,6 @@ def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
             differ.append(key)
     shown = [key for key in differ if key not in ("strategy.name", "data.name")]  # have columns
     return [{key: settings[key] for key in shown if key in settings} for settings in flat]
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "null" if value is None else str(value)
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:

@@ -82,7 +82,7 @@ def test_an_attempt_without_its_cohort_is_a_sentence(tmp_path: Path, config: Con
     folder = RunFolder(tmp_path)
     folder.begin(config)
     folder.attempts.write_text('{"round": 1, "cohort": 4}\n{"round": 2}\n')
-    with pytest.raises(CheckpointError, match="attempts.jsonl, line 2, is damaged"):
+    with pytest.raises(CheckpointError, match=r"attempts\.jsonl, line 2, is damaged"):
         folder.attempts_since(0)
 
 
