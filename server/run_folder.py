@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import yaml
 
 from fedsketch.conf import Config, ConfigError, from_json, to_json
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.tasks.interface import Interface
 
 if TYPE_CHECKING:
     from fedsketch.tasks.flat import FlatModel
@@ -39,6 +41,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.model = path / "model.safetensors"
         self.best = path / "best.safetensors"
+        self.interface = path / "model.json"
         self.card = path / "MODEL_CARD.md"
         self.summary = path / "summary.json"
         self.report = path / "report.html"
@@ -160,6 +163,14 @@ class RunFolder:
         self.config.write_text(text)
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log))  # without what a kill cut off
+
+    def write_interface(self, interface: Interface) -> None:
+        """Say what the model is like, for whoever loads it without the data."""
+        self.interface.write_text(json.dumps(asdict(interface)) + "\n")
+
+    def read_interface(self) -> Interface:
+        told = json.loads(self.interface.read_text())
+        return Interface(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
         """The newest checkpoint; what the metrics tell of later rounds is dropped, because they will be played again."""
