@@ -32,7 +32,7 @@ from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import reply_with
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job, Kind, Task
+from fedsketch.tasks.job import Assignment, Job, Kind
 
 
 class Workspace:
@@ -83,16 +83,16 @@ class Workspace:
             half = _HalfAtWork(self._device_half(config.strategy.name), work)
             return reply_with(mechanism.run(half, stream, broadcast.round))
 
-    def _admitted(self, config: Config, folder: Path | None) -> Task:
+    def _admitted(self, config: Config, folder: Path | None) -> Assignment:
         """The configuration as this device plays it; in a simulation as it came."""
         if folder is None:
-            return Task(config)
+            return Assignment(config)
         guard = DeviceGuard(folder)
         task = admitted(config, guard.policy, guard.card)
         check_size(self._job(task).parameters, guard.policy)
         return task
 
-    def _completed(self, broadcast: Broadcast, task: Task) -> Broadcast:
+    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
         goal = broadcast.numbers.get("fingerprint")
         if goal is None:
@@ -100,10 +100,10 @@ class Workspace:
         arrays = self._replicas.arrays(task, str(goal), broadcast.round)
         return replace(broadcast, arrays=arrays)
 
-    def _new_model(self, task: Task) -> FlatModel:
+    def _new_model(self, task: Assignment) -> FlatModel:
         return self._job(task).model()
 
-    def _version_0(self, task: Task) -> Replayed:
+    def _version_0(self, task: Assignment) -> Replayed:
         return make_replica(task.config, self._new_model(task))
 
 
