@@ -115,7 +115,8 @@ def _views(groups: Sequence[Group]) -> Iterator[_View]:
     """Epsilons against different adversaries are different things, so each has a picture of its own: one for each whom a budget binds."""
     for name in in_order(run.bound() for group in groups for run in group.runs):
         axis = Axis(f"epsilon against {name}", readable.plain)
-        yield _View(axis.label, "dashed: no guarantee", axis, _spent(name))
+        title = f"epsilon (adversary: {name})"
+        yield _View(title, "dashed: no guarantee", axis, _spent(name))
     yield _View("round", "", plots.ROUND, lambda run: [row["round"] for row in run.rows])
     summed = "per client, summed over rounds"
     up, both = ("uplink_bytes",), ("uplink_bytes", "downlink_bytes")

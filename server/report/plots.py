@@ -192,7 +192,8 @@ def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> s
         axes.margins(x=0.01)
         _scales(axes, Axis("client", plain, integer=True), Axis("examples", plain))
         axes.grid(visible=False, axis="x")
-        figure.legend(loc="outside right center", title="class", handlelength=1, reverse=True)
+        if table.shape[1] > 1:
+            figure.legend(loc="outside right center", title="class", handlelength=1, reverse=True)
 
     def draw_map(figure: Figure) -> None:
         axes = figure.subplots()
