@@ -15,10 +15,14 @@ import yaml
 
 from fedsketch.server.report.command import main
 from fedsketch.server.report.comparison import compare
+from fedsketch.server.report.comparison_tables import results
+from fedsketch.server.report.groups import grouped
+from fedsketch.server.report.judged import judged_by
 from fedsketch.server.report.page import ReportError
 from fedsketch.server.report.plots import COLORS, colors
 from fedsketch.server.report.readable import best_guess
 from fedsketch.server.report.run_page import write_report
+from fedsketch.server.report.run_record import read_run
 
 _VOID = {"meta", "br"}
 _GUARANTEE = "Epsilon 8 at delta 1e-05, per client (its contribution zeroed out), against all."
@@ -348,15 +352,15 @@ def test_comparison_of_three_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "90.0 % at 30 kB" in outline.pictures[3]
     curves = [picture.count(": fedavg") for picture in outline.pictures]
     assert curves == [0, 1, 1, 1]  # without epsilon it is a level, not a curve
-    results, settings = _tables(page)
-    assert results[0] == [
+    reached, settings = _tables(page)
+    assert reached[0] == [
         *("Run", "Folders", "Strategy", "Data"),
         *("Epsilon, model", "Epsilon, client", "Epsilon, server"),
         *("Accuracy", "Rounds", "Up", "Down", "Time"),
     ]
     bytes_sent, nothing = ("12 kB", "18 kB"), ("none",) * 3
     same = ("90.0 %", "6", *bytes_sent, "1 min 15 s")
-    assert results[1:] == [
+    assert reached[1:] == [
         ["1", "2", "dp_fedavg", "digits", "2", "4", "10", *same],
         ["2", "9", "dp_fedavg", "digits", "8", "16", "40", "90.0 %", "6 of 9", *bytes_sent, "3 s"],
         ["3 (NOT PRIVATE)", "10", "fedavg", "digits", *nothing, *same],
@@ -404,10 +408,10 @@ def test_runs_that_differ_in_the_seed_alone_are_one_line_with_mean_and_deviation
     page = compare([*seeds, other], tmp_path / "comparison.html").read_text()
     assert re.findall(r"</svg>([^<]*)</li>", page)[0].startswith("1: dp_fedavg")
     assert page.count("<li>") == 2
-    results, _ = _tables(page)
-    assert results[1][:2] == ["1", "s0, s1, s2"]
-    assert results[1][results[0].index("Accuracy")] == "60.0 % ± 10.0 %"
-    assert results[2][results[0].index("Accuracy")] == "90.0 %"
+    reached, _ = _tables(page)
+    assert reached[1][:2] == ["1", "s0, s1, s2"]
+    assert reached[1][reached[0].index("Accuracy")] == "60.0 % ± 10.0 %"
+    assert reached[2][reached[0].index("Accuracy")] == "90.0 %"
 
 
 def test_epsilons_against_different_adversaries_never_share_an_axis(tmp_path: Path) -> None:
@@ -422,12 +426,10 @@ def test_epsilons_against_different_adversaries_never_share_an_axis(tmp_path: Pa
     ]
 
 
-def test_every_group_has_a_colour_of_its_own(tmp_path: Path) -> None:
-    runs = [make_run(tmp_path / f"{i}", settings={"note": i}, brief=True) for i in range(23)]
-    page = compare(runs, tmp_path / "page.html").read_text()
-    swatches = re.findall(r'<li><svg[^>]*><path d="M0 5h30" stroke="(#\w+)"', page)
-    assert len(set(swatches)) == 23
+def test_however_many_groups_there_are_each_has_a_colour_of_its_own() -> None:
     assert colors(4) == list(COLORS[:4])
+    for count in (10, 11, 23, 60):
+        assert len(set(colors(count))) == count
 
 
 def test_runs_are_compared_by_the_metric_that_is_asked_for(
@@ -436,50 +438,41 @@ def test_runs_are_compared_by_the_metric_that_is_asked_for(
     for lr in (1, 2):
         told = {"loss": 3.0 / lr, "validation": {"accuracy": 0.25 * lr}}
         make_run(tmp_path / f"{lr}", extra=told, settings={"lr": lr})
-    out = tmp_path / "page.html"
+    runs = [read_run(tmp_path / name) for name in "12"]
     for name, values in (("loss", ["3", "1.5"]), ("validation.accuracy", ["25.0 %", "50.0 %"])):
-        assert main([str(tmp_path), "-o", str(out), "--metric", name]) == 0
-        results, _ = _tables(out.read_text())
-        column = results[0].index(name[0].upper() + name[1:])
-        assert [row[column] for row in results[1:]] == values
-    capsys.readouterr()
-    assert main([str(tmp_path), "-o", str(out), "--metric", "f1"]) == 1
+        cells = results(grouped(runs), judged_by(runs, name))
+        column = cells.headers.index(name[0].upper() + name[1:])
+        assert [row[column] for row in cells.rows] == values
+    assert main([str(tmp_path), "-o", str(tmp_path / "page.html"), "--metric", "f1"]) == 1
     sentence = "No run has a number 'f1': ask for one of accuracy, validation.accuracy, loss.\n"
     assert capsys.readouterr().err == sentence
 
 
+def _rewrite(run: Path, rows: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps({"round": i, **row}) + "\n" for i, row in enumerate(rows, start=1))
+    (run / "metrics.jsonl").write_text(text)
+    return run
+
+
 def test_runs_of_another_task_are_shown_by_its_own_metrics(tmp_path: Path) -> None:
     """Lower is better, and nothing is a percentage."""
-    values = iter([5.0, 2.0, 3.0])
-    run = make_run(tmp_path / "run", rounds=3, settings={"task": {"name": "regression"}})
-    rows = [{**json.loads(line), "rmse": next(values)} for line in _lines(run)]
-    for row in rows:
-        del row["accuracy"]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = page_of(run)
-    assert Outline(page).captions[:2] == ["Rmse", "Loss"]
+    run = make_run(tmp_path / "run", settings={"task": {"name": "regression"}}, brief=True)
+    page = page_of(_rewrite(run, [{"rmse": value} for value in (5.0, 2.0, 3.0)]))
+    assert Outline(page).captions[0] == "Rmse"
     assert "<dt>Rmse</dt><dd>3<span>best 2 in round 2</span>" in page
-    assert "Rmse against round" in compare([run], tmp_path / "page.html").read_text()
+    assert judged_by([read_run(run)]).name == "rmse"
 
 
 def test_tasks_without_a_common_metric_are_compared_by_the_loss(tmp_path: Path) -> None:
-    runs = [
-        make_run(tmp_path / name, settings={"task": {"name": name}}, extra={"loss": 0.5})
-        for name in ("classification", "regression", "not_installed_here")
-    ]
-    assert "Loss against round" in compare(runs, tmp_path / "page.html").read_text()
-
-
-def _lines(run: Path) -> list[str]:
-    return (run / "metrics.jsonl").read_text().splitlines()
+    names = ("classification", "regression", "not_installed_here")
+    for name in names:
+        make_run(tmp_path / name, settings={"task": {"name": name}})
+    assert judged_by([read_run(tmp_path / name) for name in names]).name == "loss"
 
 
 def test_what_a_sketch_tells_is_explained_and_left_out_where_flat(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", extra={"sketch_energy": 0.5, "sketch_rank": 0.0})
-    rows = [json.loads(line) for line in _lines(run)]
-    rows[-1]["sketch_energy"] = 0.75
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = page_of(run)
+    rows = [{"sketch_energy": energy, "sketch_rank": 0.0} for energy in (0.5, 0.75)]
+    page = page_of(_rewrite(make_run(tmp_path / "run", brief=True), rows))
     assert "sketch_energy" in Outline(page).captions
     assert "sketch_rank" not in Outline(page).captions
     assert "that the sketch sees" in page
