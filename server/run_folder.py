@@ -202,19 +202,38 @@ class RunFolder:
 
     def finish(self, model: "FlatModel", summary: dict[str, Any]) -> Path:
         """Write model, summary and report; returns the report's path."""
-        import safetensors.torch
-
         from fedsketch.server.report.run_page import write_report
 
-        tensors = {
-            slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
-            for slot in model.layout
-        }
-        self.model.write_bytes(safetensors.torch.save(tensors))
-        unfinished = self.summary.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(summary, indent=2) + "\n")
-        unfinished.rename(self.summary)
+        _write_whole(self.model, _weights(model))
+        _write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
         return write_report(self.path)
+
+    def write_card(self, text: str) -> None:
+        self.card.write_text(text, encoding="utf-8")
+
+    def write_best(self, model: "FlatModel") -> None:
+        """Keep these weights as the best so far."""
+        _write_whole(self.best, _weights(model))
+
+    def forget_best(self) -> None:
+        self.best.unlink(missing_ok=True)
+
+
+def _weights(model: "FlatModel") -> bytes:
+    import safetensors.torch
+
+    tensors = {
+        slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
+        for slot in model.layout
+    }
+    return safetensors.torch.save(tensors)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """A kill leaves the file as it was, or as it shall be."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(content)
+    unfinished.rename(path)
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
@@ -225,9 +244,7 @@ def _append(path: Path, row: dict[str, Any]) -> None:
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    unfinished.rename(path)
+    _write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:

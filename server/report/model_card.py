@@ -66,7 +66,7 @@ def _model(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
 def _unit(config: Config) -> Iterator[str]:
     what = {
         Unit.CLIENT: "one client, with all its data",
-        Unit.EXAMPLE: "one example of one client; a client with many examples, or a person with examples on several clients, is protected less",
+        Unit.EXAMPLE: "one example; a person with many examples is protected less",
     }[config.privacy.unit]
     yield f"- What is hidden is the contribution of {what}."
     yield "- Adjacency: its contribution is replaced by zeros. Everything public stays the same."
@@ -118,8 +118,11 @@ def _accounting(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
         f"- {summary['rounds']} rounds were composed, with {clients.per_round} of {clients.total} clients in a round "
         f"(sampling: {clients.sampling.value})."
     )
-    yield "- Every attempt at a round is charged before it is made, also those that failed or were cut off by a kill."
-    yield "- Epsilon is for this run alone. Other runs on the same data, such as those that chose its settings, add to it and are not counted."
+    yield "- The server is charged for every attempt at a round, also for those that failed; all others for the rounds that were applied."
+    yield (
+        "- Epsilon is for this run alone. Other runs on the same data, such as those that chose its settings, add to it and are not "
+        "counted."
+    )
 
 
 def _trust(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -134,8 +137,8 @@ def _trust(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     yield "- A client that poisons the model is not defended against."
     if config.runtime.name in _SIMULATED:
         yield (
-            f"- The devices were simulated (`runtime={config.runtime.name}`): whoever ran this had the data of all clients. The numbers say "
-            "what a deployment with these settings would reveal."
+            f"- The devices were simulated (`runtime={config.runtime.name}`): whoever ran this had the data of all clients. The numbers "
+            "say what a deployment with these settings would reveal."
         )
     elif config.runtime.name == "processes":
         yield "- All devices were processes of one machine, whose owner had the data of all clients."
@@ -153,6 +156,8 @@ def _data(config: Config) -> Iterator[str]:
             yield f"- {data.public:,} of its training examples were public: the server had them and no client did. They are not protected."
     if data.public_root is not None:
         yield f"- The server had public examples in `{data.public_root}`. They are not protected."
+    if config.validation.examples:
+        yield f"- {config.validation.examples:,} validation examples were the server's, and no client's. They are not protected."
     yield "- On the devices the data are as safe as their owners keep them: training does not encrypt them."
 
 
@@ -166,7 +171,10 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the validation examples."
     yield "- These are means over the test set. No group of people was looked at on its own."
     if config.privacy.clip is not None:
-        yield "- Clipping shortens the updates that are unlike the others most, and noise hides rare patterns: expect more errors on small groups."
+        yield (
+            "- Clipping shortens those updates most that are unlike the others, and noise hides rare patterns: expect more errors on small "
+            "groups."
+        )
 
 
 def _access(config: Config) -> Iterator[str]:
