@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def export(model: LoadedModel, to: str, path: Path) -> Path:
     """Write the model, with its normalisation and features, for batches of any size."""
     examples = (torch.zeros(_BATCH, *model.shape, dtype=model.inputs),)
+    model(
+        *examples
+    )  # what is computed once, such as the filters of features, is computed before anything is traced
     batches = ({0: torch.export.Dim("batch")},)
     if to == "torch":
         torch.export.save(torch.export.export(model, examples, dynamic_shapes=batches), path)
