@@ -317,6 +317,7 @@ class Rounds:
             "best": best,
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
+            "budget_against": self.strategy.bound,
             "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
             "private": self.not_private is None,

@@ -16,7 +16,6 @@ from fedsketch.server.report import readable
 from fedsketch.server.report.readable import in_order
 
 _SIMULATED = ("local", "simulation", "cohort")
-_ON_DEVICES = "folder"
 
 
 def model_card(config: Config, summary: Mapping[str, Any]) -> str:
@@ -33,11 +32,11 @@ def model_card(config: Config, summary: Mapping[str, Any]) -> str:
         "Trust and threat model": _trust(config, summary),
         "Data, and who was exposed to it": _data(config),
         "Utility and bias": _utility(config, summary),
-        "Access, and what else is released": _access(config),
+        "Access, and what else is released": _access(summary),
         "Implementation hazards": _hazards(config, summary),
         "To be added by whoever publishes the model": _to_add(),
     }
-    parts = [title, *_warnings(summary)]
+    parts = [title, "Made by the run itself. Its sections follow NIST SP 800-226.", *_warnings(summary)]
     for heading, lines in sections.items():
         parts.append(f"## {heading}\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -87,7 +86,7 @@ def _parameters(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"| {name} | {value:.4g} | {delta:g} | {guess} (50 % without the run) |"
     budget = config.privacy.epsilon
     if budget is not None:
-        yield f"\n- The budget was epsilon {budget:g}, against {config.privacy.against.value}."
+        yield f"\n- The budget was epsilon {budget:g}, against {summary['budget_against']}."
     else:
         yield "\n- There was no budget: the noise was given."
     if config.privacy.unit is Unit.CLIENT:
@@ -146,12 +145,13 @@ def _trust(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _data(config: Config) -> Iterator[str]:
     data = config.data
-    if data.name == _ON_DEVICES:
-        yield "- Each device read its own data. The server had a test set, and nothing of what the devices hold."
+    if not isinstance(data, PartitionedSettings):
+        yield f"- Data `{data.name}`: each device read its own. The server had a test set, and nothing of what the devices hold."
     else:
-        yield f"- Data set `{data.name}`. Every machine of the run could load all of it, and took its part by the seed."
-    if isinstance(data, PartitionedSettings):
-        yield f"- Spread over the clients by `{data.partition.scheme}`."
+        yield (
+            f"- Data set `{data.name}`. Every machine of the run could load all of it, and each client took its part, by the scheme "
+            f"`{data.partition.scheme}` and the seed."
+        )
         if data.public:
             yield f"- {data.public:,} of its training examples were public: the server had them and no client did. They are not protected."
     if data.public_root is not None:
@@ -169,7 +169,7 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     best = summary.get("best")
     if best:
         yield f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the validation examples."
-    yield "- These are means over the test set. No group of people was looked at on its own."
+    yield "- These numbers are over the whole test set. No group of people was looked at on its own."
     if config.privacy.clip is not None:
         yield (
             "- Clipping shortens those updates most that are unlike the others, and noise hides rare patterns: expect more errors on small "
@@ -177,8 +177,9 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _access(config: Config) -> Iterator[str]:
-    yield "- The model, and any number computed from it, may be given away under the epsilon against model."
+def _access(summary: Mapping[str, Any]) -> Iterator[str]:
+    if not summary.get("not_private") and summary["epsilon"].get("model") is not None:
+        yield "- Whoever is given the model is the adversary `model` at most: it, and what is computed from it, costs that epsilon."
     yield "- Metrics on the test set are not covered: the server holds that set, and nothing about it counts as private."
     yield "- `metrics.jsonl` and `report.html` name how many clients took part in each round: they are for the server."
     yield "- `checkpoints/` holds the secret key of the cohorts, and of some strategies the noise: never give it away."
