@@ -37,6 +37,7 @@ from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort_work import CohortWork
 from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.strategies.shared.uploads import MECHANISM, uploaded
+from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Assignment, Job
 from fedsketch.tasks.per_client import PerClient
 
@@ -90,7 +91,7 @@ class CohortWorkspace(Workspace):
         self._states: dict[int, RecordDict] = {}
         self._memories: dict[int, MutableMapping[str, torch.Tensor]] = {}
         self._copies = lru_cache(maxsize=1)(
-            lambda task, count: [PerClient(self._new_model(task)) for _ in range(count)]
+            lambda task: [PerClient(self._copy(task)) for _ in range(self._workers)]
         )
 
     def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[CohortSum]:
@@ -115,6 +116,12 @@ class CohortWorkspace(Workspace):
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
         """As it came: what devices would make of it by replay is in it."""
         return broadcast
+
+    def _copy(self, task: Assignment) -> FlatModel:
+        """A model for one of the threads, with the frozen part that came."""
+        model = self._new_model(task)
+        model.load_frozen(self._model(task).model.frozen)
+        return model
 
     # ------------------------------------------------------------------ the noise of each device
     def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:
@@ -160,7 +167,7 @@ class CohortWorkspace(Workspace):
         task = self._admitted(received.config, None)
         broadcast = self._completed(received, task)
         models: SimpleQueue[PerClient] = SimpleQueue()
-        for gradients in self._copies(task, self._workers):
+        for gradients in self._copies(task):
             gradients.model.load(broadcast.model)
             models.put(gradients)
         half = self._device_half(broadcast.config.strategy.name)

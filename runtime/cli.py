@@ -93,7 +93,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             server_app = serve(Rounds(config, folder, progress))
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
-            with fitting_threads(Job(config).model().size):
+            with fitting_threads(Job(config).parameters):
                 server_app = serve(Rounds(config, folder, progress))
                 if isinstance(config.runtime, CohortRuntimeConfig):
                     run_with(server_app, CohortGrid(client_app, config))

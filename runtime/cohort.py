@@ -16,6 +16,7 @@ from fedsketch.client.cohort import CohortSum, CohortWorkspace
 from fedsketch.conf import Config
 from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig, Randomness
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.replay.records import FROZEN_ARRAYS
 from fedsketch.runtime.local import CLIENT_APP_RAISED, LocalGrid
 from fedsketch.server.grids.simulated import SUMS
 from fedsketch.strategies.shared.uploads import summed
@@ -46,6 +47,8 @@ class CohortGrid(LocalGrid):
     def _sums(self, train: list[Message]) -> Iterable[Message]:
         by_client = {self._nodes.index(message.metadata.dst_node_id): message for message in train}
         content = RecordDict(dict(train[0].content))  # one for all
+        frozen = RecordDict({n: content.pop(n) for n in (FROZEN_ARRAYS,) if n in content})
+        self._workspace.prepare(content, frozen, None)
         wanted = int(content.pop(SUMS)["sums"])  # type: ignore[arg-type]
         groups = self._groups(sorted(by_client), wanted, train[0].metadata.group_id)
         for made in self._workspace.sums(content, groups):

@@ -1,11 +1,13 @@
-"""Which Grids stand between a strategy and the nodes: one that counts bytes, parcels for each node, secure aggregation."""
+"""Which Grids stand between a strategy and the nodes: one that counts bytes, what each node lacks, secure aggregation."""
 
 from flwr.serverapp import Grid
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig
+from fedsketch.replay.frozen import FrozenPart
 from fedsketch.replay.grid import DeliveryGrid
 from fedsketch.replay.parcels import Parcels
+from fedsketch.replay.records import FROZEN
 from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.metered import MeteredGrid
 from fedsketch.server.grids.secagg_options import secagg_options
@@ -22,7 +24,8 @@ def stacked(
         simulated = SimulatedGrid(grid, strategy)
         return simulated, simulated
     meter = MeteredGrid(grid)
-    return meter, aggregating(meter, strategy.config, strategy.parcels, roster)
+    config, parcels, frozen = strategy.config, strategy.parcels, strategy.frozen
+    return meter, aggregating(meter, config, parcels, roster, frozen)
 
 
 def aggregating(
@@ -30,8 +33,11 @@ def aggregating(
     config: Config,
     parcels: Parcels | None = None,
     roster: Directory | None = None,
+    frozen: FrozenPart | None = None,
 ) -> WrappedGrid:
     """A Grid whose train replies are what `config.secagg` lets the server see; `roster` lets it drop a node whose signature is wrong."""
+    if frozen is not None and frozen.head():
+        grid = DeliveryGrid(grid, frozen, FROZEN)
     if parcels is not None:
         grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):

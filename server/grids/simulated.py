@@ -22,13 +22,14 @@ class SimulatedGrid(WrappedGrid):
     """Between a strategy and a simulator that answers train messages with sums.
 
     Bytes are those of messages as they would have been with nobody lost (`server.expected_traffic`), parcels of replay included
-    (`replay.parcels`). A round that secure aggregation would refuse is refused.
+    (`replay.parcels`), and without frozen weights, which travel once. A round that secure aggregation would refuse is refused.
     """
 
     def __init__(self, grid: Grid, strategy: FederatedStrategy) -> None:
         super().__init__(grid)
         self._strategy = strategy
         self._up = self._down = 0.0
+        self._first = True
         self._held: dict[int, int] = {}  # the version that a node would hold, if not 0
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
@@ -52,6 +53,9 @@ class SimulatedGrid(WrappedGrid):
         if self._strategy.parcels is not None:
             # What devices would make themselves (`replay.parcels`), bit by bit.
             sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
+        if self._first and self._strategy.frozen.head():
+            sent = RecordDict({**sent, **self._strategy.frozen.whole()})
+        self._first = False
         for message in train:
             message.content = sent
         return self._grid.send_and_receive(outgoing, timeout=timeout)

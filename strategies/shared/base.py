@@ -6,8 +6,8 @@ interface, so that a strategy also runs under Flower's own `start()`.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,70 +19,30 @@ from numpy.typing import NDArray
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Randomness
+from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.privacy.mechanisms.trainee import Trainee
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.replay.frozen import FrozenPart
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adaptive_clip import clipping_of
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
-from fedsketch.strategies.shared.cohort_work import CohortWork
+from fedsketch.strategies.shared.device_half import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number, signal_to_noise
 from fedsketch.strategies.shared.uploads import GROUPS, delivered
-from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
+
+__all__ = ["DeviceHalf", "FederatedStrategy", "LocalWork", "RoundAborted"]
 
 _Part = tuple[NDArray[np.generic], list[int]]  # a sum, and the clients in it
 
 
 class RoundAborted(RuntimeError):
     """A round that must not be applied: too few arrived. Nothing was changed."""
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What a device half works with in a round.
-
-    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round. What is put into
-    `memory` is there in the device's next round of the run, and never leaves it. `client` is the number by which the server knows it.
-    """
-
-    broadcast: Broadcast
-    shard: Examples
-    model: FlatModel
-    generator: torch.Generator
-    memory: MutableMapping[str, torch.Tensor]
-    client: int = 0
-
-
-class DeviceHalf:
-    """The device's half: `rows`, or `trainee` where the strategy's mechanism has its noise inside of training.
-
-    One object serves all clients that share a process, so what it keeps must follow from the broadcast alone.
-    """
-
-    def rows(self, work: LocalWork) -> torch.Tensor:
-        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`)."""
-        raise UnsafeUpdateError(
-            "the mechanism blurs an upload, and this strategy noises its steps."
-        )
-
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        """For simulations: the rows of several clients, in their order, as `rows` makes them up to rounding. None: one by one."""
-        return None
-
-    def costly(self, config: Config) -> bool:
-        """Whether `cohort_rows` takes much time however few rows it makes, so that they should be many."""
-        return False
-
-    def trainee(self, work: LocalWork) -> Trainee:
-        """The model that the round's mechanism trains."""
-        raise UnsafeUpdateError("the mechanism noises steps, and this strategy blurs its upload.")
 
 
 class FederatedStrategy(Strategy):
@@ -92,6 +52,7 @@ class FederatedStrategy(Strategy):
         self.config = config
         self.job = job
         self.model = model
+        self.frozen = FrozenPart(model)
         self.cohorts = cohorts
         self.sizes = CohortSizes(config)
         self.clipping = clipping_of(config)
@@ -253,16 +214,24 @@ class FederatedStrategy(Strategy):
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint holds besides the model."""
-        return {"strategy": self.state_dict(), "clipping": self.clipping.state_dict()}
+        frozen = self.frozen.fingerprint
+        return {
+            "strategy": self.state_dict(),
+            "clipping": self.clipping.state_dict(),
+            "frozen": frozen,
+        }
 
     def resume(self, saved: dict[str, Any]) -> None:
+        self.frozen.refuse_another(saved["frozen"])
         self.load_state_dict(saved["strategy"])
         self.clipping.load_state_dict(saved["clipping"])
 
     def meet(self, grid: Grid) -> None:
         """Learn which node is which client, once."""
         if not self._nodes:
-            self._nodes = meet(grid, self.config.clients.total, self.config.clients.timeout)
+            clients = self.config.clients
+            numbered = isinstance(self.config.data, PartitionedSettings)
+            self._nodes = meet(grid, clients.total, clients.timeout, numbered=numbered)
 
     def arrays(self) -> ArrayRecord:
         """The model as Flower carries it: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
@@ -316,13 +285,15 @@ class FederatedStrategy(Strategy):
         self.update(server_round, aggregate)
 
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
+        frozen = self.frozen.head()
         if self.parcels is not None:
-            return Broadcast(self.config, server_round, mechanism, {}, self.parcels.head())
+            told = {**frozen, **self.parcels.head()}
+            return Broadcast(self.config, server_round, mechanism, {}, told)
         extra, numbers = self.broadcast_extras(server_round)
         if self.groups(server_round) > 1:
             numbers = {**numbers, GROUPS: self.groups(server_round)}
         arrays = {"model": self.model.vector, **extra}
-        return Broadcast(self.config, server_round, mechanism, arrays, numbers)
+        return Broadcast(self.config, server_round, mechanism, arrays, {**frozen, **numbers})
 
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         assert self._asked is not None

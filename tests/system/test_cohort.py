@@ -33,6 +33,7 @@ SMALL = (
 )
 PUBLIC = ("data.public=12",)
 RUNS = {
+    "frozen part": ("strategy=dp_fedavg", "model.trainable=[output.*]"),
     "dp_fedavg": ("strategy=dp_fedavg",),
     "several local steps": (
         *("strategy=dp_fedavg", "strategy.local.steps=3", "strategy.local.batch=4"),
