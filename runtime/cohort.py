@@ -37,12 +37,16 @@ class CohortGrid(LocalGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """The replies; those of train messages are one for each sum, and an error for each client that is in none."""
-        asked = list(messages)
-        train = [message for message in asked if message.metadata.message_type == "train"]
-        others = [message for message in asked if message.metadata.message_type != "train"]
-        replies = list(super().send_and_receive(others)) if others else []
-        return [*replies, *self._sums(train)] if train else replies
+        """The replies, one by one as they are made: there may be many. Those of train messages are one for each sum, and an error for
+        each client that is in none."""
+        train: list[Message] = []
+        for message in messages:
+            if message.metadata.message_type == "train":
+                train.append(message)
+            else:
+                yield from super().send_and_receive([message])
+        if train:
+            yield from self._sums(train)
 
     def _sums(self, train: list[Message]) -> Iterable[Message]:
         by_client = {self._nodes.index(message.metadata.dst_node_id): message for message in train}

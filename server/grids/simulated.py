@@ -58,7 +58,7 @@ class SimulatedGrid(WrappedGrid):
         self._first = False
         for message in train:
             message.content = sent
-        return self._grid.send_and_receive(outgoing, timeout=timeout)
+        return list(self._grid.send_and_receive(outgoing, timeout=timeout))
 
     def _sums(self, server_round: int, cohort: int) -> int:
         """How many sums the server sees, or single uploads."""
