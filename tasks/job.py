@@ -19,7 +19,7 @@ from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
-from fedsketch.tasks.shards import Shards
+from fedsketch.tasks.shards import Shards, side_by_side
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
@@ -123,12 +123,17 @@ class Job:
 
     @cached_property
     def train(self) -> Examples:
-        """The examples of all clients, in one piece. Simulations of whole cohorts hold it; a device never does."""
-        return self._seen(self.dataset.train)
+        """The examples of all clients, client by client. Simulations of whole cohorts hold it; a device never does."""
+        return self._seen(self.dataset.train.take(torch.cat(self._parts)))
 
     def shards(self, clients: Sequence[int]) -> Shards:
-        """The examples of several clients, as places in `train`."""
-        return Shards(self.train, tuple(self._parts[client] for client in clients))
+        """The examples of several clients."""
+        return Shards(self.train, tuple(self._spans[client] for client in clients))
+
+    @cached_property
+    def _spans(self) -> list[range]:
+        """Where each client's examples are in `train`."""
+        return side_by_side([len(part) for part in self._parts])
 
     def size(self, client: int) -> int:
         """How many examples a client has."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -23,44 +24,64 @@ class Batches:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """The places in `examples` of what each client has."""
+    """Where in `examples`, which lie client by client, each of these clients has its own. Nobody may write into what is handed out: it
+    may be a view."""
 
     examples: Examples
-    parts: tuple[Tensor, ...]
+    spans: tuple[range, ...]
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.spans)
 
     @property
     def sizes(self) -> list[int]:
-        return [len(part) for part in self.parts]
+        return [len(span) for span in self.spans]
 
     def of(self, chosen: Sequence[int]) -> "Shards":
         """Those of the chosen clients, by their place here."""
-        return Shards(self.examples, tuple(self.parts[place] for place in chosen))
+        return Shards(self.examples, tuple(self.spans[place] for place in chosen))
 
     def together(self) -> Examples:
         """All of them, client by client."""
-        return self.examples.take(torch.cat(self.parts))
+        return Examples(self._joined(self.examples.inputs), self._joined(self.examples.targets))
 
     def batches(self, chosen: Sequence[Tensor | None] | None = None) -> Batches:
         """The chosen examples of each client, by their number in its shard; all of them where nothing is chosen.
 
         What fills a batch up is one of the client's own examples, so that nobody's numbers meet those of others.
         """
-        places = list(self.parts)
-        if chosen is not None:
-            places = [
-                part if own is None else part[own]
-                for part, own in zip(self.parts, chosen, strict=True)
-            ]
+        inputs, targets = self.examples.inputs, self.examples.targets
+        if chosen is None:
+            chosen = [None] * len(self)
+        if len(set(self.sizes)) == 1 and all(own is None for own in chosen):
+            shape = (len(self), len(self.spans[0]))
+            weights = torch.full(shape, 1.0 / shape[1])
+            whole, told = self._joined(inputs), self._joined(targets)
+            return Batches(
+                whole.view(*shape, *inputs.shape[1:]),
+                told.view(*shape, *targets.shape[1:]),
+                weights,
+            )
+        places = [
+            torch.arange(span.start, span.stop) if own is None else own + span.start
+            for span, own in zip(self.spans, chosen, strict=True)
+        ]
         counts = torch.tensor([len(own) for own in places])
-        if bool((counts == counts[0]).all()):
-            index = torch.stack(places)
-            weights = torch.full(index.shape, 1.0 / int(counts[0]))
-        else:
-            filled = torch.arange(int(counts.max())) < counts[:, None]
-            index = pad_sequence(places, batch_first=True)
-            index = torch.where(filled, index, index[:, :1])
-            weights = filled / counts[:, None]
-        return Batches(self.examples.inputs[index], self.examples.targets[index], weights)
+        filled = torch.arange(int(counts.max())) < counts[:, None]
+        index = pad_sequence(places, batch_first=True)
+        index = torch.where(filled, index, index[:, :1])
+        return Batches(inputs[index], targets[index], filled / counts[:, None])
+
+    def _joined(self, tensor: Tensor) -> Tensor:
+        """The parts of a tensor, without a copy where they lie side by side."""
+        if all(before.stop == after.start for before, after in pairwise(self.spans)):
+            return tensor[self.spans[0].start : self.spans[-1].stop]
+        return torch.cat([tensor[span.start : span.stop] for span in self.spans])
+
+
+def side_by_side(sizes: Sequence[int]) -> list[range]:
+    """Spans of these lengths, one after the other."""
+    ends = [0]
+    for size in sizes:
+        ends.append(ends[-1] + size)
+    return [range(start, stop) for start, stop in pairwise(ends)]
