@@ -13,7 +13,7 @@ from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
 from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
-from fedsketch.tasks.features import seen_through, shape_after
+from fedsketch.tasks.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
@@ -129,6 +129,11 @@ class Job:
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
         return models.parameters(self._config.model, *self._model_kind)
+
+    @property
+    def features(self) -> str | None:
+        """The edition of the feature map in front of the model, if it is one of an installed package."""
+        return own_edition(self._config.model.features, self.kind.shape)
 
     @property
     def kind(self) -> Kind:
