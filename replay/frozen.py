@@ -45,8 +45,12 @@ class FrozenPart:
     # ------------------------------------------------------------------ on the server
     def head(self) -> dict[str, int | str | bool | float | bytes]:
         """What every device is told, in the common part of the broadcast; nothing where all is trained."""
-        told = {FROZEN: self.fingerprint} if self.sent else {}
-        return told if self.features is None else {**told, FEATURES: self.features}
+        told: dict[str, int | str | bool | float | bytes] = {}
+        if self.sent:
+            told[FROZEN] = self.fingerprint
+        if self.features is not None:
+            told[FEATURES] = self.features
+        return told
 
     @property
     def sent(self) -> bool:
