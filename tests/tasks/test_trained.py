@@ -1,5 +1,6 @@
 """Models of which a part is trained: which part, what it starts from, and what is saved."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, ConfigError, compose, from_json, to_json
 from fedsketch.conf.settings import ModelSettings
 from fedsketch.tasks import models
 from fedsketch.tasks.errors import ModelError
@@ -80,9 +81,12 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names(
             ask()
 
 
-def test_no_pattern_at_all_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.trainable"):
-        compose([*KEYS, "model.trainable=[]"])
+@pytest.mark.parametrize("patterns", [[], ["x" * 201], ["*"] * 101])
+def test_no_pattern_and_endless_ones_are_refused(patterns: list[str]) -> None:
+    tree = json.loads(to_json(_usual()))
+    tree["model"]["trainable"] = patterns
+    with pytest.raises(ConfigError, match="trainable"):
+        from_json(json.dumps(tree))
 
 
 def test_a_module_may_freeze_itself_and_a_pattern_has_the_last_word() -> None:
