@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Randomness
+from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
@@ -258,7 +259,9 @@ class FederatedStrategy(Strategy):
     def meet(self, grid: Grid) -> None:
         """Learn which node is which client, once."""
         if not self._nodes:
-            self._nodes = meet(grid, self.config.clients.total, self.config.clients.timeout)
+            clients = self.config.clients
+            numbered = isinstance(self.config.data, PartitionedSettings)
+            self._nodes = meet(grid, clients.total, clients.timeout, numbered=numbered)
 
     def arrays(self) -> ArrayRecord:
         """The model as Flower carries it: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
