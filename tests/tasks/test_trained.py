@@ -191,6 +191,28 @@ def test_a_module_that_is_one_linear_layer_is_merged_too() -> None:
     torch.testing.assert_close(plain(inputs), adapted(inputs))
 
 
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 1}])
+def test_a_weight_with_two_names_is_saved_and_loaded_under_both(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    def tied() -> nn.Sequential:
+        first, second, third = (nn.Linear(3, 3) for _ in range(3))
+        second.weight = first.weight
+        return nn.Sequential(first, second, third, third)
+
+    model = FlatModel(_prepared(tied(), trainable=("2.bias", "1.bias"), **settings))
+    model.vector.normal_()  # a shared weight has no adapter, which would change one of its layers only
+    saved = plain_state(model.module)
+    assert {"0.weight", "1.weight", "2.bias", "3.bias"} <= saved.keys()
+    save_file(saved, tmp_path / "given.safetensors")
+    again, once_more = tied(), tied()
+    again.load_state_dict(saved, strict=True)
+    load_weights(once_more, str(tmp_path / "given.safetensors"))
+    for module in (again, once_more):
+        inputs = torch.randn(4, 3)
+        torch.testing.assert_close(module(inputs), model.module(inputs))
+
+
 # ---------------------------------------------------------------------- batch norm
 def _with_batch_norm() -> nn.Sequential:
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
