@@ -93,7 +93,8 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
             with fitting_threads(Job(config).model().size):
-                run_local(serve(Rounds(config, folder, progress)), client_app, nodes)
+                server_app = serve(Rounds(config, folder, progress))
+                run_local(server_app, client_app, nodes, config.clients.timeout)
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
