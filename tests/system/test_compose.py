@@ -50,7 +50,7 @@ def test_what_shall_last_is_watched_and_started_again(file: str, name: str) -> N
 def test_no_secret_is_an_environment_variable(file: str, name: str) -> None:
     named = set(services(file)[name].get("environment", {}))
     ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA"}
-    assert named <= ours | {ROSTER_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
+    assert named <= ours | {ROSTER_VARIABLE, CACHE_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
 
 
 def test_the_serverapp_reads_the_roster_where_register_writes_it() -> None:
