@@ -42,14 +42,17 @@ class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
     The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
-    device opens. Given weights (`model.weights`) are the server's too.
+    device opens. Given weights (`model.weights`) are the server's too. A job that is `only_to_plan` downloads nothing.
 
     `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features` (`tasks.features`).
     """
 
-    def __init__(self, config: Config, kind: Kind | None = None) -> None:
+    def __init__(
+        self, config: Config, kind: Kind | None = None, *, only_to_plan: bool = False
+    ) -> None:
         self._config = config
         self._kind = kind
+        self._only_to_plan = only_to_plan
 
     @cached_property
     def task(self) -> Task:
@@ -58,10 +61,19 @@ class Job:
 
     @cached_property
     def dataset(self) -> Dataset:
-        dataset = datasets.load(self._config.data, self._config.seed)
+        dataset = self._load()
         for examples in (dataset.train, dataset.test):
             self.task.check(dataset.name, examples, dataset.classes)
         return dataset
+
+    def _load(self) -> Dataset:
+        data, seed = self._config.data, self._config.seed
+        if not self._only_to_plan:
+            return datasets.load(data, seed)
+        # The sizes of shards count where examples are protected; public examples are looked at.
+        public = isinstance(data, PartitionedSettings) and data.public > 0
+        exact = self._config.privacy.unit is Unit.EXAMPLE or public or data.public_root is not None
+        return datasets.load_to_plan(data, seed, exact=exact)
 
     @cached_property
     def test(self) -> Examples:
