@@ -11,12 +11,12 @@ from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
-from fedsketch.tasks.errors import DataError, DeviceError, PartitionError
+from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
-from fedsketch.tasks.partitions import BY_CLASS, class_histogram, partition
+from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
@@ -194,22 +194,20 @@ class Job:
         options = {
             "alpha": settings.alpha,
             "shards_per_client": settings.shards_per_client,
+            "classes_per_client": settings.classes_per_client,
             "exponent": settings.exponent,
+            "strictness": settings.strictness,
         }
-        targets = self.dataset.train.targets
+        targets, groups = self.dataset.train.targets, self.dataset.groups
         rest = self._held_out[1] if data.public or self._config.validation.examples else None
-        if (
-            settings.scheme in BY_CLASS
-            and self.dataset.train.kind_of_targets is not Targets.classes
-        ):
-            raise PartitionError(
-                f"data.partition={settings.scheme} spreads classes, and data={data.name} has none: choose data/partition=iid or by_size."
-            )
+        if rest is not None:
+            targets, groups = targets[rest], None if groups is None else groups[rest]
         parts = partition(
-            targets if rest is None else targets[rest],
+            targets,
             self._config.clients.total,
             settings.scheme,
             self._config.seed,
+            groups=groups,
             **{key: value for key, value in options.items() if value is not None},  # type: ignore[arg-type]
         )
         return parts if rest is None else [rest[part] for part in parts]

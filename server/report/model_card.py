@@ -36,7 +36,11 @@ def model_card(config: Config, summary: Mapping[str, Any]) -> str:
         "Implementation hazards": _hazards(config, summary),
         "To be added by whoever publishes the model": _to_add(),
     }
-    parts = [title, "Made by the run itself. Its sections follow NIST SP 800-226.", *_warnings(summary)]
+    parts = [
+        title,
+        "Made by the run itself. Its sections follow NIST SP 800-226.",
+        *_warnings(summary),
+    ]
     for heading, lines in sections.items():
         parts.append(f"## {heading}\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
