@@ -169,8 +169,11 @@ class RunFolder:
         self.interface.write_text(json.dumps(asdict(interface)) + "\n")
 
     def read_interface(self) -> Interface:
-        told = json.loads(self.interface.read_text())
-        return Interface(**{k: tuple(v) if isinstance(v, list) else v for k, v in told.items()})
+        told: dict[str, Any] = json.loads(self.interface.read_text())
+        fields: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in told.items()
+        }
+        return Interface(**fields)
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
         """The newest checkpoint; what the metrics tell of later rounds is dropped, because they will be played again."""
