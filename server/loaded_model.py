@@ -13,8 +13,9 @@ from fedsketch.conf import Config, ConfigError
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks import models
 from fedsketch.tasks.errors import ModelError
-from fedsketch.tasks.features import MAPS
+from fedsketch.tasks.features import feature_map
 from fedsketch.tasks.interface import Interface
+from fedsketch.tasks.trained import all_frozen
 
 
 class LoadedModel(nn.Module):
@@ -44,7 +45,7 @@ class LoadedModel(nn.Module):
         if self.normalised:
             inputs = (inputs - self.mean) / self.deviation
         if self.features is not None:
-            inputs = MAPS[self.features].of(inputs)
+            inputs = feature_map(self.features, self.shape).of(inputs)
         outputs: Tensor = self.module(inputs)
         return outputs
 
@@ -63,6 +64,7 @@ def load(folder: Path, *, best: bool = False) -> LoadedModel:
         )
     config, interface = _described(files)
     module = models.build(config.model, interface.network_shape, interface.outputs, config.seed)
+    module = all_frozen(module)
     _fill(module, path)
     return LoadedModel(module, interface, config.model.features).eval()
 

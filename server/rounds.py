@@ -95,7 +95,7 @@ class Rounds:
         self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster)
+        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster, strategy.frozen)
         strategy.meet(self.grid)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
@@ -329,6 +329,7 @@ class Rounds:
             "seconds": seconds,
             "seed": self.config.seed,
             "parameters": self.model.size,
+            "frozen": self.model.frozen_size,
             "versions": versions(),
             "partition": {"histogram": self.job.histogram().tolist()},
         }

@@ -170,10 +170,10 @@ class RunFolder:
 
     def read_interface(self) -> Interface:
         told: dict[str, Any] = json.loads(self.interface.read_text())
-        fields: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in told.items()
+        whole: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in told.items()
         }
-        return Interface(**fields)
+        return Interface(**whole)
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
         """The newest checkpoint; what the metrics tell of later rounds is dropped, because they will be played again."""
@@ -225,11 +225,9 @@ class RunFolder:
 def _weights(model: "FlatModel") -> bytes:
     import safetensors.torch
 
-    tensors = {
-        slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
-        for slot in model.layout
-    }
-    return safetensors.torch.save(tensors)
+    from fedsketch.tasks.lora import plain_state
+
+    return safetensors.torch.save(plain_state(model.module))
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -20,6 +20,7 @@ from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
+from fedsketch.tasks.trained import with_trained_part
 from fedsketch.tasks.weights import load_weights
 
 
@@ -111,6 +112,11 @@ class Job:
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
             return self._seen(folder.own(data.shape, data.class_names, kind, most))
+        if not 0 <= client < len(self._parts):
+            raise DataError(
+                f"data={data.name} is shared out among clients 0 to {len(self._parts) - 1}, and this node is {client}: start it with its "
+                "own number, as in fedsketch-node --node-config partition-id=0."
+            )
         return self._seen(self.dataset.train.take(self._parts[client]))
 
     @property
@@ -141,6 +147,7 @@ class Job:
         module = models.build(self._config.model, *self._model_kind, self._config.seed)
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
+        module = with_trained_part(module, self._config.model, self._config.seed)
         return FlatModel(module, _device(self._config.device), self.task)
 
     @property

@@ -215,3 +215,18 @@ def test_what_the_model_takes_and_gives_is_written_for_other_programs(
         "mean": [0.5],
         "deviation": [0.25],
     }
+
+
+@pytest.mark.parametrize("part", [["model.trainable=['output.*']"], ["model.lora_rank=2"]])
+def test_models_with_a_frozen_part_are_loaded_as_plain_ones(
+    finished: Callable[..., Job], tmp_path: Path, part: list[str]
+) -> None:
+    job = finished(tmp_path, "model=mlp", *part)
+    inputs = job.test.inputs[:5]
+    with torch.inference_mode():
+        expected = job.model().module(inputs)
+        found = fedsketch.load(tmp_path)
+        torch.testing.assert_close(found.module(inputs), expected)
+    assert set(found.module.state_dict()) == {
+        f"{a}.{b}" for a in ("hidden", "output") for b in ("weight", "bias")
+    }
