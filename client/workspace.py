@@ -17,6 +17,7 @@ from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.guard.task import admitted, check_size
 from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
@@ -26,11 +27,14 @@ from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import PARCEL
 from fedsketch.replay.replica import Replicas
+from fedsketch.secagg import Refusal
 from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.evaluation import evaluation_rows
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
-from fedsketch.strategies.shared.uploads import reply_with
+from fedsketch.strategies.shared.uploads import EVALUATION, reply_with
+from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job, Kind, Task
 
@@ -55,6 +59,10 @@ class Workspace:
         if folder is None and PARCEL not in parcel:
             return None  # a simulated device judges nothing, and follows nothing here
         config, numbers = announced(content)
+        if EVALUATION in numbers and not isinstance(config.evaluation, FederatedEvaluationConfig):
+            raise Refusal(
+                "The message asks for an evaluation in a run that has none: set evaluation=federated."
+            )
         task = self._admitted(config, folder)
         if PARCEL not in parcel:
             return None
@@ -76,6 +84,8 @@ class Workspace:
             )
         model = self._model(task)
         model.load(broadcast.model)
+        if EVALUATION in broadcast.numbers:
+            return self._evaluate(broadcast, task, client)
         generator = _batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
@@ -91,6 +101,15 @@ class Workspace:
         task = admitted(config, guard.policy, guard.card)
         check_size(self._job(task).parameters, guard.policy)
         return task
+
+    def _evaluate(self, broadcast: Broadcast, task: Task, client: int) -> RecordDict:
+        """From the model to what this client's held-out examples say of it, bounded and noised. Nothing is remembered."""
+        job = self._job(task)
+        # Not the noise of the round of training, where noise follows from numbers.
+        with noise_stream(client, -broadcast.round) as stream:
+            held_out = job.local_test(client)
+            half = _EvaluationAtWork(task.config, self._model(task), held_out, job.kind.classes)
+            return reply_with(broadcast.mechanism.run(half, stream, broadcast.round))
 
     def _completed(self, broadcast: Broadcast, task: Task) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
@@ -122,6 +141,22 @@ class _HalfAtWork:
 
     def trainee(self) -> Trainee:
         return self.half.trainee(self.work)
+
+
+@dataclass(frozen=True)
+class _EvaluationAtWork:
+    """A `LocalHalf` for mechanisms: an evaluation, in whatever run."""
+
+    config: Config
+    model: FlatModel
+    held_out: Examples
+    classes: int
+
+    def rows(self) -> torch.Tensor:
+        return evaluation_rows(self.config, self.model, self.held_out, self.classes)
+
+    def trainee(self) -> Trainee:
+        raise UnsafeUpdateError("the mechanism noises steps, and an evaluation takes none.")
 
 
 def noise_stream(client: int, round: int) -> Stream:

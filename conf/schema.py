@@ -3,7 +3,7 @@
 The YAML files beside this one hold the defaults, so no default stands here twice. Hydra composes them, `conf.compose`
 turns the result into these frozen objects, and only they travel through the program.
 
-The groups that the guarantee rests on (privacy, secagg, clients, runtime) are closed, and their settings are here. Strategies, data
+The groups that the guarantee rests on (privacy, secagg, clients, evaluation, runtime) are closed, and their settings are here. Strategies, data
 sets, models and trackers can be anybody's: their settings stand beside their YAML files (`conf.settings`, `conf.plugins`).
 """
 
@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
 from fedsketch.conf.plugins import settings_class
 from fedsketch.conf.settings import (
     DataSettings,
@@ -252,6 +253,10 @@ class Config:
     tracking: Annotated[SerializeAsAny[TrackingSettings], _chosen_in("tracking")] = (
         TrackingSettings(name="none")
     )
+    # Runs from before there was a choice have no such key.
+    evaluation: Annotated[
+        ServerEvaluationConfig | FederatedEvaluationConfig, Field(discriminator="name")
+    ] = ServerEvaluationConfig(name="server")
 
     def __post_init__(self) -> None:
         if (
@@ -274,5 +279,5 @@ class Config:
                 "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, strategy.local.epochs=null "
                 "and strategy.local.batch=0"
             )
-        for chosen in (self.strategy, self.data, self.model, self.tracking):
+        for chosen in (self.strategy, self.data, self.model, self.tracking, self.evaluation):
             chosen.check(self)

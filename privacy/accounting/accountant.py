@@ -9,7 +9,7 @@ refused, never guessed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,6 +116,15 @@ class Accountant:
         after.record(release, count)
         # The Renyi curve is never below the truth: if it fits, nothing finer is needed.
         return after.epsilon(tight=False).epsilon > budget and after.epsilon().epsilon > budget
+
+    def together(self, other: Accountant) -> Accountant:
+        """A new one that has recorded what both have, for this one's adversary: whoever calls says that it sees no more of the other's
+        releases than they state."""
+        both = self._copy()
+        for release, count in other._ledger:
+            mine = self._ledger[0][0].adversary if self._ledger else release.adversary
+            both.record(replace(release, adversary=mine), count)
+        return both
 
     def to_json(self) -> dict[str, Any]:
         """Everything recorded, in order, as plain JSON: readable, and enough to go on from."""
