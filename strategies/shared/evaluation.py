@@ -41,7 +41,7 @@ from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.local_test import score_names, scores_of
+from fedsketch.tasks.local_test import LOSS, score_names, scores_of
 
 _STEPS = 2.0**12  # of a bound: the resolution of rings that do not rotate
 _FINE_RING = 32  # bits: the vector is short, so a ring in which nothing is lost costs nothing
@@ -101,10 +101,12 @@ class FederatedEvaluation(FederatedStrategy):
             count, of_count = 2.0 * float(part.sum[-1]), 2.0 * part.noise_std
         if count <= of_count:
             return {}
-        off_half = (total / count).tolist()
-        noise = [math.hypot(part.noise_std, of_count * value) / count for value in off_half]
-        means = [0.5 + value for value in off_half]
-        return dict(zip(self.names, zip(means, noise, strict=True), strict=True))
+        means = {}
+        for name, off_half in zip(self.names, (total / count).tolist(), strict=True):
+            noise = math.hypot(part.noise_std, of_count * off_half) / count
+            unit = self.settings.loss_bound if name == LOSS else 1.0
+            means[name] = (unit * (0.5 + off_half), unit * noise)
+        return means
 
     def _grouped(self, aggregate: Aggregate) -> Sequence[Aggregate]:
         """The sums of groups. Without masks the parts are single clients: the server cuts them into groups, and shows no other sum."""
