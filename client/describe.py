@@ -20,15 +20,17 @@ def card_of(what: str, classes: str | None = None) -> DataCard:
         return card_for(compose([f"data={what}"]))
     shape, found = folder.survey(Path(what))
     names = found if classes is None else _names(classes)
-    examples = folder.read(Path(what), shape, names)
-    return DataCard("folder", shape, tuple(names), _rounded_up(len(examples)))
+    kind = folder.kind_of(Path(what))
+    examples = folder.read(Path(what), shape, names, kind)
+    return DataCard("folder", shape, tuple(names), _rounded_up(len(examples)), kind.value)
 
 
 def card_for(config: Config) -> DataCard:
     """The card of devices that a run's data set is made for."""
     job = Job(config)
     names = getattr(config.data, "class_names", None) or tuple(map(str, range(job.kind.classes)))
-    return DataCard(config.data.name, job.kind.shape, names, _rounded_up(job.largest_shard))
+    most = _rounded_up(job.largest_shard)
+    return DataCard(config.data.name, job.kind.shape, names, most, config.task.targets.value)
 
 
 def _names(classes: str) -> Sequence[str]:

@@ -280,9 +280,7 @@ def _described(file: Path) -> str:
         return "no card yet (--data)"
     card = DataCard.load(file)
     shape = " x ".join(map(str, card.shape))
-    return (
-        f"{card.data}, {shape}, {len(card.classes)} classes, at most {card.largest_shard} examples"
-    )
+    return f"{card.data}, {shape}, {len(card.classes)} {card.targets}, at most {card.largest_shard} examples"
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import EVALUATION, reply_with
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job, Kind, Task
+from fedsketch.tasks.job import Assignment, Job, Kind
 
 
 class Workspace:
@@ -93,16 +93,16 @@ class Workspace:
             half = _HalfAtWork(self._device_half(config.strategy.name), work)
             return reply_with(mechanism.run(half, stream, broadcast.round))
 
-    def _admitted(self, config: Config, folder: Path | None) -> Task:
+    def _admitted(self, config: Config, folder: Path | None) -> Assignment:
         """The configuration as this device plays it; in a simulation as it came."""
         if folder is None:
-            return Task(config)
+            return Assignment(config)
         guard = DeviceGuard(folder)
         task = admitted(config, guard.policy, guard.card)
         check_size(self._job(task).parameters, guard.policy)
         return task
 
-    def _evaluate(self, broadcast: Broadcast, task: Task, client: int) -> RecordDict:
+    def _evaluate(self, broadcast: Broadcast, task: Assignment, client: int) -> RecordDict:
         """From the model to what this client's held-out examples say of it, bounded and noised. Nothing is remembered."""
         job = self._job(task)
         # Not the noise of the round of training, where noise follows from numbers.
@@ -111,7 +111,7 @@ class Workspace:
             half = _EvaluationAtWork(task.config, self._model(task), held_out, job.kind.classes)
             return reply_with(broadcast.mechanism.run(half, stream, broadcast.round))
 
-    def _completed(self, broadcast: Broadcast, task: Task) -> Broadcast:
+    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
         goal = broadcast.numbers.get("fingerprint")
         if goal is None:
@@ -119,10 +119,10 @@ class Workspace:
         arrays = self._replicas.arrays(task, str(goal), broadcast.round)
         return replace(broadcast, arrays=arrays)
 
-    def _new_model(self, task: Task) -> FlatModel:
+    def _new_model(self, task: Assignment) -> FlatModel:
         return self._job(task).model()
 
-    def _version_0(self, task: Task) -> Replayed:
+    def _version_0(self, task: Assignment) -> Replayed:
         return make_replica(task.config, self._new_model(task))
 
 

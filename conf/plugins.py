@@ -1,8 +1,8 @@
-"""Which strategies, models, data sets and trackers can be chosen: our own, and those of installed packages (docs/extending.md).
+"""Which strategies, tasks, models, data sets and trackers can be chosen: our own, and those of installed packages (docs/extending.md).
 
 An installed package names its own by Python entry points. Those of the group `fedsketch.conf` name a package that holds
 `<group>/<name>.yaml` with the settings class in `<group>/<name>.py` beside it. The entry point of the same name in
-`fedsketch.strategies`, `fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names what implements it.
+`fedsketch.strategies`, `fedsketch.tasks`, `fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names what implements it.
 
 Configurations arrive in messages. A name in one only selects among what the owner of this machine has installed: it is looked up in
 lists, and no module that is not in them is imported. Our own names come first and cannot be taken over.
@@ -21,6 +21,7 @@ from fedsketch.conf.settings import (
     ModelSettings,
     Settings,
     StrategySettings,
+    TaskSettings,
     TrackingSettings,
 )
 
@@ -42,6 +43,7 @@ class _Group:
 
 _GROUPS = {
     "strategy": _Group("strategy", "fedsketch.strategies", StrategySettings),
+    "task": _Group("task", "fedsketch.tasks", TaskSettings),
     "model": _Group("model", "fedsketch.models", ModelSettings),
     "data": _Group("data set", "fedsketch.data", DataSettings),
     "tracking": _Group("tracker", "fedsketch.trackers", TrackingSettings),

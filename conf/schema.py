@@ -3,8 +3,8 @@
 The YAML files beside this one hold the defaults, so no default stands here twice. Hydra composes them, `conf.compose`
 turns the result into these frozen objects, and only they travel through the program.
 
-The groups that the guarantee rests on (privacy, secagg, clients, evaluation, runtime) are closed, and their settings are here. Strategies, data
-sets, models and trackers can be anybody's: their settings stand beside their YAML files (`conf.settings`, `conf.plugins`).
+The groups that the guarantee rests on (privacy, secagg, clients, evaluation, runtime) are closed, and their settings are ours. Strategies,
+tasks, data sets, models and trackers can be anybody's: their settings stand beside their YAML files (`conf.settings`, `conf.plugins`).
 """
 
 from enum import StrEnum
@@ -20,6 +20,7 @@ from fedsketch.conf.settings import (
     ModelSettings,
     Settings,
     StrategySettings,
+    TaskSettings,
     TrackingSettings,
 )
 from fedsketch.conf.types import Bits, Count, NotNegative, Positive, Share, frozen
@@ -238,6 +239,7 @@ class Config:
     checkpoint_every: Count
     clients: ClientsConfig
     data: Annotated[SerializeAsAny[DataSettings], _chosen_in("data")]
+    task: Annotated[SerializeAsAny[TaskSettings], _chosen_in("task")]
     model: Annotated[SerializeAsAny[ModelSettings], _chosen_in("model")]
     privacy: PrivacyConfig
     secagg: Annotated[NoSecAggConfig | SecAggConfig, Field(discriminator="name")]
@@ -279,5 +281,6 @@ class Config:
                 "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, strategy.local.epochs=null "
                 "and strategy.local.batch=0"
             )
-        for chosen in (self.strategy, self.data, self.model, self.tracking, self.evaluation):
+        open_groups = (self.strategy, self.task, self.data, self.model, self.tracking)
+        for chosen in (*open_groups, self.evaluation):
             chosen.check(self)

@@ -1,15 +1,16 @@
-"""What the settings of strategies, data sets, models and trackers share, whether they are ours or of an installed package.
+"""What the settings of strategies, tasks, data sets, models and trackers share, whether they are ours or of an installed package.
 
 A settings class stands beside its YAML file, which holds the defaults: `<group>/<name>.yaml` and `<group>/<name>.py`. The module ends
 with `SETTINGS = TheClass`. `conf.plugins` finds it by the group and the name.
 """
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from fedsketch.conf.types import Count, Positive, Share, frozen
+from fedsketch.tasks.targets import Targets
 
 if TYPE_CHECKING:
     from fedsketch.conf.schema import Config
@@ -104,6 +105,35 @@ class PartitionedSettings(DataSettings):
             raise ValueError(
                 "data.public holds examples out of the training set and data.public_root names others: set one of them"
             )
+
+
+class Metric(NamedTuple):
+    """A number that says how good a model is."""
+
+    name: str
+    higher_is_better: bool = True
+    percent: bool = False  # whether it is a share, shown in percent
+
+
+LOSS = Metric("loss", higher_is_better=False)
+
+
+@frozen
+class TaskSettings(Settings):
+    """What is learned: a loss and metrics (`tasks.task`). They are named here, because displays and reports need no torch."""
+
+    targets: ClassVar[Targets]  # what it is made for
+    metrics: ClassVar[tuple[Metric, ...]]  # besides the loss; runs are judged by the first
+
+    @property
+    def headline(self) -> Metric:
+        """The metric by which runs are judged."""
+        return self.metrics[0] if self.metrics else LOSS
+
+    @property
+    def all_metrics(self) -> tuple[Metric, ...]:
+        """All that a test measures."""
+        return (*self.metrics, LOSS)
 
 
 @frozen

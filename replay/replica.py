@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import Replayed, open_steps, open_whole, size_of
-from fedsketch.tasks.job import Task
+from fedsketch.tasks.job import Assignment
 
 FILE = "replica.safetensors"
 
@@ -24,7 +24,7 @@ FILE = "replica.safetensors"
 class _Held:
     """A state that was brought up to date for a run, by its fingerprint."""
 
-    task: Task
+    task: Assignment
     fingerprint: str
     state: Replayed
 
@@ -32,12 +32,14 @@ class _Held:
 class Replicas:
     """The newest state that this process has made, for all clients in it; `version_0` makes what everybody starts from."""
 
-    def __init__(self, version_0: Callable[[Task], Replayed]) -> None:
+    def __init__(self, version_0: Callable[[Assignment], Replayed]) -> None:
         self._version_0 = version_0
         self._held: _Held | None = None
         self._arrays: tuple[str, int, dict[str, torch.Tensor]] | None = None
 
-    def receive(self, parcel: RecordDict, task: Task, goal: str, folder: Path | None) -> str | None:
+    def receive(
+        self, parcel: RecordDict, task: Assignment, goal: str, folder: Path | None
+    ) -> str | None:
         """Bring the replica to the state with the fingerprint `goal`; or say why this parcel does not get it there."""
         if self._holds(task, goal):
             return None  # another client of this process was here
@@ -66,7 +68,7 @@ class Replicas:
             tried = True
         return "another result" if tried else f"version {first} is not here"
 
-    def arrays(self, task: Task, goal: str, server_round: int) -> dict[str, torch.Tensor]:
+    def arrays(self, task: Assignment, goal: str, server_round: int) -> dict[str, torch.Tensor]:
         """What the replica gives a device in a round, in the place of arrays that are sent."""
         if self._held is None or not self._holds(task, goal):
             raise UnsafeUpdateError(
@@ -78,12 +80,12 @@ class Replicas:
             self._arrays = (goal, server_round, copies)
         return self._arrays[2]
 
-    def _holds(self, task: Task, goal: str) -> bool:
+    def _holds(self, task: Assignment, goal: str) -> bool:
         held = self._held
         return held is not None and held.fingerprint == goal and held.task == task
 
     def _starts(
-        self, task: Task, held: _Held | None, folder: Path | None, versions: range
+        self, task: Assignment, held: _Held | None, folder: Path | None, versions: range
     ) -> Iterator[Replayed]:
         """States of these versions from which the steps may lead to the goal."""
         if held is not None and held.task == task and held.state.version in versions:
@@ -95,7 +97,7 @@ class Replicas:
         if 0 in versions:
             yield self._version_0(task)
 
-    def _keep(self, task: Task, state: Replayed, goal: str, folder: Path | None) -> None:
+    def _keep(self, task: Assignment, state: Replayed, goal: str, folder: Path | None) -> None:
         self._held = _Held(task, goal, state)
         if folder is not None:
             unfinished = folder / f"{FILE}.unfinished"
@@ -103,7 +105,7 @@ class Replicas:
             save_file(tensors, unfinished)
             unfinished.rename(folder / FILE)
 
-    def _kept(self, task: Task, folder: Path) -> Replayed | None:
+    def _kept(self, task: Assignment, folder: Path) -> Replayed | None:
         """What the device's folder holds, if it fits this run: a fingerprint decides whether it is of use."""
         state = self._version_0(task)
         try:

@@ -67,7 +67,7 @@ class ConsoleProgress:
             self._progress.start()
 
     def played(self, row: dict[str, Any]) -> None:
-        self._accuracy = row["accuracy"] if row["accuracy"] is not None else self._accuracy
+        self._accuracy = row.get("accuracy") if row.get("accuracy") is not None else self._accuracy
         dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""
         mark = "" if row["private"] else " (NOT PRIVATE)"
         status = (
@@ -93,7 +93,7 @@ class ConsoleProgress:
             self._console.print(summary["stopped"], highlight=False)
         table = Table(show_header=False)
         table.add_row("rounds", str(summary["rounds"]))
-        table.add_row("accuracy", accuracy(summary["accuracy"]))
+        table.add_row("accuracy", accuracy(summary.get("accuracy")))
         if not summary["private"]:
             table.add_row("NOT PRIVATE", summary["not_private"])
         for adversary in in_order(summary["epsilon"]):

@@ -61,6 +61,7 @@ class Rounds:
         self.evaluations = DeviceEvaluations.of(self.strategy)
         self.sentence = guarantee(self.strategy, self.evaluations)
         self.not_private = not_private(config)
+        self._metrics = [metric.name for metric in config.task.all_metrics]
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
@@ -142,13 +143,12 @@ class Rounds:
         update_seconds = time.monotonic() - start - clients_seconds
         up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
-        accuracy = loss = None
+        metrics: dict[str, float | None] = dict.fromkeys(self._metrics)
         if self._due(current, self.config.evaluate_every):
-            accuracy, loss = evaluate(strategy.model, self.test)
+            metrics |= evaluate(strategy.model, self.test)
         return {
             "round": current,
-            "accuracy": accuracy,
-            "loss": loss,
+            **metrics,
             **self._evaluated_by_devices(current),
             "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
@@ -261,8 +261,7 @@ class Rounds:
     def _summary(self, row: dict[str, Any], stopped: str | None, seconds: float) -> dict[str, Any]:
         return {
             "rounds": row.get("round", 0),
-            "accuracy": row.get("accuracy"),
-            "loss": row.get("loss"),
+            **{name: row.get(name) for name in self._metrics},
             "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
             "noise_multiplier": self.strategy.noise_multiplier,

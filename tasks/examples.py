@@ -10,30 +10,47 @@ from dataclasses import dataclass
 import torch
 
 from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.targets import Targets
+
+_FORMS = {
+    (torch.int64, 1): Targets.classes,
+    (torch.float32, 1): Targets.numbers,
+    (torch.float32, 2): Targets.labels,
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Images (N, C, H, W) in float32 and their classes (N) in int64; read-only by convention."""
+    """Inputs (N, *shape) in float32, or in int64 such as tokens, and targets in one of the forms of `Targets`; read-only by convention."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim != 4 or self.targets.shape != self.inputs.shape[:1]:
+        if self.inputs.ndim < 2 or self.targets.shape[:1] != self.inputs.shape[:1]:
             raise DataError(
                 f"Inputs of shape {tuple(self.inputs.shape)} and targets of shape "
-                f"{tuple(self.targets.shape)} do not go together: give (N, C, H, W) and (N)."
+                f"{tuple(self.targets.shape)} do not go together: give (N, ...) and (N)."
+            )
+        form = (self.targets.dtype, self.targets.ndim)
+        if self.inputs.dtype not in (torch.float32, torch.int64) or form not in _FORMS:
+            raise DataError(
+                f"Inputs of {self.inputs.dtype} and targets of {self.targets.dtype} {tuple(self.targets.shape)} cannot be learned from: "
+                "give inputs in float32 or int64, and targets in int64 (N) for classes, float32 (N) for numbers, float32 (N, L) for labels."
             )
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one example."""
-        _, channels, height, width = self.inputs.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """That of one example: channels, height and width of an image, or the length of a vector."""
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def kind_of_targets(self) -> Targets:
+        """What the targets are."""
+        return _FORMS[self.targets.dtype, self.targets.ndim]
 
     def take(self, indices: torch.Tensor) -> "Examples":
         """A copy of the examples at these indices, in their order."""
@@ -44,6 +61,9 @@ class Examples:
 class Dataset:
     """Examples to train on, to be spread over clients, and examples to test on.
 
+    `classes` is how many classes, labels or values a target tells of, and `class_names` what they are called, where they have names.
+    `groups` tells to which natural group, such as a hospital, each example to train on belongs, from 0 on, and `group_names` their names.
+
     `mean` and `deviation`, per channel, are those with which it normalised pixels from 0 to 1; without effect if it did not.
     """
 
@@ -53,6 +73,9 @@ class Dataset:
     classes: int
     mean: tuple[float, ...] = (0.0,)
     deviation: tuple[float, ...] = (1.0,)
+    class_names: tuple[str, ...] = ()
+    groups: torch.Tensor | None = None
+    group_names: tuple[str, ...] = ()
 
     def normalised(self, examples: Examples) -> Examples:
         """Examples with pixels from 0 to 1, on the scale of this data set."""
@@ -64,5 +87,6 @@ def normalise_(
     inputs: torch.Tensor, mean: Sequence[float], deviation: Sequence[float]
 ) -> torch.Tensor:
     """Every channel less its mean, over its deviation; in place."""
-    shift, scale = (torch.tensor(values).view(1, -1, 1, 1) for values in (mean, deviation))
+    view = (1, -1) + (1,) * (inputs.ndim - 2)
+    shift, scale = (torch.tensor(values).view(view) for values in (mean, deviation))
     return inputs.sub_(shift).div_(scale)

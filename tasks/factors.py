@@ -1,8 +1,9 @@
 """One forward and one backward pass over a batch, from which the gradients of all its examples follow.
 
 Formal guarantee: what belongs to an example is what it would be if the example were alone in its batch, so a clip of its gradient bounds
-all that it contributes. A model that consists of layers that are known to work so (`_SEPARATE`) is run as it is. Any other runs under
-`torch.func.vmap`, where an example cannot see the others, whatever the model does.
+all that it contributes. A model that consists of layers that are known to work so (`_SEPARATE`), with a loss that is known to
+(`treats_examples_apart`), is run as it is. Any other runs under `torch.func.vmap`, where an example cannot see the others, whatever model
+and loss do.
 """
 
 from collections import Counter
@@ -14,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from fedsketch.tasks.built_in_tasks import treats_examples_apart
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.layer_gradients import KnownLayer, known_layer
@@ -91,7 +92,8 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
         _refuse_hidden_uses(model.module, others, example)
     numbers = uses.made + 2 * general + sum(layer.numbers for layer in known.values())
     trained = all(parameter.requires_grad for parameter in model.module.parameters())
-    separate = not others and trained and all(map(_separate, model.module.modules()))
+    apart = treats_examples_apart(model.task)
+    separate = not others and trained and apart and all(map(_separate, model.module.modules()))
     return Plan(known, others, separate, numbers)
 
 
@@ -171,8 +173,8 @@ def _together(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> P
 
     with torch.enable_grad():
         with _hooked((model.module.get_submodule(name), keep(name)) for name in how.known):
-            logits = model.module(inputs)
-        loss = functional.cross_entropy(logits, targets, reduction="sum")
+            made_of_all = model.module(inputs)
+        loss = model.task.losses(made_of_all, targets).sum()
         gradients = torch.autograd.grad(loss, list(made.values()))
     outputs = {name: rows.unsqueeze(1) for name, rows in zip(made, gradients, strict=True)}
     return brought, outputs, {}
@@ -197,10 +199,10 @@ def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass
             return hook
 
         with _hooked((model.module.get_submodule(name), shift(name)) for name in how.known):
-            logits = _call(model.module, others, how.others, inputs)
+            made = _call(model.module, others, how.others, inputs)
         if brought.keys() != how.known.keys():
             raise ModelError(_CHANGED)
-        return functional.cross_entropy(logits, targets), brought
+        return model.task.losses(made, targets).sum(), brought
 
     shifts = {
         name: torch.zeros(layer.outputs, device=model.device) for name, layer in how.known.items()

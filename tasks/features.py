@@ -35,7 +35,7 @@ GROUPS = 27  # of three channels per channel of the image
 _CHECK = 16  # bytes
 _FREE = 0.1  # of the disk, which features leave to others
 
-Shape = tuple[int, int, int]
+Shape = tuple[int, ...]
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,11 @@ class FeatureMap:
 
 
 def _shape_of_scattering(shape: Shape) -> Shape:
+    if len(shape) != 3:
+        raise ModelError(
+            "model.features=scattering takes images, channels x height x width, and the data has examples of the shape "
+            f"{' x '.join(map(str, shape))}: set model.features=null."
+        )
     channels, height, width = shape
     if min(height, width) < SMALLEST or height % STRIDE or width % STRIDE:
         raise ModelError(

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn import functional
 
+from fedsketch.tasks.built_in_tasks import CLASSIFICATION
 from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,14 @@ class Slot:
 class FlatModel:
     """A module on a device, its parameters and gradients as live float32 vectors of size d.
 
-    The loss is the mean cross-entropy. Do not move the module afterwards: that would cut the views.
+    The loss is the mean of the task's over a batch. Do not move the module afterwards: that would cut the views.
     """
 
-    def __init__(self, module: nn.Module, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self, module: nn.Module, device: str | torch.device = "cpu", task: Task = CLASSIFICATION
+    ) -> None:
         _refuse_batch_statistics(module)
+        self.task = task
         self.module = module.to(device=device, dtype=torch.float32)
         self._parameters = dict(self.module.named_parameters())
         sizes = [parameter.numel() for parameter in self._parameters.values()]
@@ -81,8 +85,8 @@ class FlatModel:
         if len(targets) == 0:
             raise ModelError("The mean gradient of an empty batch is not defined: leave it out.")
         self.zero_grad()
-        logits = self.module(inputs.to(self.device))
-        loss = functional.cross_entropy(logits, targets.to(self.device))
+        outputs = self.module(inputs.to(self.device))
+        loss = self.task.losses(outputs, targets.to(self.device)).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), self.gradient
 

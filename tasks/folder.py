@@ -19,6 +19,7 @@ import torch
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.targets import Targets
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,12 +38,15 @@ def load(settings: FolderConfig, seed: int) -> Dataset:
         raise DataError(
             "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz file."
         )
-    none = Examples(torch.empty(0, *settings.shape), torch.empty(0, dtype=torch.int64))
-    test = read(Path(settings.root).expanduser(), settings.shape, settings.class_names)
-    return Dataset("folder", none, test, len(settings.class_names))
+    path, names = Path(settings.root).expanduser(), settings.class_names
+    test = read(path, settings.shape, names, kind_of(path))
+    none = Examples(torch.empty(0, *settings.shape), test.targets[:0])
+    return Dataset("folder", none, test, len(names), class_names=names)
 
 
-def own(shape: Sequence[int], classes: Sequence[str], most: int | None = None) -> Examples:
+def own(
+    shape: Sequence[int], classes: Sequence[str], kind: Targets, most: int | None = None
+) -> Examples:
     """This device's examples, at most `most` of them. Its log says what is wrong with them; the error, which the server sees, does not."""
     try:
         place = os.environ.get(DATA_VARIABLE)
@@ -50,7 +54,7 @@ def own(shape: Sequence[int], classes: Sequence[str], most: int | None = None) -
             raise DataError(
                 f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class or to an .npz file."
             )
-        examples = read(Path(place), shape, classes)
+        examples = read(Path(place), shape, classes, kind)
         if most is not None and len(examples) > most:
             raise DataError(
                 f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have {most:,} at most: "
@@ -65,7 +69,17 @@ def own(shape: Sequence[int], classes: Sequence[str], most: int | None = None) -
     return examples
 
 
-def survey(path: Path) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+def kind_of(path: Path) -> Targets:
+    """What the targets are, as far as the form of the data tells; `read` checks the rest."""
+    if path.suffix != ".npz" or not path.is_file():
+        return Targets.classes
+    _, targets = _arrays(path)
+    if np.issubdtype(targets.dtype, np.integer) and targets.ndim == 1:
+        return Targets.classes
+    return Targets.numbers if targets.ndim == 1 else Targets.labels
+
+
+def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The shape of the first example and the classes that the data show, for an owner who describes them; `read` checks the rest."""
     if path.is_dir():
         classes = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
@@ -74,21 +88,30 @@ def survey(path: Path) -> tuple[tuple[int, int, int], tuple[str, ...]]:
                 return (len(image.getbands()), image.height, image.width), classes
         raise _none(path)
     inputs, targets = _arrays(path)
-    if inputs.ndim != 4 or not np.issubdtype(targets.dtype, np.integer) or targets.size == 0:
+    if inputs.ndim < 2 or targets.shape[:1] != inputs.shape[:1] or targets.size == 0:
         raise DataError(
-            f"{path} has inputs of shape {inputs.shape}: give (N, channels, height, width), and an integer target for each."
+            f"{path} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: give (N, ...), such as "
+            "(N, channels, height, width), and a target for each."
         )
-    _, channels, height, width = inputs.shape
-    return (channels, height, width), tuple(map(str, range(max(2, int(targets.max()) + 1))))
+    kind, count = kind_of(path), 1
+    if kind is not Targets.numbers:
+        count = max(2, int(targets.max()) + 1) if kind is Targets.classes else targets.shape[1]
+    return inputs.shape[1:], tuple(map(str, range(count)))
 
 
-def read(path: Path, shape: Sequence[int], classes: Sequence[str]) -> Examples:
-    """Examples of this shape (channels, height, width), with the index of a class in `classes` as target."""
+def read(
+    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets = Targets.classes
+) -> Examples:
+    """Examples of this shape, with the index of a class in `classes` as target, or with targets of another kind from an .npz file."""
     try:
         if path.is_dir():
+            if kind is not Targets.classes:
+                raise DataError(
+                    f"{path} is a folder of images by class, and the run learns {kind}: put the examples into an .npz file."
+                )
             return _read_images(path, tuple(shape), classes)
         if path.suffix == ".npz" and path.is_file():
-            return _read_arrays(path, tuple(shape), len(classes))
+            return _read_arrays(path, tuple(shape), len(classes), kind)
     except PermissionError as error:
         raise DataError(f"{error.filename} may not be read: allow it.") from error
     raise DataError(f"{path} is neither a folder nor an .npz file: name one that exists.")
@@ -96,6 +119,10 @@ def read(path: Path, shape: Sequence[int], classes: Sequence[str]) -> Examples:
 
 def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> Examples:
     """Pixels from 0 to 1. Folders are looked up among the classes, never the other way round: a class that a server names opens nothing."""
+    if len(shape) != 3:
+        raise DataError(
+            f"Images are channels x height x width, and the run wants examples of the shape {shape}: put them into an .npz file."
+        )
     if shape[0] not in MODES:
         raise DataError(
             f"Images have 1 or 3 channels, and the run wants {shape[0]}: put the examples into an .npz file."
@@ -156,24 +183,29 @@ def _image(file: Path) -> Iterator["Image.Image"]:
         raise DataError(f"{file} is no whole image: replace it, or move it away.") from error
 
 
-def _read_arrays(file: Path, shape: tuple[int, ...], classes: int) -> Examples:
+def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets) -> Examples:
     """Bytes become 0 to 1; floats are taken as they are."""
     inputs, targets = _arrays(file)
-    if inputs.shape[1:] != shape or targets.shape != inputs.shape[:1]:
+    of_each = (classes,) if kind is Targets.labels else ()
+    if inputs.shape[1:] != shape or targets.shape != (len(inputs), *of_each):
         raise DataError(
             f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run wants "
-            f"{('N', *shape)} and ('N',)."
+            f"{('N', *shape)} and {('N', *of_each)}."
         )
     if len(inputs) == 0:
         raise DataError(f"{file} holds no example: put some in.")
     if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
         raise DataError(f"{file} has inputs of type {inputs.dtype}: give bytes or floats.")
-    if not np.issubdtype(targets.dtype, np.integer) or not (
-        targets.min() >= 0 and targets.max() < classes
-    ):
-        raise DataError(
-            f"{file} has targets that are no classes: give integers from 0 to {classes - 1}."
+    if kind is not Targets.classes:
+        known = np.issubdtype(targets.dtype, np.number) and np.isfinite(targets).all()
+        wanted = "give finite numbers"
+    else:
+        known = np.issubdtype(targets.dtype, np.integer) and (
+            targets.min() >= 0 and targets.max() < classes
         )
+        wanted = f"give integers from 0 to {classes - 1}"
+    if not known:
+        raise DataError(f"{file} has targets that are no {kind}: {wanted}.")
     numbers = torch.from_numpy(inputs.astype(np.float32))
     if inputs.dtype == np.uint8:
         numbers.div_(255)
@@ -181,7 +213,8 @@ def _read_arrays(file: Path, shape: tuple[int, ...], classes: int) -> Examples:
         raise DataError(
             f"{file} has inputs that are no numbers: take out what is infinite or not a number."
         )
-    return Examples(numbers, torch.from_numpy(targets.astype(np.int64)))
+    number = np.int64 if kind is Targets.classes else np.float32
+    return Examples(numbers, torch.from_numpy(targets.astype(number)))
 
 
 def _arrays(file: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""A configuration's job: its data, who has which part of them, and its model."""
+"""A configuration's job: its task, its data, who has which part of them, and its model."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -11,24 +11,27 @@ from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
-from fedsketch.tasks.errors import DataError, DeviceError
+from fedsketch.tasks.built_in_tasks import make_task
+from fedsketch.tasks.errors import DataError, DeviceError, PartitionError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.local_test import held_out_count, split
-from fedsketch.tasks.partitions import class_histogram, partition
+from fedsketch.tasks.partitions import BY_CLASS, class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.targets import Targets
+from fedsketch.tasks.task import Task
 from fedsketch.tasks.weights import load_weights
 
 
 class Kind(NamedTuple):
     """What examples are like."""
 
-    shape: tuple[int, int, int]
-    classes: int
+    shape: tuple[int, ...]
+    classes: int  # or labels, or values
 
 
-class Task(NamedTuple):
+class Assignment(NamedTuple):
     """A configuration, and the kind of its data where that is known without reading them: on a device, from its owner's card."""
 
     config: Config
@@ -49,8 +52,16 @@ class Job:
         self._kind = kind
 
     @cached_property
+    def task(self) -> Task:
+        """What is learned: loss and metrics."""
+        return make_task(self._config.task)
+
+    @cached_property
     def dataset(self) -> Dataset:
-        return datasets.load(self._config.data, self._config.seed)
+        dataset = datasets.load(self._config.data, self._config.seed)
+        for examples in (dataset.train, dataset.test):
+            self.task.check(dataset.name, examples, dataset.classes)
+        return dataset
 
     @cached_property
     def test(self) -> Examples:
@@ -91,7 +102,8 @@ class Job:
         if isinstance(data, FolderConfig):
             bounded = self._config.privacy.unit is Unit.EXAMPLE
             most = data.largest_shard if bounded else None
-            return folder.own(data.shape, data.class_names, most)
+            kind = self._config.task.targets
+            return folder.own(data.shape, data.class_names, kind, most)
         return self.dataset.train.take(self._parts[client])
 
     def _split(self, examples: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,22 +153,25 @@ class Job:
         return list(map(len, self._parts))
 
     def histogram(self) -> torch.Tensor:
-        """Examples per client and class; no rows where devices hold their own, which the server does not learn."""
+        """Examples per client and class, or per client where there are no classes; no rows where devices hold their own, unseen."""
         if isinstance(self._config.data, FolderConfig):
             return torch.empty(0, len(self._config.data.class_names))
-        return class_histogram(self.dataset.train.targets, self._parts, self.dataset.classes)
+        targets, classes = self.dataset.train.targets, self.dataset.classes
+        if self.dataset.train.kind_of_targets is not Targets.classes:  # then their numbers alone
+            targets, classes = torch.zeros(len(targets), dtype=torch.int64), 1
+        return class_histogram(targets, self._parts, classes)
 
     def model(self) -> FlatModel:
         """The initial model, on the configured device; on a device of a run with given weights, one that these are loaded into."""
-        module = models.build(self._config.model, *self._seen_kind, self._config.seed)
+        module = models.build(self._config.model, *self._model_kind, self._config.seed)
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
-        return FlatModel(module, _device(self._config.device))
+        return FlatModel(module, _device(self._config.device), self.task)
 
     @property
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
-        return models.parameters(self._config.model, *self._seen_kind)
+        return models.parameters(self._config.model, *self._model_kind)
 
     @property
     def kind(self) -> Kind:
@@ -172,10 +187,10 @@ class Job:
         return seen_through(self._config.model.features, examples)
 
     @property
-    def _seen_kind(self) -> Kind:
-        """What the model must know of examples."""
+    def _model_kind(self) -> tuple[tuple[int, ...], int]:
+        """The shape that the model takes, and how many numbers it makes of it."""
         shape, classes = self.kind
-        return Kind(shape_after(self._config.model.features, shape), classes)
+        return shape_after(self._config.model.features, shape), self.task.outputs(classes)
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:
@@ -192,6 +207,13 @@ class Job:
             "exponent": settings.exponent,
         }
         targets = self.dataset.train.targets
+        if (
+            settings.scheme in BY_CLASS
+            and self.dataset.train.kind_of_targets is not Targets.classes
+        ):
+            raise PartitionError(
+                f"data.partition={settings.scheme} spreads classes, and data={data.name} has none: choose data/partition=iid or by_size."
+            )
         parts = partition(
             targets[self._held_out[1]] if data.public else targets,
             self._config.clients.total,

@@ -4,6 +4,7 @@ A model is first made on torch's meta device, which costs no memory and draws no
 reads nor moves torch's global generators. Models of installed packages (`conf.plugins`) are made and filled in the same way.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +22,15 @@ from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.initial import initialise
 from fedsketch.tasks.resnet import resnet
 
-Shape = tuple[int, int, int]  # channels, height, width
+Shape = tuple[int, ...]  # channels, height, width of an image; or that of any other example
 Build = Callable[
     [Any, Shape, int], nn.Module
-]  # its settings, the shape of an image, the number of classes
+]  # its settings, the shape of an example, the number of outputs
 
 
-def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """A model from images of this shape to `classes` logits."""
-    module = _outline(settings, shape, classes)
+def build(settings: ModelSettings, shape: Shape, outputs: int, seed: int) -> nn.Module:
+    """A model from examples of this shape to so many outputs, which the task gives their meaning."""
+    module = _outline(settings, shape, outputs)
     numbers = sum(value.numel() for value in module.state_dict().values())
     advice = f"choose a smaller model than {settings.name} with these settings, or smaller examples"
     refuse_beyond_memory(numbers, advice, ModelError)
@@ -43,28 +44,34 @@ def build(settings: ModelSettings, shape: Shape, classes: int, seed: int) -> nn.
     return module
 
 
-def parameters(settings: ModelSettings, shape: Shape, classes: int) -> int:
+def parameters(settings: ModelSettings, shape: Shape, outputs: int) -> int:
     """How many parameters the model has, without making them."""
-    return sum(one.numel() for one in _outline(settings, shape, classes).parameters())
+    return sum(one.numel() for one in _outline(settings, shape, outputs).parameters())
 
 
-def _outline(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
+def _outline(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
     """The model on torch's meta device: shapes without memory."""
-    if classes < 2:
-        raise ModelError(f"Model {settings.name} needs data of at least 2 classes, got {classes}.")
-    if len(shape) != 3 or min(shape) < 1:
+    if outputs < 1 or not shape or min(shape) < 1:
         raise ModelError(
-            f"Model {settings.name} needs data of the shape channels x height x width, got {tuple(shape)}."
+            f"Model {settings.name} needs examples of one number at least and makes one output at least, got the shape "
+            f"{tuple(shape)} and {outputs} outputs."
         )
-    _check_size(settings.name, shape)
+    if settings.name in _SMALLEST_SIDE:
+        _check_size(settings.name, shape)
     make = BUILT_IN.get(settings.name) or implementation("model", settings.name)
     with torch.device("meta"):
-        module: nn.Module = make(settings, shape, classes)
+        module: nn.Module = make(settings, shape, outputs)
     return module
 
 
 def _check_size(name: str, shape: Shape) -> None:
-    side, smallest = min(shape[1:]), _SMALLEST_SIDE.get(name, 1)
+    if len(shape) != 3:
+        fitting = ", ".join(other for other in BUILT_IN if other not in _SMALLEST_SIDE)
+        raise ModelError(
+            f"Model {name} is for images, channels x height x width, and the data has examples of the shape "
+            f"{' x '.join(map(str, shape))}: choose one of {fitting}."
+        )
+    side, smallest = min(shape[1:]), _SMALLEST_SIDE[name]
     if side < smallest:
         fitting = ", ".join(other for other in BUILT_IN if _SMALLEST_SIDE.get(other, 1) <= side)
         raise ModelError(
@@ -78,29 +85,27 @@ def _features(layers: nn.Module, shape: Shape) -> int:
     return int(layers(torch.empty(1, *shape)).numel())
 
 
-def _logistic(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
-    channels, height, columns = shape
+def _logistic(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
-            output=nn.Linear(channels * height * columns, classes),
+            output=nn.Linear(math.prod(shape), outputs),
         )
     )
 
 
-def _mlp(settings: MlpConfig, shape: Shape, classes: int) -> nn.Module:
-    channels, height, columns = shape
+def _mlp(settings: MlpConfig, shape: Shape, outputs: int) -> nn.Module:
     return nn.Sequential(
         OrderedDict(
             flatten=nn.Flatten(),
-            hidden=nn.Linear(channels * height * columns, settings.width, bias=settings.bias),
+            hidden=nn.Linear(math.prod(shape), settings.width, bias=settings.bias),
             relu=nn.ReLU(),
-            output=nn.Linear(settings.width, classes, bias=settings.bias),
+            output=nn.Linear(settings.width, outputs, bias=settings.bias),
         )
     )
 
 
-def _cnn(settings: CnnConfig, shape: Shape, classes: int) -> nn.Module:
+def _cnn(settings: CnnConfig, shape: Shape, outputs: int) -> nn.Module:
     """The usual small network of private learning (Papernot et al. 2021): 26,010 parameters for
     1 x 28 x 28. Below 14 pixels the first convolution keeps the resolution."""
     width = settings.width
@@ -121,12 +126,12 @@ def _cnn(settings: CnnConfig, shape: Shape, classes: int) -> nn.Module:
             features=features,
             hidden=nn.Linear(_features(features, shape), 2 * width),
             relu=nn.ReLU(),
-            output=nn.Linear(2 * width, classes),
+            output=nn.Linear(2 * width, outputs),
         )
     )
 
 
-def _lenet5(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
+def _lenet5(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
     """LeCun et al. 1998, made for 32 x 32: smaller images are padded by 2, as MNIST was."""
     features = nn.Sequential(
         OrderedDict(
@@ -146,13 +151,13 @@ def _lenet5(settings: ModelSettings, shape: Shape, classes: int) -> nn.Module:
             tanh3=nn.Tanh(),
             hidden2=nn.Linear(120, 84),
             tanh4=nn.Tanh(),
-            output=nn.Linear(84, classes),
+            output=nn.Linear(84, outputs),
         )
     )
 
 
-def _resnet(settings: ResnetConfig, shape: Shape, classes: int) -> nn.Module:
-    return resnet(shape[0], classes, settings.width, settings.depth)
+def _resnet(settings: ResnetConfig, shape: Shape, outputs: int) -> nn.Module:
+    return resnet(shape[0], outputs, settings.width, settings.depth)
 
 
 BUILT_IN: dict[str, Build] = {

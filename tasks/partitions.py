@@ -15,6 +15,7 @@ import torch
 from fedsketch.tasks.errors import PartitionError
 
 SCHEMES = ("iid", "dirichlet", "shards", "by_size", "one_example")
+BY_CLASS = ("dirichlet", "shards")  # those that look at targets
 
 _Ints = npt.NDArray[np.int64]
 

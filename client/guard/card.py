@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsketch.client.guard.owners_file import OwnersFile, needed
+from fedsketch.client.guard.owners_file import OwnersFile, key, needed
+from fedsketch.tasks.targets import Targets
 
 
 @dataclass(frozen=True)
@@ -24,27 +25,32 @@ class DataCard(OwnersFile):
     data: str = needed(
         '"folder": the owner\'s own files, where FEDSKETCH_DATA says. Else the name of a data set that holds nothing private.'
     )
-    shape: tuple[int, ...] = needed("Channels, height and width of an example.")
-    classes: tuple[str, ...] = needed("The names of the classes, in the order of their numbers.")
+    shape: tuple[int, ...] = needed(
+        "The shape of an example: channels, height and width of an image, or the length of a vector."
+    )
+    classes: tuple[str, ...] = needed(
+        "The names of the classes, in the order of their numbers; or of the labels; or of the number to predict."
+    )
     largest_shard: int = needed(
         "No fewer than the examples of this device: rounded up, so that their number stays unknown. A run with\n"
         "privacy.unit=example must allow so many (data.largest_shard)."
     )
 
+    targets: str = key(
+        Targets.classes.value,
+        'What is to be learned of an example: its class ("classes"), a number ("numbers") or several labels ("labels").',
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.need(
-            len(self.shape) == 3 and all(size >= 1 for size in self.shape),
-            "shape is a list of three numbers: channels, height, width.",
+            len(self.shape) >= 1 and all(size >= 1 for size in self.shape),
+            "shape is a list of numbers: channels, height, width of an image, or the length of a vector.",
         )
+        self.need(self.targets in list(Targets), f"targets is one of {', '.join(Targets)}.")
+        fewest = 2 if self.targets == Targets.classes else 1
         self.need(
-            len(self.classes) >= 2 and len(set(self.classes)) == len(self.classes),
-            "classes holds two names at least, each once.",
+            len(self.classes) >= fewest and len(set(self.classes)) == len(self.classes),
+            f"classes holds {fewest} names at least, each once.",
         )
         self.need(self.largest_shard >= 1, "largest_shard is at least 1.")
-
-    @property
-    def example(self) -> tuple[int, int, int]:
-        """The shape, of the length that was checked."""
-        channels, height, width = self.shape
-        return channels, height, width

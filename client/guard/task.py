@@ -18,15 +18,15 @@ from fedsketch.conf.plugins import built_in
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.secagg import Refusal
 from fedsketch.tasks.features import shape_after
-from fedsketch.tasks.job import Kind, Task
+from fedsketch.tasks.job import Assignment, Kind
 
 # Data sets that are no files: embedded in a package, or made up. Whatever else a device has, it has in its own folder.
 _NO_FILES = ("digits", "synthetic")
 
 
-def admitted(config: Config, policy: Policy, card: DataCard) -> Task:
+def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
     """The run as this device plays it; raises `Refusal` for what its owner does not allow."""
-    for group in ("strategy", "model", "data"):
+    for group in ("strategy", "task", "model", "data"):
         name = getattr(config, group).name
         if name not in built_in(group) and name not in policy.allowed_plugins:
             raise Refusal(
@@ -52,7 +52,7 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Task:
         data=replace(data, root=None, public_root=None),
         model=replace(config.model, weights=None),
     )
-    return Task(played, Kind(card.example, len(card.classes)))
+    return Assignment(played, Kind(card.shape, len(card.classes)))
 
 
 def check_size(parameters: int, policy: Policy) -> None:
@@ -62,7 +62,7 @@ def check_size(parameters: int, policy: Policy) -> None:
 
 def _compare(config: Config, card: DataCard) -> None:
     data = config.data
-    fits = data.name == card.data
+    fits = data.name == card.data and config.task.targets == card.targets
     if isinstance(data, FolderConfig):
         fits &= (data.shape, data.class_names) == (card.shape, card.classes)
         if config.privacy.unit is Unit.EXAMPLE:

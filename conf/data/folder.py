@@ -1,28 +1,40 @@
 """Data that devices hold: what all must agree on, and the server's test set below `root`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from fedsketch.conf.settings import DataSettings
 from fedsketch.conf.types import Count, frozen
+from fedsketch.tasks.targets import Targets
+
+if TYPE_CHECKING:
+    from fedsketch.conf.schema import Config
 
 _MOST_CLASSES = 65_536
 
 
 @frozen
 class FolderConfig(DataSettings):
-    shape: tuple[Count, Count, Count]
+    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=8)]
     # Bounded, because a list of their names is made of a number, also of one that came in a message.
     classes: (
-        Annotated[int, Field(ge=2, le=_MOST_CLASSES)]
-        | Annotated[tuple[str | int, ...], Field(min_length=2, max_length=_MOST_CLASSES)]
+        Annotated[int, Field(ge=1, le=_MOST_CLASSES)]
+        | Annotated[tuple[str | int, ...], Field(min_length=1, max_length=_MOST_CLASSES)]
     )
     largest_shard: Count
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError("data.classes names a class twice: take one away")
+
+    def check(self, config: "Config") -> None:
+        if config.task.targets is Targets.classes and len(self.class_names) < 2:
+            raise ValueError(
+                f"task={config.task.name} needs two classes at least: name them in data.classes"
+            )
+        if config.task.targets is Targets.numbers and len(self.class_names) != 1:
+            raise ValueError(f"task={config.task.name} learns one number: set data.classes=1")
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ class SyntheticConfig(PartitionedSettings):
     root: None
     examples: Count
     test_examples: Count
-    shape: tuple[Count, Count, Count]
+    shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=8)]
     classes: Annotated[int, Field(ge=2)]
     separation: Positive
 

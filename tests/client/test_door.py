@@ -344,6 +344,7 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
 OTHER_KINDS: dict[str, dict[str, dict[str, Any]]] = {
     "another shape": {"data": {"shape": [1, 4, 1]}},
     "more classes": {"data": {"classes": 3}},
+    "another task": {"task": {"name": "multilabel"}},
     "a class by name": {"data": {"classes": ["0", "pneumonia"]}},
     "a smaller bound on the examples": {
         "data": {"largest_shard": 3},

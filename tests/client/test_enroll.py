@@ -336,8 +336,19 @@ def test_data_that_cannot_be_described_change_nothing(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('data = "folder"\nshape = [1, 8]\nclasses = ["a", "b"]\nlargest_shard = 2', "three"),
-        ('data = "folder"\nshape = [1, 8, 0]\nclasses = ["a", "b"]\nlargest_shard = 2', "three"),
+        (
+            'data = "folder"\nshape = []\nclasses = ["a", "b"]\nlargest_shard = 2',
+            "length of a vector",
+        ),
+        (
+            'data = "folder"\nshape = [1, 8, 0]\nclasses = ["a", "b"]\nlargest_shard = 2',
+            "length of a vector",
+        ),
+        ('data = "folder"\nshape = [9]\nclasses = ["a"]\nlargest_shard = 2', "2 names at least"),
+        (
+            'data = "folder"\nshape = [9]\nclasses = ["a"]\nlargest_shard = 2\ntargets = "x"',
+            "one of classes, numbers, labels",
+        ),
         ('data = "folder"\nshape = [1, 8, 8]\nclasses = ["a", "a"]\nlargest_shard = 2', "once"),
         ('data = "folder"\nshape = [1, 8, 8]\nclasses = [1, 2]\nlargest_shard = 2', "texts"),
         ('data = "folder"\nshape = [1, 8, 8]\nclasses = ["a", "b"]', "'largest_shard' is missing"),

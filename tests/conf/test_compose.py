@@ -236,7 +236,7 @@ def test_out_of_range_names_the_key(override: str) -> None:
         ),
         ([*_R_SECRET, "clients.sampling=poisson"], ["clients.sampling=fixed"]),
         ([*_R_SECRET, "privacy.accounting=paper"], ["privacy.accounting=paper"]),
-        (["data=synthetic", "data.shape=[1,8]"], ["data.shape"]),
+        (["data=synthetic", "data.shape=[1,0]"], ["data.shape"]),
         (["data=synthetic", "data.classes=1"], ["data.classes"]),
         (["runtime=simulation", "runtime.cpus_per_client=0"], ["runtime.cpus_per_client"]),
     ],

@@ -22,7 +22,7 @@ from fedsketch.strategies.dome.state import DomeState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, announced
-from fedsketch.tasks.job import Job, Task
+from fedsketch.tasks.job import Assignment, Job
 
 SMALL = [
     "strategy=dome",
@@ -88,12 +88,14 @@ def _message(strategy: Dome, parcel: RecordDict, round: int) -> RecordDict:
 def _receive(device: Workspace, content: RecordDict, folder: Path | None) -> str | None:
     """What a device finds wrong with the parcel of a message."""
     config, numbers = announced(content)
-    return device._replicas.receive(content, Task(config), str(numbers["fingerprint"]), folder)
+    return device._replicas.receive(
+        content, Assignment(config), str(numbers["fingerprint"]), folder
+    )
 
 
 def _arrays(device: Workspace, content: RecordDict) -> dict[str, torch.Tensor]:
     broadcast = Broadcast.from_records(content)
-    return dict(device._completed(broadcast, Task(broadcast.config)).arrays)
+    return dict(device._completed(broadcast, Assignment(broadcast.config)).arrays)
 
 
 def _check(strategy: Dome, device: Workspace, content: RecordDict, round: int) -> None:

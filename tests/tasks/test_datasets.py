@@ -50,7 +50,7 @@ def test_examples_take_copies_the_chosen_ones_in_order() -> None:
     assert examples.inputs.flatten().tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize(("inputs", "targets"), [((3, 8, 8), 3), ((3, 1, 8, 8), 2)])
+@pytest.mark.parametrize(("inputs", "targets"), [((3,), 3), ((3, 1, 8, 8), 2), ((3, 5), 2)])
 def test_examples_refuse_shapes_that_do_not_go_together(
     inputs: tuple[int, ...], targets: int
 ) -> None:

@@ -127,10 +127,21 @@ def test_the_smallest_image_named_is_the_smallest_that_works(
 
 
 def test_impossible_data_are_refused(build: Build) -> None:
-    with pytest.raises(ModelError, match="at least 2 classes"):
-        build("mlp", DIGITS, classes=1)
-    with pytest.raises(ModelError, match="channels x height x width"):
+    with pytest.raises(ModelError, match="one output at least"):
+        build("mlp", DIGITS, classes=0)
+    with pytest.raises(ModelError, match="one number at least"):
         build("mlp", (1, 0, 8), classes=2)
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+def test_vectors_have_models_too(name: str, build: Build) -> None:
+    assert build(name, (30,), classes=1)(torch.zeros(5, 30)).shape == (5, 1)
+
+
+@pytest.mark.parametrize("name", ["cnn", "lenet5", "resnet"])
+def test_image_models_say_what_to_take_for_vectors(name: str, build: Build) -> None:
+    with pytest.raises(ModelError, match=r"for images.*30: choose one of logistic, mlp"):
+        build(name, (30,), classes=2)
 
 
 def test_a_model_has_its_own_options_and_no_others() -> None:

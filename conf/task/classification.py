@@ -1,0 +1,16 @@
+"""One of several classes."""
+
+from typing import ClassVar
+
+from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.conf.types import frozen
+from fedsketch.tasks.targets import Targets
+
+
+@frozen
+class ClassificationConfig(TaskSettings):
+    targets: ClassVar[Targets] = Targets.classes
+    metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", percent=True),)
+
+
+SETTINGS = ClassificationConfig

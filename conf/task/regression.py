@@ -1,0 +1,25 @@
+"""A number."""
+
+from typing import ClassVar, Literal
+
+from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.conf.types import Positive, frozen
+from fedsketch.tasks.targets import Targets
+
+
+@frozen
+class RegressionConfig(TaskSettings):
+    loss: Literal["squared", "huber"]
+    delta: Positive
+    largest_error: Positive
+
+    targets: ClassVar[Targets] = Targets.numbers
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("rmse", higher_is_better=False),
+        Metric("mae", higher_is_better=False),
+        Metric("r2"),
+        Metric("clipped_error", higher_is_better=False),
+    )
+
+
+SETTINGS = RegressionConfig

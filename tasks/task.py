@@ -1,0 +1,66 @@
+"""What is learned: a loss for each example, and metrics. Classification is one task; others are beside it, or in installed packages.
+
+A task treats examples one by one: the loss of an example depends on its output and target alone. The clip of an example's gradient
+rests on this. So the tasks here are written that way, and those of installed packages are called with one example at a time wherever
+single examples are protected (`tasks.factors`).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.targets import Targets
+
+
+class Task:
+    """What a task must say. `outputs` are what the model makes of a batch, (B, n), and targets are in one of the forms of `Targets`."""
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def outputs(self, classes: int) -> int:
+        """How many numbers the model must make of an example, where targets tell of so many classes, labels or values."""
+        return classes
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(B,): the loss of each example, to be differentiated."""
+        raise NotImplementedError
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Values from 0 to 1 for each example, (B,), whose means are metrics. Devices can sum these for an evaluation that is private."""
+        return {}
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """The metrics that the settings name, over a whole test set."""
+        return {name: float(value.mean()) for name, value in self.scores(outputs, targets).items()}
+
+    def check(self, name: str, examples: Examples, classes: int) -> None:
+        """Raise `DataError` where the examples of the data set of this name have targets of another form."""
+        wanted, found = self.settings.targets, examples.kind_of_targets
+        if found is not wanted:
+            raise DataError(
+                f"task={self.settings.name} learns {_WORDS[wanted]}, and data={name} has {_WORDS[found]}: choose "
+                f"task={_FITTING[found]}, or other data."
+            )
+
+
+_WORDS = {
+    Targets.classes: "classes (whole numbers)",
+    Targets.numbers: "numbers (one per example)",
+    Targets.labels: "labels (several per example)",
+}
+_FITTING = {
+    Targets.classes: "classification",
+    Targets.numbers: "regression",
+    Targets.labels: "multilabel",
+}
+
+
+@torch.no_grad()
+def measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """All metrics and the mean loss of these outputs."""
+    loss = task.losses(outputs, targets).mean()
+    return {**task.metrics(outputs, targets), "loss": float(loss)}
