@@ -53,7 +53,9 @@ class DeviceEvaluations:
     def charge_planned(self, first: int, last: int) -> None:
         """Those that a plan has after these rounds."""
         settings, rounds = self.strategy.settings, self._trained.config.rounds
-        count = 0 if settings.every is None else last // settings.every - (first - 1) // settings.every
+        count = (
+            0 if settings.every is None else last // settings.every - (first - 1) // settings.every
+        )
         if last == rounds and not settings.due(rounds):
             count += 1
         if count:
