@@ -122,11 +122,11 @@ class Accounts:
         }
 
     def _added_to(self, account: Accountant | None, name: str) -> Accountant | None:
-        """What an adversary of another strategy's accounts has seen in all: whom these do not know sees no more than the server."""
-        mine = self._accountants[name if name in self._accountants else Against.server.value]
-        if account is None or mine is None:
-            return None
-        return account.together(mine) if mine.releases else account
+        """What an adversary of another strategy's accounts has seen in all. No theorem covers one whom these do not name."""
+        mine = self._accountants.get(name)
+        if not any(one is None or one.releases for one in self._accountants.values()):
+            return account
+        return None if account is None or mine is None else account.together(mine)
 
     def _charge_once_more(self, attempt: Attempt) -> None:
         """What those see who wait for a round to be applied; its cohort will be asked again."""

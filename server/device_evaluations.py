@@ -4,6 +4,7 @@ import logging
 import math
 from typing import Any
 
+from fedsketch.conf import ConfigError
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.server.accounts import Accounts
@@ -22,6 +23,10 @@ class DeviceEvaluations:
         self._trained = trained
         self.strategy = FederatedEvaluation(trained, trained.cohorts.key)
         self.accounts = Accounts(self.strategy)
+        if trained.bound not in self.accounts.epsilon():
+            raise ConfigError(
+                f"No theorem says what evaluations on devices show to the {trained.bound}, whom the budget binds: set evaluation=server."
+            )
 
     @classmethod
     def of(cls, trained: FederatedStrategy) -> "DeviceEvaluations | None":

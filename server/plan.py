@@ -144,7 +144,8 @@ def _epsilon_curve(
         if evaluations is not None:
             evaluations.charge_planned(start + 1, end)
         curve["round"].append(end)
-        for name, value in accounts.epsilon(evaluations and evaluations.accounts).items():
+        beside = None if evaluations is None else evaluations.accounts
+        for name, value in accounts.epsilon(beside).items():
             curve[name].append(value)
     return curve
 

@@ -184,7 +184,9 @@ class Rounds:
 
     def _epsilon(self) -> dict[str, float | None]:
         """Of training and of evaluations on devices together."""
-        return self.accounts.epsilon(self.evaluations and self.evaluations.accounts)
+        return self.accounts.epsilon(
+            None if self.evaluations is None else self.evaluations.accounts
+        )
 
     def _exchange(
         self,

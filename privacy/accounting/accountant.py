@@ -9,7 +9,7 @@ refused, never guessed.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -118,12 +118,10 @@ class Accountant:
         return after.epsilon(tight=False).epsilon > budget and after.epsilon().epsilon > budget
 
     def together(self, other: Accountant) -> Accountant:
-        """A new one that has recorded what both have, for this one's adversary: whoever calls says that it sees no more of the other's
-        releases than they state."""
+        """A new one that has recorded what both have."""
         both = self._copy()
         for release, count in other._ledger:
-            mine = self._ledger[0][0].adversary if self._ledger else release.adversary
-            both.record(replace(release, adversary=mine), count)
+            both.record(release, count)
         return both
 
     def to_json(self) -> dict[str, Any]:

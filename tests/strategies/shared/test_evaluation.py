@@ -224,7 +224,9 @@ def test_noise_is_planned_for_the_evaluations_alone() -> None:
     evaluation = _evaluation("evaluation.every=3")
     assert evaluation.config.rounds == 4
     assert evaluation.config.privacy.epsilon == 4
-    twice = _evaluation("evaluation.every=3", "privacy.epsilon=1")  # training's budget is not theirs
+    twice = _evaluation(
+        "evaluation.every=3", "privacy.epsilon=1"
+    )  # training's budget is not theirs
     assert twice.noise_multiplier == pytest.approx(evaluation.noise_multiplier)
     assert _evaluation().noise_multiplier < evaluation.noise_multiplier
 
@@ -247,10 +249,10 @@ def test_passes_and_poisson_draws_are_for_training_or_for_one_sum() -> None:
 
 
 def test_groups_that_secure_aggregation_cannot_finish_are_refused() -> None:
-    with pytest.raises(ConfigError, match="lower evaluation.groups") as caught:
+    with pytest.raises(ConfigError, match=r"lower evaluation\.groups") as caught:
         _evaluation("evaluation.groups=4", "secagg.colluders=0.3")
     assert str(caught.value).endswith(".")
-    with pytest.raises(ConfigError, match="evaluation.groups"):
+    with pytest.raises(ConfigError, match=r"evaluation\.groups"):
         _evaluation("evaluation.groups=12")
     _evaluation("evaluation.groups=4", "secagg.colluders=0")
 
