@@ -20,10 +20,11 @@ one whose evaluation fails.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from flwr.app import Message
 
 from fedsketch.conf import Config, ConfigError
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
@@ -82,7 +83,7 @@ class FederatedEvaluation(FederatedStrategy):
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         whole = self._means(aggregate)
-        groups = [self._means(part) for part in self._grouped(aggregate)]
+        groups = [self._means(part) for part in aggregate.parts]
         self.means = {
             name: Mean(*value, tuple(group[name] for group in groups if name in group))
             for name, value in whole.items()
@@ -108,16 +109,16 @@ class FederatedEvaluation(FederatedStrategy):
             means[name] = (unit * (0.5 + off_half), unit * noise)
         return means
 
-    def _grouped(self, aggregate: Aggregate) -> Sequence[Aggregate]:
-        """The sums of groups. Without masks the parts are single clients: the server cuts them into groups, and shows no other sum."""
-        if self.sizes.masked or not aggregate.parts:
-            return aggregate.parts
-        with self._stream(self.config.rounds + 1) as stream:
-            order = stream.uint64(len(aggregate.parts)).argsort()
-        return [
-            _joined([aggregate.parts[i] for i in order[group :: self.settings.groups]])
-            for group in range(self.settings.groups)
-        ]
+    def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        """Its parts are the sums of groups. Without masks clients come one by one: the server cuts them into groups at random, and shows
+        no other sum."""
+        whole, count = super()._sum(server_round, replies), self.settings.groups
+        if self.sizes.masked or not whole.parts:
+            return whole
+        with self._stream(server_round) as stream:
+            order = stream.uint64(len(whole.parts)).argsort()
+        groups = (_joined([whole.parts[i] for i in order[group::count]]) for group in range(count))
+        return replace(whole, parts=tuple(groups))
 
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
         """The model as devices of a training round get it, and the run's own configuration."""
