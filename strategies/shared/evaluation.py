@@ -157,17 +157,17 @@ class FederatedEvaluation(FederatedStrategy):
         return self.noise.releases(cohort, clients)
 
     def _refuse_small_groups(self) -> None:
-        """Raise ConfigError, before anything is spent, where secure aggregation cannot finish groups of this size."""
+        """Raise ConfigError, before anything is spent, where groups are too small to finish, or for honest noise."""
         cohort = self.config.clients.per_round
         sizes = CohortSizes(self.config, self.settings.groups)
         members, colluders = sizes.members(cohort), sizes.colluders(cohort)
         needed = majority(members, colluders)
-        if sizes.masked and sizes.survivors(cohort) < needed:
+        unfinished = sizes.masked and sizes.survivors(cohort) < needed
+        if unfinished or not self.noise.asked(cohort):
             raise ConfigError(
                 f"A group of {members} clients of an evaluation needs {needed} of them to the end, against {colluders} who may work with "
                 "the server: lower evaluation.groups, raise evaluation.clients, or lower secagg.colluders or clients.tolerated_dropouts."
             )
-        self.mechanism(1, cohort)  # raises where a group brings no honest noise
 
     # ------------------------------------------------------------------ nothing is kept from one evaluation to the next
     def state_dict(self) -> dict[str, float]:

@@ -17,13 +17,18 @@ from fedsketch.strategies.shared import evaluation
 from fedsketch.tasks.local_test import scores_of
 
 SMALL = (
-    *("strategy=dp_fedavg", "clients.total=4", "clients.per_round=4", "secagg.colluders=0.3"),
+    *("strategy=dp_fedavg", "clients.total=2", "clients.per_round=2", "secagg.colluders=0"),
     *("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=6"),
 )
 
 
-def _audited(trials: int, *overrides: str, who: str = "server") -> tuple[Report, list[Finding]]:
-    report = audit(compose([*SMALL, *overrides]), trials, adversaries=who.split())
+LARGER = ("clients.total=6", "clients.per_round=6", "secagg.colluders=0.2")
+
+
+def _audited(
+    trials: int, *overrides: str, rounds: int = 1, who: str = "server"
+) -> tuple[Report, list[Finding]]:
+    report = audit(compose([*SMALL, *overrides]), trials, rounds, adversaries=who.split())
     return report, [one for one in report.findings if one.what == EVALUATIONS]
 
 
@@ -50,7 +55,9 @@ def test_evaluations_in_small() -> None:
     ],
 )
 def test_evaluations_in_large(overrides: str) -> None:
-    report, findings = _audited(3000, *overrides.split(), who="model client server")
+    report, findings = _audited(
+        3000, *LARGER, *overrides.split(), rounds=2, who="model client server"
+    )
     assert len(findings) == 3
     assert not report.exceeded()
 
@@ -85,10 +92,11 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    report, (finding,) = _audited(250)
+    report, (finding,) = _audited(120)
     assert finding in report.exceeded()
 
 
+@pytest.mark.slow
 def test_an_unbounded_loss_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mechanism bounds what it gets."""
     monkeypatch.setattr(
@@ -99,7 +107,9 @@ def test_an_unbounded_loss_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_audited_evaluations_keep_what_privacy_rests_on() -> None:
-    config = compose([*SMALL, "clients.total=60", "clients.per_round=60", "evaluation.groups=3"])
+    config = compose(
+        [*SMALL, *LARGER, "clients.total=60", "clients.per_round=60", "evaluation.groups=3"]
+    )
     small = shrink(config).config
     assert small.evaluation.name == "federated"
     assert small.clients.per_round % 3 == 0

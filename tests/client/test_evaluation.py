@@ -152,7 +152,7 @@ def _told(fleet: Evaluated) -> tuple[list[str], Any, Any]:
     return ends, fleet.grid.seen, fleet.ledgers()
 
 
-@pytest.mark.parametrize("unit", ["client", "example"])
+@pytest.mark.parametrize("unit", ["client", pytest.param("example", marks=pytest.mark.slow)])
 def test_what_leaves_does_not_tell_about_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:

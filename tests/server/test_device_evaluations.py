@@ -28,6 +28,8 @@ EVALUATED = (
     *("privacy.noise_multiplier=0.5", "privacy.epsilon=null", "secagg.bits=32"),
 )
 
+EXAMPLE = ("privacy=example", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
+
 
 def _trained(config: Config) -> FederatedStrategy:
     job = Job(config)
@@ -52,12 +54,12 @@ def test_without_them_nothing_changes(small: list[str]) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        (),
         ("strategy=dome", "strategy.sketch_dim=21", "secagg=pairwise", "secagg.colluders=0"),
         ("clients.sampling=passes", "clients.per_round=3", "evaluation.clients=6"),
-        ("privacy=example", "privacy.noise_multiplier=0.5", "privacy.epsilon=null"),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(EXAMPLE, marks=pytest.mark.slow),
     ],
-    ids=["client", "replayed and masked", "passes", "example"],
+    ids=["replayed and masked", "passes", "client", "example"],
 )
 def test_a_run_costs_what_the_plan_said(
     play: Play, small: list[str], overrides: tuple[str, ...]
