@@ -22,10 +22,11 @@ from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
-from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
+from fedsketch.replay.frozen import FrozenPart, asks_for_the_frozen_part
 from fedsketch.replay.parcels import Replayed
-from fedsketch.replay.records import PARCEL
+from fedsketch.replay.records import FROZEN, PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.secagg import Refusal
 from fedsketch.strategies import make_device_half, make_replica
@@ -45,7 +46,7 @@ class Workspace:
     def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
         self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
         # To be loaded and used, not to be kept: the next message loads other parameters.
-        self._model = lru_cache(maxsize=2)(self._new_model)
+        self._model = lru_cache(maxsize=2)(lambda task: FrozenPart(self._new_model(task)))
         self._device_half = lru_cache(maxsize=2)(make_device_half)
         # The clients of a cohort are sent the same bytes: what those hold is read once, and never written into.
         self._decoded = lru_cache(maxsize=8)(decoded)
@@ -54,16 +55,19 @@ class Workspace:
     def prepare(
         self, content: RecordDict, parcel: RecordDict, folder: Path | None
     ) -> RecordDict | None:
-        """Judge what a broadcast asks for, and take in the parcel that came with it (`replay.parcels`). Returns what to answer instead
-        of training, where the parcel is of no use; raises `Refusal`. The device's data are not looked at."""
-        if folder is None and PARCEL not in parcel:
-            return None  # a simulated device judges nothing, and follows nothing here
+        """Judge what a broadcast asks for, and take in what came with it: a frozen part (`replay.frozen`), a parcel (`replay.parcels`).
+        Returns what to answer instead of training, where that is of no use; raises `Refusal`. The device's data are not looked at."""
         config, numbers = announced(content)
         if EVALUATION in numbers and not isinstance(config.evaluation, FederatedEvaluationConfig):
             raise Refusal(
                 "The message asks for an evaluation in a run that has none: set evaluation=federated."
             )
+        frozen = numbers.get(FROZEN)
+        if folder is None and frozen is None and PARCEL not in parcel:
+            return None  # a simulated device judges nothing, and follows nothing here
         task = self._admitted(config, folder)
+        if frozen is not None and not self._model(task).receive(parcel, str(frozen), folder):
+            return asks_for_the_frozen_part()
         if PARCEL not in parcel:
             return None
         goal = str(numbers["fingerprint"])
@@ -82,7 +86,10 @@ class Workspace:
             raise UnsafeUpdateError(
                 "the mechanism protects another unit than the configuration names."
             )
-        model = self._model(task)
+        frozen = self._model(task)
+        if broadcast.numbers.get(FROZEN, frozen.fingerprint) != frozen.fingerprint:
+            raise UnsafeUpdateError("the broadcast names a frozen part that is not here.")
+        model = frozen.model
         model.load(broadcast.model)
         if EVALUATION in broadcast.numbers:
             return self._evaluate(broadcast, task, client)
@@ -90,7 +97,9 @@ class Workspace:
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory, client)
-            half = _HalfAtWork(self._device_half(config.strategy.name), work)
+            half = _HalfAtWork(
+                self._device_half(config.strategy.name), work, simulated=folder is None
+            )
             return reply_with(mechanism.run(half, stream, broadcast.round))
 
     def _admitted(self, config: Config, folder: Path | None) -> Assignment:
@@ -108,7 +117,9 @@ class Workspace:
         # Not the noise of the round of training, where noise follows from numbers.
         with noise_stream(client, -broadcast.round) as stream:
             held_out = job.local_test(client)
-            half = _EvaluationAtWork(task.config, self._model(task), held_out, job.kind.classes)
+            half = _EvaluationAtWork(
+                task.config, self._model(task).model, held_out, job.kind.classes
+            )
             return reply_with(broadcast.mechanism.run(half, stream, broadcast.round))
 
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
@@ -132,11 +143,12 @@ class _HalfAtWork:
 
     half: DeviceHalf
     work: LocalWork
+    simulated: bool
 
     def rows(self) -> torch.Tensor:
         rows = self.half.rows(self.work)
         # In a simulation the mechanism refuses them, loudly.
-        rows = rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        rows = rows if self.simulated else finite_rows(rows)
         return with_counts(rows, self.work.broadcast)
 
     def trainee(self) -> Trainee:

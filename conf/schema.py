@@ -14,7 +14,7 @@ from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
-from fedsketch.conf.plugins import settings_class
+from fedsketch.conf.plugins import FEATURES, refuse_unknown, settings_class
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
@@ -273,6 +273,8 @@ class Config:
             raise ValueError(
                 f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
             )
+        if self.model.features is not None:
+            refuse_unknown(FEATURES, self.model.features)
         local = self.strategy.local
         once = local.steps == 1 and not local.epochs and not local.batch
         by_example = once or self.strategy.noise_in_training

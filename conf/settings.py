@@ -67,21 +67,41 @@ class StrategySettings(Settings):
 @frozen
 class ModelSettings(Settings):
     """A model adds its own options. `features` is a frozen map in front of it (`tasks.features`), and `weights` the server's file to
-    start from, which devices are not told (`tasks.weights`)."""
+    start from, which devices are not told (`tasks.weights`). `trainable` names the parameters that are trained, by patterns, and
+    `lora_rank` adds adapters to linear layers that are not (`tasks.trained`)."""
 
     # Packages that were written before there were these keys do not have them in their YAML files.
-    features: Literal["scattering"] | None = Field(default=None, kw_only=True)
+    features: str | None = Field(default=None, kw_only=True)
     weights: str | None = Field(default=None, kw_only=True)
+    trainable: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None, kw_only=True
+    )
+    lora_rank: Count | None = Field(default=None, kw_only=True)
+    lora_alpha: Positive | None = Field(default=None, kw_only=True)
 
 
 @frozen
 class PartitionConfig:
     """How the examples of a data set are spread over the clients."""
 
-    scheme: Literal["iid", "dirichlet", "shards", "by_size", "one_example"]
+    scheme: Literal[
+        "iid",
+        "dirichlet",
+        "shards",
+        "pathological",
+        "by_size",
+        "linear",
+        "square",
+        "exponential",
+        "continuous",
+        "natural",
+        "one_example",
+    ]
     alpha: Positive | None = None
     shards_per_client: Count | None = None
+    classes_per_client: Count | None = None
     exponent: Positive | None = None
+    strictness: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 @frozen

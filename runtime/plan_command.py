@@ -31,7 +31,13 @@ def main() -> None:
     console.print(plan.guarantee, soft_wrap=True, highlight=False)
     table = Table(show_header=False)
     table.add_row("rounds", str(plan.rounds))
-    table.add_row("parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}")
+    table.add_row(
+        "trained parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}"
+    )
+    if plan.frozen:
+        sent = f"sent to each device once ({size(plan.frozen_bytes)})"
+        told = sent if plan.frozen_bytes else "made from the seed by each device"
+        table.add_row("frozen parameters", f"{plan.frozen:,}, {told}")
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.4g}")
     for adversary in in_order(plan.epsilon):
         value = plan.epsilon[adversary]

@@ -100,7 +100,9 @@ class ConsoleProgress:
             value = summary["epsilon"][adversary]
             told = "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
             table.add_row(f"epsilon against {adversary}", told)
-        table.add_row("parameters", f"{summary['parameters']:,}")
+        table.add_row("trained parameters", f"{summary['parameters']:,}")
+        if summary.get("frozen"):
+            table.add_row("frozen parameters", f"{summary['frozen']:,}")
         table.add_row("sent per client, whole run", size(summary["uplink_bytes"]))
         table.add_row("received per client, whole run", size(summary["downlink_bytes"]))
         table.add_row("time", duration(summary["seconds"]))

@@ -34,7 +34,9 @@ class Plan:
     guarantee: str
     not_private: str | None
     rounds: int
-    parameters: int
+    parameters: int  # that are trained
+    frozen: int  # that are not
+    frozen_bytes: int  # of them, which a device is sent once in the run
     upload_size: int
     noise_multiplier: float
     epsilon: dict[str, float | None]
@@ -113,6 +115,11 @@ def make_plan(config: Config) -> Plan:
         not_private=not_private(config),
         rounds=config.rounds,
         parameters=model.size,
+        frozen=model.frozen_size,
+        # Without given weights they follow from the seed, and nothing is sent.
+        frozen_bytes=sum(tensor.nbytes for tensor in model.frozen.values())
+        if config.model.weights is not None
+        else 0,
         upload_size=mechanism.sent(noise.dim),
         noise_multiplier=strategy.noise_multiplier,
         epsilon=epsilon,

@@ -84,7 +84,7 @@ class Rounds:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster)
+        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster, strategy.frozen)
         strategy.meet(self.grid)
         if self.evaluations is not None:
             self.evaluations.begin()
@@ -277,6 +277,7 @@ class Rounds:
             "seconds": seconds,
             "seed": self.config.seed,
             "parameters": self.model.size,
+            "frozen": self.model.frozen_size,
             "versions": versions(),
             "partition": {"histogram": self.job.histogram().tolist()},
         }

@@ -186,12 +186,9 @@ class RunFolder:
         import safetensors.torch
 
         from fedsketch.server.report.run_page import write_report
+        from fedsketch.tasks.lora import plain_state
 
-        tensors = {
-            slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
-            for slot in model.layout
-        }
-        self.model.write_bytes(safetensors.torch.save(tensors))
+        self.model.write_bytes(safetensors.torch.save(plain_state(model.module)))
         unfinished = self.summary.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(summary, indent=2) + "\n")
         unfinished.rename(self.summary)

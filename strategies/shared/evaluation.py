@@ -123,9 +123,9 @@ class FederatedEvaluation(FederatedStrategy):
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
         """The model as devices of a training round get it, and the run's own configuration."""
         parcels = self.trained.parcels
-        numbers: dict[str, Number] = {EVALUATION: True} | (
-            {} if parcels is None else parcels.head()
-        )
+        numbers: dict[str, Number] = {EVALUATION: True, **self.frozen.head()}
+        if parcels is not None:
+            numbers |= parcels.head()
         if self.settings.groups > 1:
             numbers[GROUPS] = self.settings.groups
         arrays = {"model": self.model.vector} if parcels is None else {}
