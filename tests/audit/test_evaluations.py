@@ -33,11 +33,11 @@ def _audited(
 
 
 def test_evaluations_in_small() -> None:
-    report, (finding,) = _audited(250)
+    report, (finding,) = _audited(100)
     assert not report.exceeded()
     assert finding.claimed == pytest.approx(6.0, rel=0.01)
-    # A run of the claimed 6 fails this once in a million: the fit has a standard deviation of 0.6.
-    assert finding.fitted > 0.5 * finding.claimed
+    # A run of the claimed 6 fails this once in a million: the fit has a standard deviation of 1.
+    assert finding.fitted > 0.15 * finding.claimed
 
 
 @pytest.mark.slow
@@ -87,12 +87,14 @@ def nothing_is_bounded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(skellam_ring, "round_conditionally", unbounded)
 
 
-@pytest.mark.parametrize("plant", [noise_is_missing, nothing_is_bounded])
+@pytest.mark.parametrize(
+    "plant", [noise_is_missing, pytest.param(nothing_is_bounded, marks=pytest.mark.slow)]
+)
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    report, (finding,) = _audited(120)
+    report, (finding,) = _audited(60)
     assert finding in report.exceeded()
 
 

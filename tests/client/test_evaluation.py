@@ -7,7 +7,6 @@ training, or ask in a run that has none.
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message
@@ -159,8 +158,6 @@ def test_what_leaves_does_not_tell_about_the_data(
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
     worlds = [_npz(tmp_path / "low.npz", 0.4, 5), _npz(tmp_path / "high.npz", 0.9, 2)]
     worlds.append(tmp_path / "missing.npz")
-    np.savez(tmp_path / "other.npz", inputs=np.zeros((1, 1, 3, 3), np.float32), targets=np.zeros(1))
-    worlds.append(tmp_path / "other.npz")
     told = []
     for number, data in enumerate(worlds):
         monkeypatch.setenv(DATA_VARIABLE, str(data))

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ SMALL = [
 ]
 
 
+@cache
 def _config(*overrides: str) -> Config:
     return compose([*SMALL, *overrides])
 
