@@ -36,8 +36,8 @@ def test_evaluations_in_small() -> None:
     report, (finding,) = _audited(100)
     assert not report.exceeded()
     assert finding.claimed == pytest.approx(6.0, rel=0.01)
-    # A run of the claimed 6 fails this once in a million: the fit has a standard deviation of 1.
-    assert finding.fitted > 0.15 * finding.claimed
+    # A run of the claimed 6 fails this once in a million: the fit has a standard deviation of about 1.
+    assert finding.fitted > 0.1 * finding.claimed
 
 
 @pytest.mark.slow
