@@ -160,6 +160,21 @@ class PrivacyConfig:
 
 
 @frozen
+class ValidationConfig:
+    """Examples of the server's own on which the best model is found, and a run that gets no better is stopped."""
+
+    examples: Annotated[int, Field(ge=0)]
+    metric: str | None
+    patience: Count | None
+
+    def __post_init__(self) -> None:
+        if not self.examples and (self.metric is not None or self.patience is not None):
+            raise ValueError(
+                "validation.metric and validation.patience look at examples that are held out: set validation.examples"
+            )
+
+
+@frozen
 class NoSecAggConfig:
     """The server sees every upload."""
 
@@ -260,7 +275,15 @@ class Config:
         ServerEvaluationConfig | FederatedEvaluationConfig, Field(discriminator="name")
     ] = ServerEvaluationConfig(name="server")
 
+    # Runs from before there was one have no such key.
+    validation: ValidationConfig = ValidationConfig(examples=0, metric=None, patience=None)
+
     def __post_init__(self) -> None:
+        metrics = [metric.name for metric in self.task.all_metrics]
+        if self.validation.metric not in (None, *metrics):
+            raise ValueError(
+                f"validation.metric={self.validation.metric} is no metric of task={self.task.name}: set one of {', '.join(metrics)}"
+            )
         if (
             isinstance(self.runtime, ProcessesRuntimeConfig)
             and self.clients.total > self.runtime.most_nodes

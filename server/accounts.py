@@ -52,7 +52,7 @@ class Accounts:
 
     def charge_planned(self, first: int, last: int) -> None:
         """These rounds as a plan has them: cohorts of the usual size."""
-        for start, end in _alike(self._strategy, first, last):
+        for start, end in _alike(self._strategy, first, last) if first <= last else ():
             self.charge_whole(start, end, self._strategy.config.clients.per_round)
 
     def charge_whole(self, first: int, last: int, cohort: int) -> None:

@@ -7,11 +7,14 @@ A round is applied whole or not at all. One that lost too many clients is tried 
 import logging
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
@@ -24,11 +27,14 @@ from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
+from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.tracking import tracked
+from fedsketch.server.validation import Validation
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
+from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
 log = logging.getLogger(__name__)
@@ -62,6 +68,7 @@ class Rounds:
         self.sentence = guarantee(self.strategy, self.evaluations)
         self.not_private = not_private(config)
         self._metrics = [metric.name for metric in config.task.all_metrics]
+        self.validation = Validation(config) if self.job.validation is not None else None
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
@@ -70,7 +77,13 @@ class Rounds:
             self.folder.begin(self.config)
             summary = self.folder.read_summary()
             if summary is None:
-                self._play(grid, roster)
+                self.folder.write_interface(self.job.interface)
+                try:
+                    self._play(grid, roster)
+                except BaseException:
+                    with suppress(Exception):  # the card must not hide why the run broke off
+                        self._card_of_an_interrupted_run()
+                    raise
             else:
                 self.observer.began(self.config, summary["rounds"], self.sentence)
                 self.observer.ended(summary, self.folder.report)
@@ -82,6 +95,7 @@ class Rounds:
         done, before = 0, 0.0
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
+        self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
         self.grid = aggregating(self.meter, self.config, strategy.parcels, roster, strategy.frozen)
@@ -98,11 +112,42 @@ class Rounds:
                 elapsed = before + time.monotonic() - started
                 self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
-        stopped = None
-        if done < self.config.rounds:
-            stopped = f"Stopped after round {done}: another would exceed {budget(strategy)}."
-        summary = self._summary(row, stopped, before + time.monotonic() - started)
-        self.observer.ended(summary, self.folder.finish(strategy.model, summary))
+        best = self._best_of_all(strategy)
+        stopped = self._why_it_stopped(done, strategy)
+        summary = self._summary(row, stopped, before + time.monotonic() - started, best)
+        self.folder.write_card(model_card(self.config, summary))
+        report = self.folder.finish(strategy.model, summary)
+        log.info("The run ended after round %d. %s", done, stopped or "All its rounds were played.")
+        self.observer.ended(summary, report)
+
+    def _why_it_stopped(self, done: int, strategy: FederatedStrategy) -> str | None:
+        """A sentence, unless all rounds were played."""
+        if done == self.config.rounds:
+            return None
+        if self.validation is not None and self.validation.stopped is not None:
+            return f"Stopped after round {done}: {self.validation.stopped}."
+        return f"Stopped after round {done}: another would exceed {budget(strategy)}."
+
+    def _card_of_an_interrupted_run(self) -> None:
+        rows = self.folder.read_metrics()
+        if rows:
+            stopped = (
+                f"Interrupted after round {rows[-1]['round']}, and not finished. A round that was cut off is charged when the run is "
+                "resumed: it is not in these numbers."
+            )
+            summary = self._summary(rows[-1], stopped, seconds=0.0, best=None)
+            self.folder.write_card(model_card(self.config, summary))
+
+    def _log_start(self, done: int) -> None:
+        """What somebody who reads only the log must know."""
+        folder = self.folder.path.absolute()
+        begins = f"is resumed after round {done}" if done else "begins"
+        log.info("A run of %d rounds %s in %s.", self.config.rounds, begins, folder)
+        log.info("%s", self.sentence)
+        log.info(
+            "Versions: %s", ", ".join(f"{name} {number}" for name, number in versions().items())
+        )
+        log.info("Configuration: %s", to_json(self.config))
 
     def _cohorts(self, key: int | None) -> Cohorts:
         """With the key of a resumed run, or a new one."""
@@ -121,6 +166,10 @@ class Rounds:
             self.accounts.load_json(checkpoint.accounts)
             if self.evaluations is not None:
                 self.evaluations.accounts.load_json(checkpoint.evaluations)
+        if self.validation is not None:
+            if checkpoint is not None:
+                self.validation.load_state_dict(checkpoint.validation)
+            self._restore_best(strategy)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
             lost = self.folder.attempts_since(checkpoint.attempts if checkpoint else 0)
             self.accounts.charge_lost(lost)
@@ -129,7 +178,8 @@ class Rounds:
         return strategy
 
     def _finished(self, done: int) -> bool:
-        return done == self.config.rounds or not self.accounts.affordable(done + 1)
+        given_up = self.validation is not None and self.validation.stopped is not None
+        return done == self.config.rounds or given_up or not self.accounts.affordable(done + 1)
 
     def _due(self, done: int, every: int) -> bool:
         """Whether something that is done every so many rounds is done after this one: the last always counts."""
@@ -143,12 +193,14 @@ class Rounds:
         update_seconds = time.monotonic() - start - clients_seconds
         up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
+        validated = self._validate(current, strategy.model)
         metrics: dict[str, float | None] = dict.fromkeys(self._metrics)
         if self._due(current, self.config.evaluate_every):
             metrics |= evaluate(strategy.model, self.test)
         return {
             "round": current,
             **metrics,
+            **validated,
             **self._evaluated_by_devices(current),
             "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
@@ -187,6 +239,37 @@ class Rounds:
         return self.accounts.epsilon(
             None if self.evaluations is None else self.evaluations.accounts
         )
+
+    def _validate(self, current: int, model: FlatModel) -> dict[str, Any]:
+        """The metrics of this round's model on the validation examples, where there are any; the best model is kept."""
+        examples = self.job.validation
+        if self.validation is None or examples is None:
+            return {}
+        if not self._due(current, self.config.evaluate_every):
+            return {"validation": None}
+        metrics = evaluate(model, examples)
+        if self.validation.note(current, metrics[self.validation.metric.name], model.vector):
+            self.folder.write_best(model)
+        return {"validation": metrics}
+
+    def _restore_best(self, strategy: FederatedStrategy) -> None:
+        """The best model on disk is that of the rounds that count: a kill may have left one of a round that is played again."""
+        assert self.validation is not None
+        if self.validation.best is None:
+            self.folder.forget_best()
+        else:
+            with _loaded(strategy.model, self.validation.best.vector):
+                self.folder.write_best(strategy.model)
+
+    def _best_of_all(self, strategy: FederatedStrategy) -> dict[str, Any] | None:
+        """Which model was the best on the validation examples, and what it reaches on the test set."""
+        if self.validation is None or self.validation.best is None:
+            return None
+        best = self.validation.best
+        with _loaded(strategy.model, best.vector):
+            reached = evaluate(strategy.model, self.test)
+        name = self.validation.metric.name
+        return {"round": best.round, "metric": name, "value": best.value, "test": reached}
 
     def _exchange(
         self,
@@ -258,14 +341,24 @@ class Rounds:
             seconds=seconds,
             traffic=self.traffic,
             attempts=len(self.folder.attempts_since(0)),
+            validation=self.validation.state_dict() if self.validation is not None else {},
         )
 
-    def _summary(self, row: dict[str, Any], stopped: str | None, seconds: float) -> dict[str, Any]:
+    def _summary(
+        self,
+        row: dict[str, Any],
+        stopped: str | None,
+        seconds: float,
+        best: dict[str, Any] | None,
+    ) -> dict[str, Any]:
         return {
             "rounds": row.get("round", 0),
             **{name: row.get(name) for name in self._metrics},
+            "best": best,
+            **{name: row.get(name) for name in (self.evaluations.row() if self.evaluations else ())},
             "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
+            "budget_against": self.strategy.bound,
             "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
             "private": self.not_private is None,
@@ -281,3 +374,14 @@ class Rounds:
             "versions": versions(),
             "partition": {"histogram": self.job.histogram().tolist()},
         }
+
+
+@contextmanager
+def _loaded(model: FlatModel, vector: Tensor) -> Iterator[None]:
+    """The model with other parameters, until the end of the block."""
+    own = model.vector.clone()
+    model.load(vector)
+    try:
+        yield
+    finally:
+        model.load(own)

@@ -91,7 +91,7 @@ def _normalised_scattering(images: Tensor) -> Tensor:
 _SCATTERING = FeatureMap("scattering", 1, _shape_of_scattering, _normalised_scattering)
 
 
-def _map(name: str, shape: Shape) -> FeatureMap:
+def feature_map(name: str, shape: Shape) -> FeatureMap:
     """The map of this name: ours, or that of an installed package for examples of this shape."""
     if name == _SCATTERING.name:
         return _SCATTERING
@@ -101,12 +101,12 @@ def _map(name: str, shape: Shape) -> FeatureMap:
 
 def shape_after(name: str | None, shape: Shape) -> Shape:
     """The shape of an example as the model sees it."""
-    return shape if name is None else _map(name, shape).after(shape)
+    return shape if name is None else feature_map(name, shape).after(shape)
 
 
 def seen_through(name: str | None, examples: Examples) -> Examples:
     """The examples as the model sees them."""
-    return examples if name is None else _map(name, examples.shape)(examples)
+    return examples if name is None else feature_map(name, examples.shape)(examples)
 
 
 def kept_in() -> Path:

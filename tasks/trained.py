@@ -15,6 +15,11 @@ from fedsketch.tasks.fixed_norm import fixed
 from fedsketch.tasks.lora import adapted, start_adapters
 
 
+def all_frozen(module: nn.Module) -> nn.Module:
+    """The module with nothing to train: for use. Changes the module."""
+    return _replaced(module.requires_grad_(False), lambda name, layer: fixed(layer))
+
+
 def with_trained_part(
     module: nn.Module, settings: ModelSettings, seed: int | None = None
 ) -> nn.Module:
