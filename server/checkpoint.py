@@ -30,8 +30,8 @@ class Checkpoint:
     seconds: float
     traffic: tuple[float, float]
     attempts: int
-    evaluations: str = ""  # accounts of evaluations on devices, where there are any
     validation: dict[str, Any] = field(default_factory=dict)
+    evaluations: str = ""  # accounts of evaluations on devices, where there are any
 
     def save(self, folder: Path) -> None:
         """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""

@@ -355,7 +355,9 @@ class Rounds:
             "rounds": row.get("round", 0),
             **{name: row.get(name) for name in self._metrics},
             "best": best,
-            **{name: row.get(name) for name in (self.evaluations.row() if self.evaluations else ())},
+            **{
+                name: row.get(name) for name in (self.evaluations.row() if self.evaluations else ())
+            },
             "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
             "budget_against": self.strategy.bound,
