@@ -92,7 +92,7 @@ def _validation_sentence(error: ValidationError) -> str:
             return str(first["ctx"]["error"])
         return f"The configuration does not fit together: {first['ctx']['error']}."
     path = [str(part) for part in first["loc"]] or ["the configuration"]
-    if path[0] in ("runtime", "secagg") and len(path) > 2:
+    if path[0] in ("runtime", "secagg", "evaluation") and len(path) > 2:
         del path[1]  # the alternative that pydantic chose by its name
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 
