@@ -159,9 +159,14 @@ class Job:
         options = {
             "alpha": settings.alpha,
             "shards_per_client": settings.shards_per_client,
+            "classes_per_client": settings.classes_per_client,
             "exponent": settings.exponent,
+            "strictness": settings.strictness,
         }
-        targets = self.dataset.train.targets
+        targets, groups = self.dataset.train.targets, self.dataset.groups
+        if data.public:
+            left = self._held_out[1]
+            targets, groups = targets[left], None if groups is None else groups[left]
         if (
             settings.scheme in BY_CLASS
             and self.dataset.train.kind_of_targets is not Targets.classes
@@ -170,10 +175,11 @@ class Job:
                 f"data.partition={settings.scheme} spreads classes, and data={data.name} has none: choose data/partition=iid or by_size."
             )
         parts = partition(
-            targets[self._held_out[1]] if data.public else targets,
+            targets,
             self._config.clients.total,
             settings.scheme,
             self._config.seed,
+            groups=groups,
             **{key: value for key, value in options.items() if value is not None},  # type: ignore[arg-type]
         )
         return [self._held_out[1][part] for part in parts] if data.public else parts
