@@ -28,6 +28,7 @@ from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.tabular import resolved
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Rounds:
 
     def __init__(self, config: Config, path: Path, observer: Observer) -> None:
         # Everything is built and planned here, so that what does not fit fails before anything starts.
+        config = resolved(config)
         self.config = config
         self.folder = RunFolder(path)
         self.observer = tracked(config, path, observer)

@@ -90,7 +90,8 @@ class Job:
             bounded = self._config.privacy.unit is Unit.EXAMPLE
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
-            return self._seen(folder.own(data.shape, data.class_names, kind, most))
+            own = folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
+            return self._seen(own)
         return self._seen(self.dataset.train.take(self._parts[client]))
 
     @property
@@ -146,6 +147,11 @@ class Job:
         """The shape that the model takes, and how many numbers it makes of it."""
         shape, classes = self.kind
         return shape_after(self._config.model.features, shape), self.task.outputs(classes)
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The indices of each client's examples among those to train on; not where devices hold their own."""
+        return self._parts
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:
