@@ -11,11 +11,11 @@ from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
-from fedsketch.tasks.errors import DataError, DeviceError, PartitionError
+from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.partitions import BY_CLASS, class_histogram, partition
+from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
@@ -173,13 +173,6 @@ class Job:
         if data.public:
             left = self._held_out[1]
             targets, groups = targets[left], None if groups is None else groups[left]
-        if (
-            settings.scheme in BY_CLASS
-            and self.dataset.train.kind_of_targets is not Targets.classes
-        ):
-            raise PartitionError(
-                f"data.partition={settings.scheme} spreads classes, and data={data.name} has none: choose data/partition=iid or by_size."
-            )
         parts = partition(
             targets,
             self._config.clients.total,

@@ -30,14 +30,14 @@ from fedsketch.tasks.errors import PartitionError
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
-BY_CLASS = ("dirichlet", "shards", "pathological")  # those that look at targets
+_BY_CLASS = ("dirichlet", "shards", "pathological")
 # The logarithm of a client's size, up to a constant, by its number from 1: the exponential itself would overflow.
 _SIZE: dict[str, Callable[[_Floats], _Floats]] = {
     "linear": np.log,
     "square": lambda number: 2 * np.log(number),
     "exponential": lambda number: number,
 }
-SCHEMES = ("iid", *BY_CLASS, "by_size", *_SIZE, "continuous", "natural", "one_example")
+SCHEMES = ("iid", *_BY_CLASS, "by_size", *_SIZE, "continuous", "natural", "one_example")
 
 
 def partition(
@@ -76,9 +76,9 @@ def partition(
             f"{examples:,} examples cannot be spread over {clients:,} clients with at least one "
             f"each: choose between 1 and {examples:,} clients."
         )
-    if scheme in BY_CLASS and (targets.ndim != 1 or targets.is_floating_point()):
+    if scheme in _BY_CLASS and (targets.ndim != 1 or targets.is_floating_point()):
         raise PartitionError(
-            f"data/partition={scheme} goes by classes, and an example here has none: choose data/partition=iid."
+            f"data/partition={scheme} spreads classes, and the examples here have none: choose data/partition=iid or by_size."
         )
     labels = targets.cpu().numpy()
     rng = np.random.default_rng(seed)
