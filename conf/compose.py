@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

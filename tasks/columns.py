@@ -61,7 +61,9 @@ def _targets(table: Table, schema: Schema) -> npt.NDArray[np.int64] | _Floats:
     if target.bounds is not None:
         numbers = _scaled(table, name, target.bounds)
         for row in np.flatnonzero(np.isnan(numbers)).tolist():
-            raise table.wrong(row, name, "the number to learn is missing: fill it in, or leave the row out")
+            raise table.wrong(
+                row, name, "the number to learn is missing: fill it in, or leave the row out"
+            )
         return numbers
     places = _places(table.columns[name], target.values)
     for row in np.flatnonzero(places == len(target.values)).tolist():

@@ -56,17 +56,16 @@ def own(
     most: int | None = None,
     fingerprint: str | None = None,
 ) -> Examples:
-    """This device's examples, at most `most` of them; with a `fingerprint` a table whose schema has it. Its log says what is wrong with them; the error, which the server sees, does not."""
+    """This device's examples, at most `most` of them; with a `fingerprint` a table whose schema has it.
+
+    Its log says what is wrong with them; the error, which the server sees, does not."""
     try:
         place = os.environ.get(DATA_VARIABLE)
         if not place:
             raise DataError(
-                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class, to an .npz file or to a table."
+                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class, an .npz file or a table."
             )
-        if fingerprint is None:
-            examples = read(Path(place), shape, classes, kind)
-        else:
-            examples = own_table(Path(place), fingerprint)
+        examples = _found(Path(place), shape, classes, kind, fingerprint)
         if most is not None and len(examples) > most:
             raise DataError(
                 f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have {most:,} at most: "
@@ -79,6 +78,14 @@ def own(
             "This device's data do not fit the run: the log of its node says why."
         ) from None
     return examples
+
+
+def _found(
+    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets, fingerprint: str | None
+) -> Examples:
+    if fingerprint is None:
+        return read(path, shape, classes, kind)
+    return own_table(path, fingerprint)
 
 
 def kind_of(path: Path) -> Targets:

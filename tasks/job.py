@@ -17,6 +17,7 @@ from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.tabular import is_table, schema_of
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.weights import load_weights
@@ -78,7 +79,8 @@ class Job:
             names = tuple(map(str, range(classes)))
             if isinstance(data, FolderConfig):
                 names = data.class_names
-            return read_public(data.public_root, self.dataset, shape, names)
+            schema = schema_of(data) if is_table(data) else None
+            return read_public(data.public_root, self.dataset, shape, names, schema)
         if isinstance(data, PartitionedSettings) and data.public:
             return self.dataset.train.take(self._held_out[0])
         raise DataError(_no_public_data(data))

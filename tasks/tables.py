@@ -12,7 +12,9 @@ from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.schema import Schema, Text
 from fedsketch.tasks.targets import Targets
 
-_LONGEST_CELL = 2**24  # characters: a text may be long, a forgotten quote swallows the rest of the file
+_LONGEST_CELL = (
+    2**24
+)  # characters: a text may be long, a forgotten quote swallows the rest of the file
 
 
 @dataclass(frozen=True)

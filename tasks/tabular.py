@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from fedsketch.conf.data.csv import CsvConfig
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.data.text import TextConfig
 from fedsketch.conf.schema import Randomness
+from fedsketch.conf.settings import DataSettings
 from fedsketch.conf.table_settings import TableSettings
 from fedsketch.conf.task.regression import RegressionConfig
 from fedsketch.tasks.columns import examples_of, flags
@@ -60,6 +62,13 @@ def read_examples(path: Path, schema: Schema) -> Examples:
     return examples_of(read_table(path, schema), schema)
 
 
+def is_table(settings: DataSettings) -> TypeGuard[TableSettings | FolderConfig]:
+    """Whether the server has a schema for the data."""
+    if isinstance(settings, FolderConfig):
+        return settings.schema is not None
+    return isinstance(settings, TableSettings)
+
+
 def schema_of(settings: TableSettings | FolderConfig) -> Schema:
     """The server's schema, from its file, or from the settings of texts."""
     if isinstance(settings, TextConfig):
@@ -90,17 +99,13 @@ def own_table(path: Path, fingerprint: str) -> Examples:
 def resolved(config: Config) -> Config:
     """The configuration of a run as its server plays it: with what its copy of the schema says. Never called on a device."""
     data, task = config.data, config.task
-    if isinstance(data, FolderConfig):
-        if data.schema is None:
-            return config
-        schema = schema_of(data)
-        data = replace(data, **_told(schema))
-    elif isinstance(data, TableSettings):
-        schema = schema_of(data)
-        if devices_are_real(config):
-            data = replace(data, on_devices=_on_devices(config, schema))
-    else:
+    if not is_table(data):
         return config
+    schema = schema_of(data)
+    if isinstance(data, FolderConfig):
+        data = _told(schema, data)
+    elif devices_are_real(config):
+        data = replace(data, on_devices=_on_devices(config, schema))
     if isinstance(task, RegressionConfig) and schema.unit is not None:
         task = replace(task, unit=schema.unit)
     return replace(config, data=data, task=task)
@@ -108,9 +113,7 @@ def resolved(config: Config) -> Config:
 
 def devices_are_real(config: Config) -> bool:
     """Whether the clients of a table have policies and ledgers, and so accept no path from a message."""
-    return (
-        config.runtime.name == "processes" and config.privacy.randomness is not Randomness.seeded
-    )
+    return config.runtime.name == "processes" and config.privacy.randomness is not Randomness.seeded
 
 
 def write_parts(config: Config, parts: Sequence[torch.Tensor], files: Sequence[Path]) -> None:
@@ -129,16 +132,17 @@ def _on_devices(config: Config, schema: Schema) -> FolderConfig:
     from fedsketch.tasks.job import Job
 
     most = max(map(len, Job(config).parts))
-    return FolderConfig("folder", None, largest_shard=most, schema=None, **_told(schema))
+    return _told(schema, FolderConfig("folder", None, (1,), 1, most, None))
 
 
-def _told(schema: Schema) -> dict[str, object]:
-    """What devices may know of it."""
-    return {
-        "shape": schema.shape,
-        "classes": schema.public_classes,
-        "fingerprint": schema.fingerprint,
-    }
+def _told(schema: Schema, data: FolderConfig) -> FolderConfig:
+    """With what devices may know of the schema."""
+    return replace(
+        data,
+        shape=schema.shape,
+        classes=schema.public_classes,
+        fingerprint=schema.fingerprint,
+    )
 
 
 def _root(settings: TableSettings | FolderConfig) -> Path:
@@ -149,9 +153,7 @@ def _root(settings: TableSettings | FolderConfig) -> Path:
     return Path(settings.root).expanduser()
 
 
-def _split(
-    settings: TableSettings, table: Table, schema: Schema, seed: int
-) -> tuple[_Ints, _Ints]:
+def _split(settings: TableSettings, table: Table, schema: Schema, seed: int) -> tuple[_Ints, _Ints]:
     """The rows to train on and those to test on, in rising order."""
     count = len(table)
     tested = np.zeros(count, dtype=bool)
@@ -159,7 +161,9 @@ def _split(
         return np.arange(count), np.arange(0)
     if schema.test is not None:
         if schema.test not in table.columns:
-            raise DataError(f"{table.path} has no column {schema.test}, which says what to test on.")
+            raise DataError(
+                f"{table.path} has no column {schema.test}, which says what to test on."
+            )
         tested = flags(table, schema.test, _TESTED, _TRAINED)
     else:
         order = np.random.default_rng((seed, _STREAM)).permutation(count)
