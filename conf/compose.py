@@ -73,12 +73,12 @@ def to_json(config: Config) -> str:
 
 def device_json(config: Config) -> str:
     """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device,
-    without the place of the first weights, which come with the model, and without tables of the server where devices have their own."""
+    without the place of the first weights, which come with the model, and without the server's files where devices have their own."""
     hidden: dict[str, Any] = {"tracking": True, "model": {"weights"}}
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         config = replace(config, data=config.data.on_devices)
     if isinstance(config.data, FolderConfig):
-        config = replace(config, data=replace(config.data, schema=None))
+        config = replace(config, data=replace(config.data, root=None, public_root=None, schema=None))
     return _ADAPTER.dump_json(config, exclude=hidden).decode()
 
 

@@ -50,10 +50,8 @@ def read_public(
 ) -> Examples:
     """The public examples below `root`, on the scale of the data set; refused if some are examples of the data set itself."""
     path = Path(root).expanduser()
-    if schema is None:
-        examples = dataset.normalised(folder.read(path, shape, classes))
-    else:
-        examples = read_examples(path, schema)
+    examples = read_examples(path, schema) if schema else folder.read(path, shape, classes)
+    examples = dataset.normalised(examples)
     contents = _contents(examples)
     for what, others in (("test", dataset.test), ("training", dataset.train)):
         both = set(_contents(others)).intersection(contents)
