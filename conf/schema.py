@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from fedsketch.conf.plugins import settings_class
+from fedsketch.conf.plugins import FEATURES, refuse_unknown, settings_class
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
@@ -159,6 +159,21 @@ class PrivacyConfig:
 
 
 @frozen
+class ValidationConfig:
+    """Examples of the server's own on which the best model is found, and a run that gets no better is stopped."""
+
+    examples: Annotated[int, Field(ge=0)]
+    metric: str | None
+    patience: Count | None
+
+    def __post_init__(self) -> None:
+        if not self.examples and (self.metric is not None or self.patience is not None):
+            raise ValueError(
+                "validation.metric and validation.patience look at examples that are held out: set validation.examples"
+            )
+
+
+@frozen
 class NoSecAggConfig:
     """The server sees every upload."""
 
@@ -255,7 +270,15 @@ class Config:
         TrackingSettings(name="none")
     )
 
+    # Runs from before there was one have no such key.
+    validation: ValidationConfig = ValidationConfig(examples=0, metric=None, patience=None)
+
     def __post_init__(self) -> None:
+        metrics = [metric.name for metric in self.task.all_metrics]
+        if self.validation.metric not in (None, *metrics):
+            raise ValueError(
+                f"validation.metric={self.validation.metric} is no metric of task={self.task.name}: set one of {', '.join(metrics)}"
+            )
         if (
             isinstance(self.runtime, ProcessesRuntimeConfig)
             and self.clients.total > self.runtime.most_nodes
@@ -268,6 +291,8 @@ class Config:
             raise ValueError(
                 f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
             )
+        if self.model.features is not None:
+            refuse_unknown(FEATURES, self.model.features)
         local = self.strategy.local
         once = local.steps == 1 and not local.epochs and not local.batch
         by_example = once or self.strategy.noise_in_training

@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -45,32 +44,6 @@ def usual() -> Config:
     return compose()
 
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts a package with entry points on the path, as an installer leaves it; it is gone after the test."""
-    before = set(sys.modules)
-    settings_class.cache_clear()
-
-    def call(package: str, files: dict[str, str], entries: dict[str, str]) -> None:
-        site = tmp_path / package
-        for name, text in files.items():
-            (site / package / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / package / name).write_text(text)
-        info = site / f"{package}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"[{group}]\n{line}\n" for group, line in entries.items()]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        monkeypatch.syspath_prepend(site)
-
-    yield call
-    settings_class.cache_clear()
-    implementation.cache_clear()
-    for name in set(sys.modules) - before:
-        if name.startswith("plugin_"):
-            del sys.modules[name]
-
-
 def _strategy(install: Install, package: str, name: str, settings: str = SETTINGS) -> None:
     files = {
         "__init__.py": "",
@@ -105,6 +78,21 @@ def test_a_message_that_names_what_is_not_installed_is_refused_and_imports_nothi
     assert set(sys.modules) == before
     assert f"'{name}'" in sentence
     assert all(known in sentence for known in built_in(group))
+
+
+def test_a_message_that_names_features_that_are_not_installed_is_refused_and_imports_nothing(
+    usual: Config, install: Install
+) -> None:
+    install("plugin_map", {"__init__.py": ""}, {"fedsketch.features": "own = plugin_map:make"})
+    tree = json.loads(to_json(usual))
+    for name in ("os", "fedsketch.runtime.cli", "own2"):
+        tree["model"]["features"] = name
+        sentence = _refusal(lambda: from_json(json.dumps(tree)))
+        assert f"no feature map '{name}'" in sentence
+        assert "choose one of own, scattering" in sentence
+    tree["model"]["features"] = "own"
+    assert from_json(json.dumps(tree)).model.features == "own"
+    assert "plugin_map" not in sys.modules
 
 
 @pytest.mark.parametrize("group", GROUPS)
