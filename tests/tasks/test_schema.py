@@ -100,7 +100,7 @@ def test_what_a_client_gets_has_the_same_fingerprint(read: object) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_the_file(read: object, bad: str, told: str) -> None:
-    with pytest.raises(DataError, match="patients.schema.yaml") as refusal:
+    with pytest.raises(DataError, match=r"patients\.schema\.yaml") as refusal:
         read(bad)  # type: ignore[operator]
     assert told in str(refusal.value)
 
