@@ -78,7 +78,9 @@ def device_json(config: Config) -> str:
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         config = replace(config, data=config.data.on_devices)
     if isinstance(config.data, FolderConfig):
-        config = replace(config, data=replace(config.data, root=None, public_root=None, schema=None))
+        config = replace(
+            config, data=replace(config.data, root=None, public_root=None, schema=None)
+        )
     return _ADAPTER.dump_json(config, exclude=hidden).decode()
 
 

@@ -25,6 +25,11 @@ _Floats = npt.NDArray[np.float32]
 
 def examples_of(table: Table, schema: Schema) -> Examples:
     """The rows of a table as vectors and targets."""
+    return Examples(inputs_of(table, schema), torch.from_numpy(_targets(table, schema)))
+
+
+def inputs_of(table: Table, schema: Schema) -> torch.Tensor:
+    """The rows of a table as vectors, (N, width)."""
     (width,) = schema.shape
     refuse_beyond_memory(
         len(table) * width, f"take fewer rows of {table.path}, or fewer buckets", DataError
@@ -40,7 +45,7 @@ def examples_of(table: Table, schema: Schema) -> Examples:
         else:
             block[:] = _hashed(table.columns[name], column)
         start += column.width
-    return Examples(torch.from_numpy(inputs), torch.from_numpy(_targets(table, schema)))
+    return torch.from_numpy(inputs)
 
 
 def flags(table: Table, name: str, yes: Sequence[str], no: Sequence[str]) -> npt.NDArray[np.bool_]:

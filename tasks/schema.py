@@ -46,6 +46,10 @@ class Number:
         """How much 1 on the new scale is on the old one."""
         return (self.most - self.least) / 2
 
+    def original(self, scaled: Any) -> Any:
+        """Back from the new scale to the old one, for numbers or tensors."""
+        return (scaled + 1) * self.unit + self.least
+
 
 @dataclass(frozen=True)
 class Category:
@@ -130,14 +134,15 @@ class Schema:
         return (*self.inputs, *self.target.columns)
 
     def to_yaml(self) -> str:
-        """The file for tables of the same fingerprint, with nothing but what it covers."""
+        """A file for tables of the same fingerprint, with little beyond what that covers."""
         columns = {name: _written(one) for name, one in self.inputs.items()}
         target: dict[str, Any] = {"labels": list(self.target.columns)}
         if self.target.kind is Targets.classes:
             target = {"column": self.target.columns[0], "class": list(self.target.values)}
         elif self.target.bounds is not None:
             target = {"column": self.target.columns[0], **_written(self.target.bounds)}
-        return yaml.safe_dump({"columns": columns, "target": target}, sort_keys=False)
+        told = {"columns": columns, "target": target, "delimiter": self.delimiter}
+        return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
 
 
 def beside(data: Path) -> Path:

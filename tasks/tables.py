@@ -41,8 +41,8 @@ class Table:
             writer.writerows([cells[row] for cells in columns] for row in rows)
 
 
-def read_table(path: Path, schema: Schema) -> Table:
-    """The table at a path, checked to have the schema's columns and no other."""
+def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
+    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be missing."""
     try:
         if path.is_dir():
             return _texts(path, schema)
@@ -51,7 +51,7 @@ def read_table(path: Path, schema: Schema) -> Table:
         raise DataError(f"{error.filename} may not be read: allow it.") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from error
-    for name in schema.needed:
+    for name in schema.needed if targets else schema.inputs:
         if name not in table.columns:
             raise DataError(
                 f"{path} has no column {name}, which its schema names: add it, or correct the schema."

@@ -125,7 +125,7 @@ def write_parts(config: Config, parts: Sequence[torch.Tensor], files: Sequence[P
     train, _ = _split(data, table, schema, config.seed)
     for part, file in zip(parts, files, strict=True):
         table.write(file, schema.needed, train[part.numpy()].tolist())
-        beside(file).write_text(schema.to_yaml(), encoding="utf-8")
+        beside(file).write_text(replace(schema, delimiter=",").to_yaml(), encoding="utf-8")
 
 
 def _on_devices(config: Config, schema: Schema) -> FolderConfig:

@@ -36,9 +36,7 @@ def _csv(folder: Path, text: str, name: str = "patients.csv") -> Path:
 
 def test_a_row_becomes_a_vector_by_the_schema_alone(tmp_path: Path) -> None:
     """Bounds become -1 and 1, what is outside or missing follows the rule, and no row depends on another."""
-    rows = (
-        "a,0,f,benign\nb,75,m,malignant\nc,1e9,x,benign\nd,-inf, m ,benign\ne,,,benign\n\nf,NA,f,benign\n"
-    )
+    rows = "a,0,f,benign\nb,75,m,malignant\nc,1e9,x,benign\nd,-inf, m ,benign\ne,,,benign\n\nf,NA,f,benign\n"
     examples = read_examples(_csv(tmp_path, HEADER + rows), SCHEMA)
     assert examples.inputs.tolist() == [
         [-1.0, 1.0, 0.0, 0.0],
@@ -101,9 +99,7 @@ def test_numbers_and_labels_as_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("characters", [False, True])
-def test_texts_are_hashed_the_same_from_files_and_folders(
-    tmp_path: Path, characters: bool
-) -> None:
+def test_texts_are_hashed_the_same_from_files_and_folders(tmp_path: Path, characters: bool) -> None:
     """Norm 1, and a word that two texts share is in the same bucket with the same sign."""
     texts = ["money now", "see you now", ""]
     schema = Schema(
@@ -264,3 +260,33 @@ def test_large_tables_are_read_in_seconds(tmp_path: Path) -> None:
     table = read_table(file, schema)
     assert len(examples_of(table, schema)) == 20_000
     assert time.process_time() - began < 4
+
+
+def test_a_loaded_model_reads_new_rows_without_their_targets(
+    hospitals: Path, tmp_path: Path
+) -> None:
+    import fedsketch
+    from fedsketch.client.app import app
+    from fedsketch.runtime.environment import simulated_devices
+    from fedsketch.runtime.local import LocalGrid
+    from fedsketch.server.rounds import Rounds
+
+    class Nobody:
+        def began(self, *_: object) -> None: ...
+        def played(self, *_: object) -> None: ...
+        def ended(self, *_: object) -> None: ...
+
+    config = _config(
+        hospitals, "rounds=1", "secagg=none", "privacy=none", "strategy=fedavg", "task=binary"
+    )
+    with simulated_devices(config), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedsketch.server.report.run_page.write_report", lambda path: path)
+        Rounds(config, tmp_path / "run", Nobody()).play(LocalGrid(app, 3))
+    hospitals.unlink()
+    hospitals.with_name("patients.schema.yaml").unlink()
+    model = fedsketch.load(tmp_path / "run")
+    inputs = model.read(_csv(tmp_path, "x\n0.5\n-1\n", "new.csv"))
+    assert inputs.tolist() == [[0.5], [-1.0]]
+    assert model(inputs).shape == (2, 1)
+    assert model.classes == ("no", "yes")
+    assert Number(100, 300).original(0.5) == 250
