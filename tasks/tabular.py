@@ -150,7 +150,10 @@ def _root(settings: TableSettings | FolderConfig) -> Path:
         raise DataError(
             f"data={settings.name} needs a table: set data.root to a .csv file, or for texts to a folder of .txt files by class."
         )
-    return Path(settings.root).expanduser()
+    path = Path(settings.root).expanduser()
+    if not path.exists():
+        raise DataError(f"There is no table {path}: set data.root to one that exists.")
+    return path
 
 
 def _split(settings: TableSettings, table: Table, schema: Schema, seed: int) -> tuple[_Ints, _Ints]:
