@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedsketch.client.guard.card import DataCard
 from fedsketch.conf import Config, compose
-from fedsketch.tasks import folder
+from fedsketch.tasks import datasets, folder
 from fedsketch.tasks.job import Job
 
 
@@ -17,7 +17,7 @@ def card_of(what: str, classes: str | None = None) -> DataCard:
     `classes` is their number, or their names with commas between, where the data do not show all of them.
     """
     if not Path(what).exists():
-        return card_for(compose([f"data={what}"]))
+        return _card_of_named(what)
     shape, found = folder.survey(Path(what))
     names = found if classes is None else _names(classes)
     kind = folder.kind_of(Path(what))
@@ -31,6 +31,15 @@ def card_for(config: Config) -> DataCard:
     names = getattr(config.data, "class_names", None) or tuple(map(str, range(job.kind.classes)))
     most = _rounded_up(job.largest_shard)
     return DataCard(config.data.name, job.kind.shape, names, most, config.task.targets.value)
+
+
+def _card_of_named(name: str) -> DataCard:
+    """Whatever the task, and however many devices share the data set."""
+    config = compose([f"data={name}"])
+    dataset = datasets.load(config.data, config.seed)
+    kind = dataset.train.kind_of_targets
+    names = dataset.class_names or tuple(map(str, range(dataset.classes)))
+    return DataCard(name, dataset.train.shape, names, _rounded_up(len(dataset.train)), kind.value)
 
 
 def _names(classes: str) -> Sequence[str]:

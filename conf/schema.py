@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from fedsketch.conf.plugins import settings_class
+from fedsketch.conf.plugins import built_in, settings_class
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
@@ -254,6 +254,14 @@ class Config:
     tracking: Annotated[SerializeAsAny[TrackingSettings], _chosen_in("tracking")] = (
         TrackingSettings(name="none")
     )
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """What comes from installed packages, of all that devices are told: the group of each, and its name."""
+        chosen = {
+            group: getattr(self, group).name for group in ("strategy", "task", "model", "data")
+        }
+        return {group: name for group, name in chosen.items() if name not in built_in(group)}
 
     def __post_init__(self) -> None:
         if (
