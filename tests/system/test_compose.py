@@ -48,7 +48,7 @@ def test_what_shall_last_is_watched_and_started_again(file: str, name: str) -> N
 @pytest.mark.parametrize(("file", "name"), EVERY)
 def test_no_secret_is_an_environment_variable(file: str, name: str) -> None:
     named = set(services(file)[name].get("environment", {}))
-    ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA"}
+    ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA", "DEMO_DATA"}
     assert named <= ours | {ROSTER_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
 
 
