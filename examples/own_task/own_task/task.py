@@ -4,22 +4,21 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import poisson_nll_loss
 
 from fedsketch.tasks.task import Task
 
 
 class Visits(Task):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.poisson_nll_loss(self._log_means(outputs), targets, reduction="none")
+        return poisson_nll_loss(self._log_means(outputs), targets, reduction="none")
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         errors = (self._log_means(outputs).exp() - targets).abs()
         return {"within_one": (errors <= 1).float()}
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        # Twice what the loss is above that of somebody who knew every number before.
-        best = targets - torch.xlogy(targets, targets)
+        best = targets - torch.xlogy(targets, targets)  # the loss of who knew every number before
         deviance = 2 * (self.losses(outputs, targets) - best).mean()
         return {"deviance": float(deviance), **super().metrics(outputs, targets)}
 
