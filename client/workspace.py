@@ -21,7 +21,7 @@ from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
-from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import PARCEL
@@ -80,7 +80,9 @@ class Workspace:
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory, client)
-            half = _HalfAtWork(self._device_half(config.strategy.name), work)
+            half = _HalfAtWork(
+                self._device_half(config.strategy.name), work, simulated=folder is None
+            )
             return reply_with(mechanism.run(half, stream, broadcast.round))
 
     def _admitted(self, config: Config, folder: Path | None) -> Assignment:
@@ -113,11 +115,12 @@ class _HalfAtWork:
 
     half: DeviceHalf
     work: LocalWork
+    simulated: bool
 
     def rows(self) -> torch.Tensor:
         rows = self.half.rows(self.work)
         # In a simulation the mechanism refuses them, loudly.
-        rows = rows if os.environ.get(SIMULATION_VARIABLE) else finite_rows(rows)
+        rows = rows if self.simulated else finite_rows(rows)
         return with_counts(rows, self.work.broadcast)
 
     def trainee(self) -> Trainee:

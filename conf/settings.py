@@ -78,10 +78,24 @@ class ModelSettings(Settings):
 class PartitionConfig:
     """How the examples of a data set are spread over the clients."""
 
-    scheme: Literal["iid", "dirichlet", "shards", "by_size", "one_example"]
+    scheme: Literal[
+        "iid",
+        "dirichlet",
+        "shards",
+        "pathological",
+        "by_size",
+        "linear",
+        "square",
+        "exponential",
+        "continuous",
+        "natural",
+        "one_example",
+    ]
     alpha: Positive | None = None
     shards_per_client: Count | None = None
+    classes_per_client: Count | None = None
     exponent: Positive | None = None
+    strictness: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
 @frozen

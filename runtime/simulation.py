@@ -8,24 +8,15 @@ import threading
 from collections.abc import Iterable
 
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedsketch.client.app import AppByName
 from fedsketch.conf.schema import SimulationRuntimeConfig
 from fedsketch.runtime.threads import client_variables
 
 
 class ClusterError(RuntimeError):
     """Ray cannot be started or reached; the message says what to change."""
-
-
-class _AppByName(ClientApp):
-    """Travels to Ray's processes as a name: each of them has one app, whose workspace serves all its clients."""
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        from fedsketch.client.app import app
-
-        return app(message, context)
 
 
 class Stoppable(ServerApp):
@@ -89,7 +80,7 @@ def run_simulation(
         check_resources([node["Resources"] for node in machines if node["Alive"]], settings)
         run_flower_simulation(
             stoppable,
-            _AppByName(),
+            AppByName(),
             num_supernodes=nodes,
             backend_config={
                 "client_resources": {

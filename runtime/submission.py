@@ -6,6 +6,7 @@ still plays is followed, one that failed goes on from its last checkpoint on the
 
 import secrets
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fedsketch.conf import Config, ConfigError
 from fedsketch.runtime.flower import Connection, FlowerError
+from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.progress import Part, read_event
 from fedsketch.server.run_folder import RunFolder
 
@@ -61,7 +63,10 @@ def submit(
             "The app bundle is made from the project's checkout: install it with `pip install -e .` from there, and submit again."
         )
     name = name or f"run-{secrets.token_hex(8)}"
-    run = connection.submit(APP, overrides=shlex.join(overrides), folder=name, send=send)
+    unset = dict.fromkeys(KEYS, "")  # whatever pyproject.toml says: the overrides are the whole run
+    run = connection.submit(
+        APP, overrides=shlex.join(overrides), folder=name, send=send, events=True, **unset
+    )
     return Submission(run, name)
 
 
@@ -106,6 +111,8 @@ def _tell(
 ) -> None:
     if kind == "began":
         observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))
+    elif kind == "note":
+        print(f"fedsketch: {facts['told']}", file=sys.stderr)
     elif kind == "played":
         observer.played(facts["row"])  # type: ignore[arg-type]
     elif kind == "file":

@@ -2,19 +2,29 @@
 
 import os
 import shlex
+import time
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import Config, ConfigError, compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
+from fedsketch.secagg import SimulationRoster
+from fedsketch.server.flower_keys import translated
+from fedsketch.server.lines import LineProgress
 from fedsketch.server.progress import StreamProgress
 from fedsketch.server.roster import known_roster
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
 _SIMULATED = "the devices are simulated, with keys that everybody knows"
+_FEW = 10  # simulated nodes below which noise is nearly all that is left of a mean
+_FEW_TOLD = (
+    "The noise of the whole budget is shared by {} clients, which leaves little to learn from: "
+    "add --federation-config 'num-supernodes=60' to flwr run for more of them."
+)
+_SOON = 10.0  # seconds after which a run that waits for nodes says so
 
 
 def serve(rounds: Rounds) -> ServerApp:
@@ -33,19 +43,30 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Under `flwr run`: the configuration is composed here, from the run config's `overrides`. A `folder` that holds a run of the same
-    configuration is resumed."""
+    """Under `flwr run`: the configuration is composed here, from the run config. A `folder` that holds a run of the same configuration is
+    resumed."""
     asked = context.run_config
-    overrides = shlex.split(str(asked["overrides"]))
+    nodes = _simulated_nodes(grid)
+    overrides = translated(asked, shlex.split(str(asked["overrides"])), nodes)
+    config = compose(overrides)
+    if nodes is not None:
+        _check_simulation(config, nodes)
     path = run_path(str(asked["folder"]) or f"run-{context.run_id}")
     folder = RunFolder(path)
     folder.note_overrides(overrides)
     folder.log_here()
-    progress = StreamProgress(send_files=bool(asked["send"]))
-    rounds = Rounds(compose(overrides), path, progress)
+    watched = bool(asked["events"])
+    progress = StreamProgress(send_files=bool(asked["send"])) if watched else LineProgress()
+    rounds = Rounds(config, path, progress)
+    if nodes is not None:
+        if nodes <= _FEW:
+            progress.notes(_FEW_TOLD.format(nodes))
+        rounds.play(grid, SimulationRoster())
+        return
     if os.environ.get(SIMULATION_VARIABLE):
         rounds.sentence += f" NOT PRIVATE: {_SIMULATED}."
         rounds.not_private = rounds.not_private or _SIMULATED
+    _tell_if_nodes_are_missing(grid, config, progress)
     rounds.play(grid, known_roster())
 
 
@@ -56,3 +77,47 @@ def run_path(name: str) -> Path:
             f"{name!r} is not the name of a run's folder: leave out slashes and dots."
         )
     return Path(os.environ.get(RUNS_VARIABLE, "outputs")).absolute() / name
+
+
+def _simulated_nodes(grid: Grid) -> int | None:
+    """How many nodes Flower's simulation engine simulates; None if they are real. Its Grid is the only one without a network."""
+    from flwr.superlink.grid import InMemoryGrid
+
+    if not isinstance(grid, InMemoryGrid):
+        return None
+    before, now = 0, len(list(grid.get_node_ids()))
+    while now == 0 or now != before:  # the engine makes them while this app starts
+        time.sleep(0.2)
+        before, now = now, len(list(grid.get_node_ids()))
+    return now
+
+
+def _check_simulation(config: Config, nodes: int) -> None:
+    """Raise ConfigError for what Flower's simulation does not have: other nodes would never come."""
+    if config.data.name == "folder":
+        raise ConfigError(
+            "data=folder is what real devices hold, and a simulation has none: choose other data."
+        )
+    total = config.clients.total
+    if total > nodes:
+        raise ConfigError(
+            f"Flower simulates {nodes} SuperNodes, and clients.total={total} asks for more: "
+            f"add --federation-config 'num-supernodes={total}' to flwr run, or set num-clients={nodes}."
+        )
+
+
+def _tell_if_nodes_are_missing(
+    grid: Grid, config: Config, progress: StreamProgress | LineProgress
+) -> None:
+    """The run itself waits for late nodes (`strategies.shared.cohort`); who watches should know soon for how many, and what to change."""
+    total, there = config.clients.total, 0
+    deadline = time.monotonic() + min(_SOON, config.clients.timeout)
+    while time.monotonic() < deadline:
+        there = len(list(grid.get_node_ids()))
+        if there >= total:
+            return
+        time.sleep(0.5)
+    progress.notes(
+        f"{there} of clients.total={total} nodes are connected, and the run waits for the others up to {config.clients.timeout:.0f} s "
+        f"(clients.timeout): start them, or stop the run and lower clients.total."
+    )

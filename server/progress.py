@@ -40,6 +40,10 @@ class StreamProgress:
     def __init__(self, *, send_files: bool) -> None:
         self._send_files = send_files
 
+    def notes(self, told: str) -> None:
+        """Something to know before the run begins."""
+        _say("note", {"told": told})
+
     def began(self, config: Config, done: int, guarantee: str) -> None:
         _say("began", {"done": done, "guarantee": guarantee})
 

@@ -11,11 +11,11 @@ from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
-from fedsketch.tasks.errors import DataError, DeviceError, PartitionError
+from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.partitions import BY_CLASS, class_histogram, partition
+from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
@@ -159,21 +159,20 @@ class Job:
         options = {
             "alpha": settings.alpha,
             "shards_per_client": settings.shards_per_client,
+            "classes_per_client": settings.classes_per_client,
             "exponent": settings.exponent,
+            "strictness": settings.strictness,
         }
-        targets = self.dataset.train.targets
-        if (
-            settings.scheme in BY_CLASS
-            and self.dataset.train.kind_of_targets is not Targets.classes
-        ):
-            raise PartitionError(
-                f"data.partition={settings.scheme} spreads classes, and data={data.name} has none: choose data/partition=iid or by_size."
-            )
+        targets, groups = self.dataset.train.targets, self.dataset.groups
+        if data.public:
+            left = self._held_out[1]
+            targets, groups = targets[left], None if groups is None else groups[left]
         parts = partition(
-            targets[self._held_out[1]] if data.public else targets,
+            targets,
             self._config.clients.total,
             settings.scheme,
             self._config.seed,
+            groups=groups,
             **{key: value for key, value in options.items() if value is not None},  # type: ignore[arg-type]
         )
         return [self._held_out[1][part] for part in parts] if data.public else parts

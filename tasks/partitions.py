@@ -1,12 +1,25 @@
 """How the examples of a data set are spread over clients.
 
-Every scheme is a function of the targets, the number of clients and a seed, on its own generator.
-Clients get disjoint, sorted indices and at least one example each. Together they hold every
-example, except under `one_example`, which leaves out what exceeds the number of clients.
+Every scheme is a function of the targets (or the natural groups), the number of clients and a seed, on its own generator.
+Clients get disjoint, sorted indices and at least one example each. Together they hold every example, except under `one_example`,
+which leaves out what exceeds the number of clients, and under `pathological`, which leaves out classes that nobody drew.
+
+Most have a counterpart in flwr-datasets, with the same distribution of examples over clients:
+
+| here | there |
+|---|---|
+| `iid` | `IidPartitioner` |
+| `dirichlet`, `alpha` | `DirichletPartitioner(alpha=..., min_partition_size=0)`; here, who drew nothing gets one example |
+| `shards`, `shards_per_client` | `ShardPartitioner(num_shards_per_partition=...)` |
+| `pathological`, `classes_per_client` | `PathologicalPartitioner(num_classes_per_partition=...)` |
+| `linear`, `square`, `exponential` | `LinearPartitioner`, `SquarePartitioner`, `ExponentialPartitioner` |
+| `continuous`, `strictness` | `ContinuousPartitioner(strictness=...)`, by the target |
+| `natural` | `NaturalIdPartitioner`, by the data set's own groups |
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +27,17 @@ import torch
 
 from fedsketch.tasks.errors import PartitionError
 
-SCHEMES = ("iid", "dirichlet", "shards", "by_size", "one_example")
-BY_CLASS = ("dirichlet", "shards")  # those that look at targets
-
 _Ints = npt.NDArray[np.int64]
+_Floats = npt.NDArray[np.float64]
+
+_BY_CLASS = ("dirichlet", "shards", "pathological")
+# The logarithm of a client's size, up to a constant, by its number from 1: the exponential itself would overflow.
+_SIZE: dict[str, Callable[[_Floats], _Floats]] = {
+    "linear": np.log,
+    "square": lambda number: 2 * np.log(number),
+    "exponential": lambda number: number,
+}
+SCHEMES = ("iid", *_BY_CLASS, "by_size", *_SIZE, "continuous", "natural", "one_example")
 
 
 def partition(
@@ -28,7 +48,10 @@ def partition(
     *,
     alpha: float = 0.5,
     shards_per_client: int = 2,
+    classes_per_client: int = 2,
     exponent: float = 1.0,
+    strictness: float = 1.0,
+    groups: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
     """Indices of the examples of each client.
 
@@ -36,11 +59,14 @@ def partition(
     - `dirichlet`: each class is split by shares drawn from Dirichlet(alpha); small alpha, more skew.
     - `shards`: examples sorted by class, cut into equal shards, `shards_per_client` dealt to each
       client (McMahan et al. 2017, the pathological split).
+    - `pathological`: each client draws `classes_per_client` classes; each class is split evenly over those who drew it (Li et al. 2022).
     - `by_size`: a random split; sizes fall like rank ** -exponent, client 0 has the most.
+    - `linear`, `square`, `exponential`: a random split; sizes rise like i, i ** 2, exp(i) for the i-th client, counted from 1.
+    - `continuous`: sorted by strictness * standardised target + (1 - strictness) * a standard normal draw, and cut into equal parts.
+    - `natural`: client i has the examples of the i-th of the `groups`, in the order of their numbers.
     - `one_example`: one random example per client.
     """
-    labels = targets.cpu().numpy()
-    examples = len(labels)
+    examples = len(targets)
     if scheme not in SCHEMES:
         raise PartitionError(
             f"There is no partition {scheme!r}: choose one of {', '.join(SCHEMES)}."
@@ -50,16 +76,29 @@ def partition(
             f"{examples:,} examples cannot be spread over {clients:,} clients with at least one "
             f"each: choose between 1 and {examples:,} clients."
         )
+    if scheme in _BY_CLASS and (targets.ndim != 1 or targets.is_floating_point()):
+        raise PartitionError(
+            f"data/partition={scheme} spreads classes, and the examples here have none: choose data/partition=iid or by_size."
+        )
+    labels = targets.cpu().numpy()
     rng = np.random.default_rng(seed)
     if scheme == "iid":
-        owner = _scattered(rng, np.arange(examples) * clients // examples)
+        owner = _scattered(rng, _equal_parts(examples, clients))
     elif scheme == "dirichlet":
         owner = _without_empty_clients(_dirichlet(rng, labels, clients, alpha), clients)
     elif scheme == "shards":
         owner = _shards(rng, labels, clients, shards_per_client)
+    elif scheme == "pathological":
+        owner = _pathological(rng, labels, clients, classes_per_client)
     elif scheme == "by_size":
         sizes = _power_law(examples, clients, exponent)
         owner = _scattered(rng, np.repeat(np.arange(clients), sizes))
+    elif scheme in _SIZE:
+        owner = _scattered(rng, np.repeat(np.arange(clients), _rising(examples, clients, scheme)))
+    elif scheme == "continuous":
+        owner = _continuous(rng, labels, clients, strictness)
+    elif scheme == "natural":
+        owner = _natural(groups, clients)
     else:
         chosen = torch.from_numpy(rng.permutation(examples)[:clients])
         return [index.clone() for index in torch.split(chosen, 1)]
@@ -79,6 +118,11 @@ def class_histogram(
 def _scattered(rng: np.random.Generator, owner_by_position: _Ints) -> _Ints:
     """The same owners, over examples in random order."""
     return rng.permutation(owner_by_position)
+
+
+def _equal_parts(examples: int, clients: int) -> _Ints:
+    """The owner of each position, sizes equal up to one."""
+    return np.arange(examples) * clients // examples
 
 
 def _sorted_by_class(rng: np.random.Generator, labels: _Ints) -> _Ints:
@@ -133,6 +177,90 @@ def _shards(rng: np.random.Generator, labels: _Ints, clients: int, shards_per_cl
     return owner
 
 
+def _pathological(
+    rng: np.random.Generator, labels: _Ints, clients: int, classes_per_client: int
+) -> _Ints:
+    """The owner of each example, or -1 where nobody drew its class."""
+    classes, sizes = np.unique(labels, return_counts=True)
+    if not 1 <= classes_per_client <= len(classes):
+        raise PartitionError(
+            f"A client cannot have {classes_per_client} of {len(classes)} classes: "
+            f"set data.partition.classes_per_client between 1 and {len(classes)}."
+        )
+    drawn = np.zeros((clients, len(classes)), dtype=bool)
+    for client in range(clients):
+        drawn[client, rng.choice(len(classes), classes_per_client, replace=False)] = True
+    short = np.flatnonzero(drawn.sum(0) > sizes)
+    if len(short):
+        worst = short[0]
+        raise PartitionError(
+            f"{drawn[:, worst].sum():,} clients drew class {classes[worst]}, which has {sizes[worst]:,} examples: "
+            "lower clients.total or data.partition.classes_per_client, or take another seed."
+        )
+    owner = np.full(len(labels), -1)
+    order = _sorted_by_class(rng, labels)
+    for ours, positions in zip(drawn.T, np.split(order, np.cumsum(sizes)[:-1]), strict=True):
+        takers = np.flatnonzero(ours)
+        if len(takers):
+            owner[positions] = takers[_equal_parts(len(positions), len(takers))]
+    return owner
+
+
+def _rising(examples: int, clients: int, scheme: str) -> _Ints:
+    """Sizes that add up to `examples`: shares rounded down, and the last client, which has most, gets what is left."""
+    logarithms = _SIZE[scheme](np.arange(1.0, clients + 1))
+    weights = np.exp(logarithms - logarithms[-1])
+    # As in _power_law: a share that is a whole number stays whole.
+    sizes = np.floor(examples * weights / weights.sum() + 1e-9).astype(np.int64)
+    sizes[-1] += examples - sizes.sum()
+    if sizes[0] < 1:
+        raise PartitionError(
+            f"With data/partition={scheme}, the smallest of {clients:,} clients would have none of {examples:,} examples: "
+            "lower clients.total, or choose data/partition=by_size."
+        )
+    return sizes
+
+
+def _continuous(
+    rng: np.random.Generator, values: npt.NDArray[Any], clients: int, strictness: float
+) -> _Ints:
+    if not 0 <= strictness <= 1:
+        raise PartitionError(
+            f"data.partition.strictness must lie between 0 and 1, got {strictness}."
+        )
+    if values.ndim != 1:
+        raise PartitionError(
+            "data/partition=continuous goes by one target per example, and here are several: choose data/partition=iid."
+        )
+    targets = values.astype(np.float64)
+    deviation = targets.std()
+    if deviation < 1e-6 and strictness:
+        raise PartitionError(
+            "All targets are equal, so data/partition=continuous has nothing to sort by: choose data/partition=iid."
+        )
+    standardised = (targets - targets.mean()) / max(deviation, 1e-6)
+    blended = strictness * standardised + (1 - strictness) * rng.standard_normal(len(targets))
+    # Equal targets are dealt at random, or the order of the file would decide.
+    order = np.lexsort((rng.permutation(len(targets)), blended))
+    owner = np.empty(len(targets), dtype=np.int64)
+    owner[order] = _equal_parts(len(targets), clients)
+    return owner
+
+
+def _natural(groups: torch.Tensor | None, clients: int) -> _Ints:
+    if groups is None:
+        raise PartitionError(
+            "data/partition=natural needs a data set that knows its groups, and this one does not: choose data/partition=iid."
+        )
+    names, owner = np.unique(groups.cpu().numpy(), return_inverse=True)
+    if len(names) != clients:
+        raise PartitionError(
+            f"The data have {len(names):,} natural groups, and each is a client: "
+            f"set clients.total={len(names)}, and clients.per_round to that or less."
+        )
+    return owner.astype(np.int64)
+
+
 def _power_law(examples: int, clients: int, exponent: float) -> _Ints:
     """Sizes that add up to `examples`: one for each client, the rest by the power law."""
     if not (math.isfinite(exponent) and exponent >= 0):
@@ -146,7 +274,9 @@ def _power_law(examples: int, clients: int, exponent: float) -> _Ints:
 
 
 def _by_owner(owner: _Ints, clients: int) -> list[torch.Tensor]:
-    order = torch.from_numpy(np.argsort(owner, kind="stable"))
-    sizes = np.bincount(owner, minlength=clients).tolist()
+    """The examples of each client; those of owner -1 are nobody's."""
+    nobodys = int((owner < 0).sum())
+    order = torch.from_numpy(np.argsort(owner, kind="stable")[nobodys:])
+    sizes = np.bincount(owner[owner >= 0], minlength=clients).tolist()
     # Copies: a slice would take the indices of all clients along wherever it is serialised.
     return [part.clone() for part in torch.split(order, sizes)]

@@ -103,9 +103,18 @@ for name, module in sys.modules.items():
     ).splitlines()
     assert dict(zip(references, printed, strict=False)) == {
         "serverapp": "ServerApp",
-        "clientapp": "ClientApp",
+        "clientapp": "AppByName",
     }
     files = printed[len(references) :]
     assert len(files) > 20
     assert all(Path(file).is_relative_to(tmp_path / "bundle") for file in files)
     assert not (tmp_path / "bundle" / "tests").exists()
+
+
+def test_the_bundle_says_what_it_is_made_for_and_has_its_licence() -> None:
+    """Flower itself checks the rest of format 1 when it builds: target, lower bound and licence."""
+    bundle = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT)))
+    assert bundle.read("LICENSE") == (ROOT / "LICENSE").read_bytes()
+    app = tomllib.loads(bundle.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
+    assert app["fab-format-version"] == 1
+    assert app["flwr-version-target"] == version("flwr")

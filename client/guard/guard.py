@@ -23,7 +23,11 @@ from fedsketch.client.guard.ledger_state import RoundId
 from fedsketch.client.guard.offer import Offer, offer_of
 from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
+from fedsketch.privacy.simulation import (
+    SEED_VARIABLE,
+    SIMULATION_VARIABLE,
+    in_simulation_engine,
+)
 from fedsketch.secagg import (
     Guard,
     Identity,
@@ -54,6 +58,8 @@ def device_folder(context: Context) -> Path | None:
     if os.environ.get(SIMULATION_VARIABLE):
         return None
     folder = context.node_config.get("device") or os.environ.get(DEVICE_VARIABLE)
+    if not folder and in_simulation_engine():
+        return None  # a device that has a folder stays one, wherever it runs
     if not folder:
         raise Refusal(
             f"This device has no policy yet: make its folder with fedsketch-enroll and name it in {DEVICE_VARIABLE}."

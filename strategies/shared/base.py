@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
@@ -183,7 +183,7 @@ class FederatedStrategy(Strategy):
     ) -> list[Message]:
         self.meet(grid)
         if arrays is not self._arrays:  # Flower's start() brings the initial model
-            self.model.load(torch.from_numpy(arrays["model"].numpy().copy()))
+            self.model.module.load_state_dict(arrays.to_torch_state_dict())
         cohort = [client for client in self.cohorts.draw(server_round) if client not in self.lost]
         self.arrived, self.dropped, self.snr = 0, {}, None
         if not self.noise_of(server_round).asked(len(cohort)):
@@ -256,8 +256,8 @@ class FederatedStrategy(Strategy):
             self._nodes = meet(grid, self.config.clients.total, self.config.clients.timeout)
 
     def arrays(self) -> ArrayRecord:
-        """The model as Flower carries it."""
-        self._arrays = ArrayRecord({"model": Array(self.model.vector.cpu().numpy())})
+        """The model as Flower carries it: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
+        self._arrays = ArrayRecord(self.model.module.state_dict())
         return self._arrays
 
     def nodes_of(self, server_round: int) -> list[int]:

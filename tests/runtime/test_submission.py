@@ -13,6 +13,7 @@ from fedsketch.conf import Config, ConfigError, compose
 from fedsketch.runtime import deployment
 from fedsketch.runtime.flower import Connection, FlowerError
 from fedsketch.runtime.submission import RunFailed, Submission, follow, submit
+from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.progress import StreamProgress
 
 DEPLOYMENT = ["runtime=deployment", "runtime.superlink=campus"]
@@ -143,7 +144,8 @@ def test_each_run_has_a_folder_of_its_own_on_the_server() -> None:
     first = submit(link, ["a=1", "b=x y"], None, send=True)
     second = submit(link, ["a=1"], None, send=True)
     assert first.folder != second.folder
-    assert link.submitted[0] == {"overrides": "a=1 'b=x y'", "folder": first.folder, "send": True}
+    asked = {"overrides": "a=1 'b=x y'", "folder": first.folder, "send": True, "events": True}
+    assert link.submitted[0] == asked | dict.fromkeys(KEYS, "")  # of Flower's keys none counts
 
 
 class TestDeployment:

@@ -13,7 +13,7 @@ from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.resume import resumed_run
-from fedsketch.server.app import app, run_path
+from fedsketch.server.app import _check_simulation, app, run_path
 from fedsketch.server.progress import read_event
 from fedsketch.strategies.shared.cohort import TooFewClients
 
@@ -30,8 +30,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-def _serve(**run_config: str | bool) -> None:
-    asked = {"overrides": TINY, "folder": "", "send": False, **run_config}
+def _serve(**run_config: str | bool | int) -> None:
+    asked = {"overrides": TINY, "folder": "", "send": False, "events": True, **run_config}
     app(LocalGrid(client_app, 4), Context(5, 1, {}, RecordDict(), asked))
 
 
@@ -93,6 +93,45 @@ def test_simulated_devices_take_the_guarantee_back(
     with pytest.raises(TooFewClients):  # devices without a folder refuse
         _serve(folder="secure")
     assert "NOT PRIVATE" not in _guarantees(capsys.readouterr().out)[0]
+
+
+def test_without_a_submitter_progress_is_for_people(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _serve(events=False, **{"num-server-rounds": ""})
+    lines = capsys.readouterr().out.splitlines()
+    assert not any(read_event(line) for line in lines)
+    assert "4 of 4 clients per round" in lines[0]
+    assert lines[2].startswith("fedsketch: round 1 of 2, accuracy ")
+    assert "epsilon" in lines[2]
+    assert lines[-1] == f"fedsketch: Report: {runs / 'run-5' / 'report.html'}"
+
+
+def test_flowers_keys_are_part_of_the_run(runs: Path) -> None:
+    _serve(overrides=TINY.replace("rounds=2", ""), **{"num-server-rounds": 1})
+    config, _ = resumed_run(runs / "run-5", [])
+    assert config.rounds == 1
+
+
+def test_missing_nodes_are_told_soon(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsketch.server.app._SOON", 0.2)
+    wanted = TINY.replace("clients.total=4", "clients.total=6")
+    with pytest.raises(TooFewClients):
+        _serve(overrides=f"{wanted} clients.timeout=1")
+    kind, facts = next(filter(None, map(read_event, capsys.readouterr().out.splitlines())))
+    assert kind == "note"
+    assert "4 of clients.total=6 nodes" in str(facts["told"])
+
+
+def test_a_simulation_refuses_what_would_never_come() -> None:
+    with pytest.raises(ConfigError, match=r"2 SuperNodes.*num-supernodes=4.*num-clients=2"):
+        _check_simulation(compose(TINY.split()), 2)
+    _check_simulation(compose(TINY.split()), 4)
+    own = ["data=folder", "data.classes=[a,b]", "data.shape=[1,2,3]", "data.largest_shard=5"]
+    with pytest.raises(ConfigError, match="real devices"):
+        _check_simulation(compose(own), 60)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", "/etc"])

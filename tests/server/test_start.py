@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from safetensors.torch import load_file, save_file
+
+from fedsketch.client.app import app as client_app
+from fedsketch.conf import compose
+from fedsketch.runtime.environment import simulated_devices
+from fedsketch.runtime.local import LocalGrid
+from fedsketch.strategies import make_strategy
+from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.job import Job
 
 Play = Callable[..., Any]
 SEEDED = ("rounds=2", "privacy.randomness=seeded")
@@ -40,3 +49,21 @@ def test_devices_train_from_given_weights(broadcast: str, play: Play, tmp_path: 
     ended = load_file(tmp_path / "run" / "model.safetensors")
     for name, tensor in given.items():
         torch.testing.assert_close(ended[name], tensor, rtol=0, atol=1e-5)
+
+
+def test_the_result_of_flowers_start_fits_the_module(small: list[str]) -> None:
+    """`result.arrays` has the names of the state dict, as in every app of Flower's."""
+    config = compose([*small, "rounds=2"])
+    job = Job(config)
+    strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
+    other = job.model().module
+    with simulated_devices(config):
+        grid = LocalGrid(client_app, config.clients.total)
+        first = {name: torch.full_like(x, 0.5) for name, x in other.state_dict().items()}
+        result = strategy.start(grid, ArrayRecord(first), num_rounds=2)
+    ended = result.arrays.to_torch_state_dict()
+    other.load_state_dict(ended)
+    for name, tensor in strategy.model.module.state_dict().items():
+        assert torch.equal(ended[name], tensor)
+        assert not torch.equal(ended[name], first[name])
+        assert (ended[name] - first[name]).norm() < 10  # it started from what Flower brought

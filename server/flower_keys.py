@@ -1,0 +1,59 @@
+"""The usual keys of Flower's apps, as overrides of ours (docs/flower.md).
+
+A key of the run config is set unless it is "", which is what pyproject.toml has for all of them. What is set there must not be set by
+`overrides` too: nobody could tell which of the two was meant.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from fedsketch.conf import ConfigError
+
+FRACTION, NODES = "fraction-train", "num-clients"
+KEYS = {
+    "num-server-rounds": "rounds",
+    NODES: "clients.total",
+    FRACTION: "clients.per_round",
+    "local-epochs": "strategy.local.epochs",
+    "batch-size": "strategy.local.batch",
+    "learning-rate": "strategy.local.lr",
+    "momentum": "strategy.local.momentum",
+    "server-learning-rate": "strategy.server.lr",
+    "clipping-norm": "privacy.clip",
+    "noise-multiplier": "privacy.noise_multiplier",
+    "server-device": "device",
+    "seed": "seed",
+}
+_TOTAL, _PER_ROUND = KEYS[NODES], KEYS[FRACTION]
+
+
+def translated(
+    run_config: Mapping[str, object], overrides: Sequence[str], nodes: int | None = None
+) -> list[str]:
+    """All overrides of a run. `nodes` is how many nodes there are where there will never be others, as in Flower's simulation: then all
+    of them are the clients, unless the run says something else."""
+    given = {key: run_config[key] for key in KEYS if run_config.get(key, "") != ""}
+    named = {override.partition("=")[0].lstrip("+~") for override in overrides}
+    for key, value in given.items():
+        if KEYS[key] in named:
+            raise ConfigError(
+                f"{key}={value} and the override {KEYS[key]} say the same: leave out one of them."
+            )
+    ours = {KEYS[key]: value for key, value in given.items() if key != FRACTION}
+    if nodes is not None and not named & {_TOTAL, "experiment"}:
+        ours.setdefault(_TOTAL, nodes)
+    if _PER_ROUND not in named and _TOTAL in ours:
+        ours[_PER_ROUND] = ours[_TOTAL]
+    if FRACTION in given:
+        ours[_PER_ROUND] = _share(given[FRACTION], ours.get(_TOTAL))
+    return [*overrides, *(f"{key}={value}" for key, value in ours.items())]
+
+
+def _share(fraction: object, total: object) -> int:
+    """As Flower rounds it: down, and at least one."""
+    if not isinstance(total, int):
+        raise ConfigError(
+            f"{FRACTION}={fraction} is a share of a number that is not known: set {NODES} too, or the override clients.per_round instead."
+        )
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
+        raise ConfigError(f"{FRACTION}={fraction} is no share: set it above 0 and at most 1.")
+    return max(1, int(total * fraction))
