@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from fedsketch.conf import Config
+from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
@@ -72,6 +73,10 @@ def make_plan(config: Config) -> Plan:
     job = Job(config)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients
+    if not isinstance(
+        config.data, FolderConfig
+    ):  # whose test set is the server's, and may not be here
+        job.try_out(model)
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)

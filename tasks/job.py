@@ -19,6 +19,7 @@ from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
+from fedsketch.tasks.trial import try_out
 from fedsketch.tasks.weights import load_weights
 
 
@@ -122,6 +123,11 @@ class Job:
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
         return FlatModel(module, _device(self._config.device), self.task)
+
+    def try_out(self, model: FlatModel) -> None:
+        """Raise `TaskError` where model, task and the server's data do not go together; before a run."""
+        few = self.dataset.test.take(torch.arange(min(2, len(self.dataset.test))))
+        try_out(self._config, model, self._model_kind[1], self._seen(few))
 
     @property
     def parameters(self) -> int:
