@@ -4,8 +4,10 @@ One thread per process: arrays are small here, and processes that share two core
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,6 +57,34 @@ def make_strategy() -> "Iterator[Callable[..., FederatedStrategy]]":
             return strategies.make_strategy(config, job, job.model(), cohorts)
 
         yield build
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Puts a package with entry points on the path, as an installer leaves it; it is gone after the test."""
+    from fedsketch.conf.plugins import implementation, settings_class
+
+    before = set(sys.modules)
+    settings_class.cache_clear()
+
+    def call(package: str, files: dict[str, str], entries: dict[str, str]) -> None:
+        site = tmp_path / package
+        for name, text in files.items():
+            (site / package / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / package / name).write_text(text)
+        info = site / f"{package}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"[{group}]\n{line}\n" for group, line in entries.items()]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        monkeypatch.syspath_prepend(site)
+
+    yield call
+    settings_class.cache_clear()
+    implementation.cache_clear()
+    for name in set(sys.modules) - before:
+        if name.startswith("plugin_"):
+            del sys.modules[name]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +12,7 @@ from fedsketch.conf.plugins import built_in, implementation, settings_class
 
 GROUPS = {
     "strategy": "fedsketch.strategies",
+    "task": "fedsketch.tasks",
     "model": "fedsketch.models",
     "data": "fedsketch.data",
     "tracking": "fedsketch.trackers",
@@ -43,32 +43,6 @@ Install = Callable[..., None]
 @pytest.fixture(scope="module")
 def usual() -> Config:
     return compose()
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts a package with entry points on the path, as an installer leaves it; it is gone after the test."""
-    before = set(sys.modules)
-    settings_class.cache_clear()
-
-    def call(package: str, files: dict[str, str], entries: dict[str, str]) -> None:
-        site = tmp_path / package
-        for name, text in files.items():
-            (site / package / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / package / name).write_text(text)
-        info = site / f"{package}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"[{group}]\n{line}\n" for group, line in entries.items()]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        monkeypatch.syspath_prepend(site)
-
-    yield call
-    settings_class.cache_clear()
-    implementation.cache_clear()
-    for name in set(sys.modules) - before:
-        if name.startswith("plugin_"):
-            del sys.modules[name]
 
 
 def _strategy(install: Install, package: str, name: str, settings: str = SETTINGS) -> None:
@@ -186,6 +160,59 @@ def test_a_package_that_is_not_whole_says_what_is_missing(install: Install) -> N
     )
     _strategy(install, "plugin_broken", "broken", settings="import nowhere_to_be_found")
     assert "nowhere_to_be_found" in _refusal(lambda: compose(["strategy=broken"]))
+
+
+WHOLE = """
+from typing import ClassVar
+from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.tasks.targets import Targets
+
+class Own(TaskSettings):
+    targets: ClassVar = Targets.numbers
+    metrics: ClassVar = (Metric("deviance"),)
+
+SETTINGS = Own
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        (
+            "targets: ClassVar = Targets.numbers",
+            "pass",
+            "has no targets: set them to Targets.classes",
+        ),
+        ("Targets.numbers", '"numbers"', "has no targets"),
+        (
+            'metrics: ClassVar = (Metric("deviance"),)',
+            "pass",
+            "has no metrics: set them to a tuple",
+        ),
+        (
+            "deviance",
+            "epsilon",
+            "has a metric named 'epsilon', and metrics.jsonl has something else",
+        ),
+        ("deviance", "loss", "has a metric named 'loss': give each a name of its own"),
+        ("deviance", "mean deviance", "has a metric named 'mean deviance': give each"),
+    ],
+)
+def test_a_task_that_is_not_whole_is_refused(
+    install: Install, right: str, wrong: str, sentence: str
+) -> None:
+    assert right in WHOLE
+    for package, name, text in (
+        ("plugin_whole", "whole", WHOLE),
+        ("plugin_task", "own", WHOLE.replace(right, wrong)),
+    ):
+        files = {"__init__.py": "", f"task/{name}.yaml": f"name: {name}", f"task/{name}.py": text}
+        entries = {"fedsketch.conf": f"x = {package}", GROUPS["task"]: f"{name} = {package}"}
+        install(package, files, entries)
+    assert compose(["task=whole"]).task.headline.name == "deviance"
+    refused = _refusal(lambda: compose(["task=own"]))
+    assert "plugin_task.task.own" in refused
+    assert sentence in refused
 
 
 def test_devices_are_not_sent_the_tracker(install: Install) -> None:
