@@ -51,15 +51,15 @@ def _check_task(task: Task, made: Tensor, targets: Tensor) -> None:
             f"{name} makes a loss that is no number of the first examples: bound what it computes."
         )
     wanted = {metric.name for metric in task.settings.all_metrics}
+    for score, values in task.scores(made, targets).items():
+        fits = values.shape == targets.shape[:1] and values.is_floating_point() and score in wanted
+        if not (fits and 0 <= float(values.min()) <= float(values.max()) <= 1):
+            raise ModelError(
+                f"{name} has a score '{score}' that cannot be summed: give a number from 0 to 1 for each example, and name it as a metric."
+            )
     found = measured(task, made, targets)
     if found.keys() != wanted:
         raise ModelError(
             f"{name} gives the metrics {', '.join(sorted(found))}, and its settings name {', '.join(sorted(wanted))}: "
             "let Task.metrics give all that the settings name."
         )
-    for score, values in task.scores(made, targets).items():
-        fits = values.shape == targets.shape[:1] and score in wanted
-        if not (fits and 0 <= float(values.min()) <= float(values.max()) <= 1):
-            raise ModelError(
-                f"{name} has a score '{score}' that cannot be summed: give a number from 0 to 1 for each example, and name it as a metric."
-            )

@@ -338,6 +338,7 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "code by name": {"strategy": {"name": "os"}},
     "a model of a package": {"model": {"name": "antigravity"}},
+    "a task of a package": {"task": {"name": "antigravity"}},
 }
 
 
