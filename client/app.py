@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsketch.client.guard.guard import device_folder, guard_of
-from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
+from fedsketch.replay.records import FROZEN_ARRAYS, PARCEL, PARCEL_ARRAYS
 from fedsketch.secagg import client_app
 from fedsketch.strategies.shared.codec import RingCodec
 
@@ -30,7 +30,8 @@ def make_app() -> ClientApp:
     def prepare(content: RecordDict, parcel: RecordDict, context: Context) -> RecordDict | None:
         return workspace().prepare(content, parcel, device_folder(context))
 
-    app = client_app(RingCodec(), guard_of, prepare=prepare, detached=(PARCEL, PARCEL_ARRAYS))
+    detached = (PARCEL, PARCEL_ARRAYS, FROZEN_ARRAYS)
+    app = client_app(RingCodec(), guard_of, prepare=prepare, detached=detached)
 
     @app.query("introduce")
     def introduce(message: Message, context: Context) -> Message:

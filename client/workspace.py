@@ -23,8 +23,9 @@ from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
+from fedsketch.replay.frozen import FrozenPart, asks_for_the_frozen_part
 from fedsketch.replay.parcels import Replayed
-from fedsketch.replay.records import PARCEL
+from fedsketch.replay.records import FROZEN, PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.adaptive_clip import with_counts
@@ -41,7 +42,7 @@ class Workspace:
     def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
         self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
         # To be loaded and used, not to be kept: the next message loads other parameters.
-        self._model = lru_cache(maxsize=2)(self._new_model)
+        self._model = lru_cache(maxsize=2)(lambda task: FrozenPart(self._new_model(task)))
         self._device_half = lru_cache(maxsize=2)(make_device_half)
         # The clients of a cohort are sent the same bytes: what those hold is read once, and never written into.
         self._decoded = lru_cache(maxsize=8)(decoded)
@@ -50,12 +51,15 @@ class Workspace:
     def prepare(
         self, content: RecordDict, parcel: RecordDict, folder: Path | None
     ) -> RecordDict | None:
-        """Judge what a broadcast asks for, and take in the parcel that came with it (`replay.parcels`). Returns what to answer instead
-        of training, where the parcel is of no use; raises `Refusal`. The device's data are not looked at."""
-        if folder is None and PARCEL not in parcel:
-            return None  # a simulated device judges nothing, and follows nothing here
+        """Judge what a broadcast asks for, and take in what came with it: a frozen part (`replay.frozen`), a parcel (`replay.parcels`).
+        Returns what to answer instead of training, where that is of no use; raises `Refusal`. The device's data are not looked at."""
         config, numbers = announced(content)
+        frozen = numbers.get(FROZEN)
+        if folder is None and frozen is None and PARCEL not in parcel:
+            return None  # a simulated device judges nothing, and follows nothing here
         task = self._admitted(config, folder)
+        if frozen is not None and not self._model(task).receive(parcel, str(frozen), folder):
+            return asks_for_the_frozen_part()
         if PARCEL not in parcel:
             return None
         goal = str(numbers["fingerprint"])
@@ -74,7 +78,10 @@ class Workspace:
             raise UnsafeUpdateError(
                 "the mechanism protects another unit than the configuration names."
             )
-        model = self._model(task)
+        frozen = self._model(task)
+        if broadcast.numbers.get(FROZEN, frozen.fingerprint) != frozen.fingerprint:
+            raise UnsafeUpdateError("the broadcast names a frozen part that is not here.")
+        model = frozen.model
         model.load(broadcast.model)
         generator = _batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:

@@ -3,6 +3,7 @@
 An installed package names its own by Python entry points. Those of the group `fedsketch.conf` name a package that holds
 `<group>/<name>.yaml` with the settings class in `<group>/<name>.py` beside it. The entry point of the same name in
 `fedsketch.strategies`, `fedsketch.tasks`, `fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names what implements it.
+A feature map (`fedsketch.features`) has no settings, only the code.
 
 Configurations arrive in messages. A name in one only selects among what the owner of this machine has installed: it is looked up in
 lists, and no module that is not in them is imported. Our own names come first and cannot be taken over.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 _CONF = "fedsketch.conf"
+FEATURES = "features"  # of a model: a name without settings of its own
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,14 @@ _GROUPS = {
     "model": _Group("model", "fedsketch.models", ModelSettings),
     "data": _Group("data set", "fedsketch.data", DataSettings),
     "tracking": _Group("tracker", "fedsketch.trackers", TrackingSettings),
+    FEATURES: _Group("feature map", "fedsketch.features", Settings),
 }
 
 
 def built_in(group: str) -> tuple[str, ...]:
     """Our own choices of a group."""
+    if group == FEATURES:
+        return ("scattering",)
     return tuple(sorted(path.stem for path in (FOLDER / group).glob("*.yaml")))
 
 
@@ -74,6 +79,12 @@ def settings_class(group: str, name: str) -> type[Settings]:
     return found
 
 
+def refuse_unknown(group: str, name: str) -> None:
+    """Raise ConfigError unless it is one of ours or of an installed package; nothing is imported."""
+    if name not in built_in(group):
+        _installed(group, name)
+
+
 @lru_cache(maxsize=64)
 def implementation(group: str, name: str) -> Any:
     """The module or object that an installed package names for this choice."""
@@ -85,6 +96,12 @@ def implementation(group: str, name: str) -> Any:
             f"{_GROUPS[group].noun.capitalize()} '{name}' cannot be loaded from {entry.value} ({error}): "
             f"repair or uninstall the package {_package(entry)}."
         ) from error
+
+
+def release(group: str, name: str) -> str:
+    """The installed package of this choice, and its version."""
+    entry = _installed(group, name)
+    return f"{_package(entry)} {entry.dist.version if entry.dist is not None else ''}"
 
 
 def configuration_folders() -> Iterator[tuple[str, Path]]:

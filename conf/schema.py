@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from fedsketch.conf.plugins import built_in, settings_class
+from fedsketch.conf.plugins import FEATURES, built_in, refuse_unknown, settings_class
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
@@ -159,6 +159,21 @@ class PrivacyConfig:
 
 
 @frozen
+class ValidationConfig:
+    """Examples of the server's own on which the best model is found, and a run that gets no better is stopped."""
+
+    examples: Annotated[int, Field(ge=0)]
+    metric: str | None
+    patience: Count | None
+
+    def __post_init__(self) -> None:
+        if not self.examples and (self.metric is not None or self.patience is not None):
+            raise ValueError(
+                "validation.metric and validation.patience look at examples that are held out: set validation.examples"
+            )
+
+
+@frozen
 class NoSecAggConfig:
     """The server sees every upload."""
 
@@ -255,15 +270,24 @@ class Config:
         TrackingSettings(name="none")
     )
 
+    # Runs from before there was one have no such key.
+    validation: ValidationConfig = ValidationConfig(examples=0, metric=None, patience=None)
+
     @property
     def plugins(self) -> dict[str, str]:
         """What comes from installed packages, of all that devices are told: the group of each, and its name."""
-        chosen = {
-            group: getattr(self, group).name for group in ("strategy", "task", "model", "data")
-        }
+        groups = ("strategy", "task", "model", "data")
+        chosen = {group: getattr(self, group).name for group in groups}
+        if self.model.features is not None:
+            chosen[FEATURES] = self.model.features
         return {group: name for group, name in chosen.items() if name not in built_in(group)}
 
     def __post_init__(self) -> None:
+        metrics = [metric.name for metric in self.task.all_metrics]
+        if self.validation.metric not in (None, *metrics):
+            raise ValueError(
+                f"validation.metric={self.validation.metric} is no metric of task={self.task.name}: set one of {', '.join(metrics)}"
+            )
         if (
             isinstance(self.runtime, ProcessesRuntimeConfig)
             and self.clients.total > self.runtime.most_nodes
@@ -276,6 +300,8 @@ class Config:
             raise ValueError(
                 f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
             )
+        if self.model.features is not None:
+            refuse_unknown(FEATURES, self.model.features)
         local = self.strategy.local
         once = local.steps == 1 and not local.epochs and not local.batch
         by_example = once or self.strategy.noise_in_training

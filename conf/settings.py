@@ -67,11 +67,17 @@ class StrategySettings(Settings):
 @frozen
 class ModelSettings(Settings):
     """A model adds its own options. `features` is a frozen map in front of it (`tasks.features`), and `weights` the server's file to
-    start from, which devices are not told (`tasks.weights`)."""
+    start from, which devices are not told (`tasks.weights`). `trainable` names the parameters that are trained, by patterns, and
+    `lora_rank` adds adapters to linear layers that are not (`tasks.trained`)."""
 
     # Packages that were written before there were these keys do not have them in their YAML files.
-    features: Literal["scattering"] | None = Field(default=None, kw_only=True)
+    features: str | None = Field(default=None, kw_only=True)
     weights: str | None = Field(default=None, kw_only=True)
+    trainable: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+        default=None, kw_only=True
+    )
+    lora_rank: Count | None = Field(default=None, kw_only=True)
+    lora_alpha: Positive | None = Field(default=None, kw_only=True)
 
 
 @frozen

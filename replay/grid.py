@@ -1,25 +1,40 @@
-"""A Grid that gives every train message its node's parcel (`replay.parcels`), and the whole to a node that asks for it.
+"""A Grid that gives every train message its node's parcel (`replay.parcels`), and the whole to a node that asks for it. The frozen part of
+a model (`replay.frozen`) is such a whole, whose parcels are empty.
 
 It stands below secure aggregation: what is common to all nodes is hashed and signed above, what each node lacks of the public state
 is put in and taken out around that.
 """
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsketch.replay.parcels import Parcels
 from fedsketch.replay.records import PARCEL, STALE
 from fedsketch.secagg import WrappedGrid
 
 
-class DeliveryGrid(WrappedGrid):
-    """Remembers which version each node holds: the one with which it last answered, or version 0."""
+class Delivered(Protocol):
+    """What is delivered, in the version that the server has."""
 
-    def __init__(self, grid: Grid, parcels: Parcels) -> None:
+    @property
+    def version(self) -> int: ...
+
+    def parcel(self, held: int) -> RecordDict:
+        """For a node that holds this version."""
+
+    def whole(self) -> RecordDict:
+        """For a node that asks."""
+
+
+class DeliveryGrid(WrappedGrid):
+    """Remembers which version each node holds: the one with which it last answered, or version 0. Nodes ask in the record of this name."""
+
+    def __init__(self, grid: Grid, parcels: Delivered, record: str = PARCEL) -> None:
         super().__init__(grid)
         self._parcels = parcels
+        self._record = record
         self._held: dict[int, int] = {}
         self._sent: dict[
             str, tuple[Message, int]
@@ -41,7 +56,7 @@ class DeliveryGrid(WrappedGrid):
             first = first_of.get(reply.metadata.reply_to_message_id)
             if first not in self._sent:
                 replies.append(reply)
-            elif _is_stale(reply) and first not in self._again:
+            elif self._asks(reply) and first not in self._again:
                 (self._again[first],) = self._grid.push_messages(
                     [self._with_whole(self._sent[first][0])]
                 )
@@ -58,6 +73,9 @@ class DeliveryGrid(WrappedGrid):
     def _with_whole(self, message: Message) -> Message:
         return _with(message, self._parcels.whole())
 
+    def _asks(self, reply: Message) -> bool:
+        return not reply.has_error() and STALE in reply.content.config_records.get(self._record, {})
+
     def _answered(self, first: str, reply: Message) -> Message:
         """A node's final reply, as one to the first message that it got."""
         message, version = self._sent.pop(first)
@@ -71,10 +89,6 @@ class DeliveryGrid(WrappedGrid):
 
 def _is_train(message: Message) -> bool:
     return message.metadata.message_type.split(".")[0] == "train"
-
-
-def _is_stale(reply: Message) -> bool:
-    return not reply.has_error() and STALE in reply.content.config_records.get(PARCEL, {})
 
 
 def _with(message: Message, parcel: RecordDict) -> Message:

@@ -102,11 +102,18 @@ class Parcels:
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
     """The state in a parcel, if it holds one."""
-    if content.config_records[PARCEL]["kind"] != "whole":
-        return None
+    return (
+        opened(content, PARCEL_ARRAYS)
+        if content.config_records[PARCEL]["kind"] == "whole"
+        else None
+    )
+
+
+def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
+    """The tensors in a record."""
     return {
         name: torch.from_numpy(array.numpy().copy())
-        for name, array in content.array_records[PARCEL_ARRAYS].items()
+        for name, array in content.array_records[record].items()
     }
 
 
@@ -118,9 +125,9 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
     deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
     parts: dict[int, dict[str, torch.Tensor]] = {current: {} for current in rounds}
-    for name, array in content.array_records[PARCEL_ARRAYS].items():
+    for name, tensor in opened(content, PARCEL_ARRAYS).items():
         current, _, part = name.partition(".")
-        parts[int(current)][part] = torch.from_numpy(array.numpy().copy())
+        parts[int(current)][part] = tensor
     steps = [
         Step(current, parts[current].pop(""), deviation, parts[current])
         for current, deviation in zip(rounds, deviations, strict=True)

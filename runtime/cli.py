@@ -92,7 +92,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             server_app = serve(Rounds(config, folder, progress))
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
-            with fitting_threads(Job(config).model().size):
+            with fitting_threads(Job(config).parameters):
                 run_local(serve(Rounds(config, folder, progress)), client_app, nodes)
 
 

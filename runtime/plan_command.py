@@ -19,10 +19,13 @@ def main() -> None:
     from rich.table import Table
 
     from fedsketch.server.plan import make_plan
+    from fedsketch.server.tracking import refuse_a_missing_tracker
 
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])
         refuse_missing_devices(config)
+        if config.runtime.name != "deployment":  # there the tracker is elsewhere
+            refuse_a_missing_tracker(config)
         plan = make_plan(config)
         # Whoever only asks finds no folder afterwards.
         named = any(argument.startswith("hydra.run.dir=") for argument in sys.argv[1:])
@@ -30,8 +33,19 @@ def main() -> None:
     console = Console()
     console.print(plan.guarantee, soft_wrap=True, highlight=False)
     table = Table(show_header=False)
-    table.add_row("rounds", str(plan.rounds))
-    table.add_row("parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}")
+    early = (
+        ""
+        if plan.ends_after is None
+        else f"; the budget ends the run after round {plan.ends_after}"
+    )
+    table.add_row("rounds", f"{plan.rounds}{early}")
+    table.add_row(
+        "trained parameters, and numbers sent", f"{plan.parameters:,}, {plan.upload_size:,}"
+    )
+    if plan.frozen:
+        sent = f"sent to each device once ({size(plan.frozen_bytes)})"
+        told = sent if plan.frozen_bytes else "made from the seed by each device"
+        table.add_row("frozen parameters", f"{plan.frozen:,}, {told}")
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.4g}")
     for adversary in in_order(plan.epsilon):
         value = plan.epsilon[adversary]
@@ -41,7 +55,7 @@ def main() -> None:
             and adversary == plan.budget_against
             and (value or 0) > plan.budget
         ):
-            told += f", above the budget of {plan.budget:g}: the run would end early"
+            told += f" after all rounds, above the budget of {plan.budget:g}"
         table.add_row(f"epsilon against {adversary}", told)
     if plan.not_private is not None:
         table.add_row("NOT PRIVATE", plan.not_private)

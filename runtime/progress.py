@@ -10,11 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedsketch.conf import Config
+from fedsketch.conf.settings import Metric
 from fedsketch.server.report.readable import (
     EVERYWHERE,
     duration,
     in_order,
-    percent,
+    metric,
     short_epsilons,
     size,
 )
@@ -35,7 +36,7 @@ class ConsoleProgress:
             transient=True,
         )
         self._task = self._progress.add_task("", total=None, status="starting")
-        self._accuracy: float | None = None
+        self._reached: float | None = None
         self._explained = False
 
     def __enter__(self) -> "ConsoleProgress":
@@ -61,17 +62,22 @@ class ConsoleProgress:
         self._console.print(guarantee, soft_wrap=True, highlight=False)
         if done:
             self._console.print(f"Resuming after round {done}.", highlight=False)
-        self._rounds = config.rounds
+        self._rounds, self._metric, self._metrics = (
+            config.rounds,
+            config.task.headline,
+            config.task.all_metrics,
+        )
         self._progress.update(self._task, total=config.rounds, completed=done, status="")
         if self._console.is_terminal:
             self._progress.start()
 
     def played(self, row: dict[str, Any]) -> None:
-        self._accuracy = row.get("accuracy") if row.get("accuracy") is not None else self._accuracy
+        value = row.get(self._metric.name)
+        self._reached = value if value is not None else self._reached
         dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""
         mark = "" if row["private"] else " (NOT PRIVATE)"
         status = (
-            f"accuracy {accuracy(self._accuracy)}  epsilon {short_epsilons(row['epsilon'])}{mark}  "
+            f"{self._metric.name} {_shown(self._metric, self._reached)}  epsilon {short_epsilons(row['epsilon'])}{mark}  "
             f"up {size(row['uplink_bytes'])}  down {size(row['downlink_bytes'])}{dropped}"
         )
         if not self._explained:
@@ -93,14 +99,26 @@ class ConsoleProgress:
             self._console.print(summary["stopped"], highlight=False)
         table = Table(show_header=False)
         table.add_row("rounds", str(summary["rounds"]))
-        table.add_row("accuracy", accuracy(summary.get("accuracy")))
+        for kind in self._metrics:
+            table.add_row(kind.name, _shown(kind, summary.get(kind.name)))
+        if best := summary.get("best"):
+            table.add_row(
+                "best model",
+                f"after round {best['round']}, by {best['metric']} on the validation examples",
+            )
+            for kind in self._metrics:
+                table.add_row(
+                    f"{kind.name} of the best model", _shown(kind, best["test"].get(kind.name))
+                )
         if not summary["private"]:
             table.add_row("NOT PRIVATE", summary["not_private"])
         for adversary in in_order(summary["epsilon"]):
             value = summary["epsilon"][adversary]
             told = "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
             table.add_row(f"epsilon against {adversary}", told)
-        table.add_row("parameters", f"{summary['parameters']:,}")
+        table.add_row("trained parameters", f"{summary['parameters']:,}")
+        if summary.get("frozen"):
+            table.add_row("frozen parameters", f"{summary['frozen']:,}")
         table.add_row("sent per client, whole run", size(summary["uplink_bytes"]))
         table.add_row("received per client, whole run", size(summary["downlink_bytes"]))
         table.add_row("time", duration(summary["seconds"]))
@@ -111,5 +129,5 @@ class ConsoleProgress:
         self._console.print(f"Report: {report}", soft_wrap=True, highlight=False)
 
 
-def accuracy(share: float | None) -> str:
-    return "-" if share is None else percent(share)
+def _shown(kind: Metric, value: float | None) -> str:
+    return "-" if value is None else metric(kind, value)

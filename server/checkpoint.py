@@ -1,7 +1,7 @@
 """Checkpoints: everything that the next round depends on, written whole or not at all."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class Checkpoint:
     seconds: float
     traffic: tuple[float, float]
     attempts: int
+    validation: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
         """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""

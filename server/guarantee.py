@@ -16,7 +16,7 @@ def guarantee(strategy: FederatedStrategy) -> str:
         return warning
     sentence = (
         f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against {strategy.adversary(strategy.bound)}."
-        f"{strategy.remarks()}{_public_data(strategy.config.data)}"
+        f"{strategy.remarks()}{_public_data(strategy.config.data)}{_validation(strategy.config)}"
     )
     return f"{sentence} {warning}".strip()
 
@@ -58,6 +58,20 @@ def _public_data(data: DataSettings) -> str:
         held = f"{data.public:,} public examples of the training set, which no client has"
     return (
         "" if held is None else f" The server holds {held}: nothing about them counts as private."
+    )
+
+
+def _validation(config: Config) -> str:
+    """Whose the examples are that choose the best model and may end the run."""
+    count = config.validation.examples
+    if not count:
+        return ""
+    whose = "its own, which no device reads"
+    if isinstance(config.data, PartitionedSettings):
+        whose = "the training set, which no client has"
+    return (
+        f" The server chooses the best model by {count:,} validation examples of {whose}: nothing about them counts as private, and the "
+        "choice looks at nothing else but models that are out, so it costs nothing."
     )
 
 

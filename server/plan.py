@@ -28,12 +28,16 @@ POINTS = 50  # of the curve of epsilon
 
 @dataclass(frozen=True)
 class Plan:
-    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, with nobody lost."""
+    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, with nobody lost. `ends_after` is the
+    last round that the budget pays for, where it does not pay for all."""
 
     guarantee: str
     not_private: str | None
     rounds: int
-    parameters: int
+    ends_after: int | None
+    parameters: int  # that are trained
+    frozen: int  # that are not
+    frozen_bytes: int  # of them, which a device is sent once in the run
     upload_size: int
     noise_multiplier: float
     epsilon: dict[str, float | None]
@@ -73,9 +77,8 @@ def make_plan(config: Config) -> Plan:
     job = Job(config)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients
-    if not isinstance(
-        config.data, FolderConfig
-    ):  # whose test set is the server's, and may not be here
+    # Devices' own data are tested on by a set that only the server may have.
+    if not isinstance(config.data, FolderConfig):
         job.try_out(model)
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
@@ -93,7 +96,13 @@ def make_plan(config: Config) -> Plan:
         guarantee=guarantee(strategy),
         not_private=not_private(config),
         rounds=config.rounds,
+        ends_after=_ends_after(strategy, curve),
         parameters=model.size,
+        frozen=model.frozen_size,
+        # Without given weights they follow from the seed, and nothing is sent.
+        frozen_bytes=sum(tensor.nbytes for tensor in model.frozen.values())
+        if config.model.weights is not None
+        else 0,
         upload_size=mechanism.sent(noise.dim),
         noise_multiplier=strategy.noise_multiplier,
         epsilon=epsilon,
@@ -119,12 +128,46 @@ def _epsilon_curve(
     step = math.ceil(config.rounds / POINTS)
     for start in range(0, config.rounds, step):
         end = min(start + step, config.rounds)
-        for first, last in _alike(strategy, start + 1, end):
-            accounts.charge_whole(first, last, config.clients.per_round)
+        _charge(accounts, strategy, start + 1, end)
         curve["round"].append(end)
         for name, value in accounts.epsilon().items():
             curve[name].append(value)
     return curve
+
+
+def _ends_after(strategy: FederatedStrategy, curve: dict[str, list[float | None]]) -> int | None:
+    """The round after which the run stops, because the budget does not pay for the next; None if it pays for all.
+
+    What was spent never shrinks, so the rounds that can be afforded are the first ones: their last is found by bisection, between the last
+    point of the curve within the budget and the end.
+    """
+    budget, rounds = strategy.config.privacy.epsilon, strategy.config.rounds
+    if budget is None or _affordable(strategy, rounds):
+        return None
+    spent = zip(curve["round"], curve[strategy.bound], strict=True)
+    within = [int(end) for end, value in spent if end and value is not None and value <= budget]
+    paid, too_many = max((end for end in within if end < rounds), default=1), rounds
+    while too_many - paid > 1:
+        middle = (paid + too_many) // 2
+        if _affordable(strategy, middle):
+            paid = middle
+        else:
+            too_many = middle
+    return paid
+
+
+def _affordable(strategy: FederatedStrategy, server_round: int) -> bool:
+    """Whether the budget pays for this round after all before it."""
+    accounts = Accounts(strategy)
+    _charge(accounts, strategy, 1, server_round - 1)
+    return accounts.affordable(server_round)
+
+
+def _charge(accounts: Accounts, strategy: FederatedStrategy, start: int, end: int) -> None:
+    """These rounds, whole."""
+    if start <= end:
+        for first, last in _alike(strategy, start, end):
+            accounts.charge_whole(first, last, strategy.config.clients.per_round)
 
 
 def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -7,11 +7,14 @@ A round is applied whole or not at all. One that lost too many clients is tried 
 import logging
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
@@ -22,11 +25,14 @@ from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
+from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.tracking import tracked
+from fedsketch.server.validation import Validation
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
+from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
 log = logging.getLogger(__name__)
@@ -60,6 +66,7 @@ class Rounds:
         self.sentence = guarantee(self.strategy)
         self.not_private = not_private(config)
         self._metrics = [metric.name for metric in config.task.all_metrics]
+        self.validation = Validation(config) if self.job.validation is not None else None
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
@@ -68,7 +75,13 @@ class Rounds:
             self.folder.begin(self.config)
             summary = self.folder.read_summary()
             if summary is None:
-                self._play(grid, roster)
+                self.folder.write_interface(self.job.interface)
+                try:
+                    self._play(grid, roster)
+                except BaseException:
+                    with suppress(Exception):  # the card must not hide why the run broke off
+                        self._card_of_an_interrupted_run()
+                    raise
             else:
                 self.observer.began(self.config, summary["rounds"], self.sentence)
                 self.observer.ended(summary, self.folder.report)
@@ -80,9 +93,10 @@ class Rounds:
         done, before = 0, 0.0
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
+        self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
         self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster)
+        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster, strategy.frozen)
         strategy.meet(self.grid)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
@@ -94,11 +108,42 @@ class Rounds:
                 elapsed = before + time.monotonic() - started
                 self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
-        stopped = None
-        if done < self.config.rounds:
-            stopped = f"Stopped after round {done}: another would exceed {budget(strategy)}."
-        summary = self._summary(row, stopped, before + time.monotonic() - started)
-        self.observer.ended(summary, self.folder.finish(strategy.model, summary))
+        best = self._best_of_all(strategy)
+        stopped = self._why_it_stopped(done, strategy)
+        summary = self._summary(row, stopped, before + time.monotonic() - started, best)
+        self.folder.write_card(model_card(self.config, summary))
+        report = self.folder.finish(strategy.model, summary)
+        log.info("The run ended after round %d. %s", done, stopped or "All its rounds were played.")
+        self.observer.ended(summary, report)
+
+    def _why_it_stopped(self, done: int, strategy: FederatedStrategy) -> str | None:
+        """A sentence, unless all rounds were played."""
+        if done == self.config.rounds:
+            return None
+        if self.validation is not None and self.validation.stopped is not None:
+            return f"Stopped after round {done}: {self.validation.stopped}."
+        return f"Stopped after round {done}: another would exceed {budget(strategy)}."
+
+    def _card_of_an_interrupted_run(self) -> None:
+        rows = self.folder.read_metrics()
+        if rows:
+            stopped = (
+                f"Interrupted after round {rows[-1]['round']}, and not finished. A round that was cut off is charged when the run is "
+                "resumed: it is not in these numbers."
+            )
+            summary = self._summary(rows[-1], stopped, seconds=0.0, best=None)
+            self.folder.write_card(model_card(self.config, summary))
+
+    def _log_start(self, done: int) -> None:
+        """What somebody who reads only the log must know."""
+        folder = self.folder.path.absolute()
+        begins = f"is resumed after round {done}" if done else "begins"
+        log.info("A run of %d rounds %s in %s.", self.config.rounds, begins, folder)
+        log.info("%s", self.sentence)
+        log.info(
+            "Versions: %s", ", ".join(f"{name} {number}" for name, number in versions().items())
+        )
+        log.info("Configuration: %s", to_json(self.config))
 
     def _cohorts(self, key: int | None) -> Cohorts:
         """With the key of a resumed run, or a new one."""
@@ -115,13 +160,18 @@ class Rounds:
             strategy.model.load(checkpoint.model)
             strategy.resume(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
+        if self.validation is not None:
+            if checkpoint is not None:
+                self.validation.load_state_dict(checkpoint.validation)
+            self._restore_best(strategy)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
             known = checkpoint.attempts if checkpoint else 0
             self.accounts.charge_lost(self.folder.attempts_since(known))
         return strategy
 
     def _finished(self, done: int) -> bool:
-        return done == self.config.rounds or not self.accounts.affordable(done + 1)
+        given_up = self.validation is not None and self.validation.stopped is not None
+        return done == self.config.rounds or given_up or not self.accounts.affordable(done + 1)
 
     def _due(self, done: int, every: int) -> bool:
         """Whether something that is done every so many rounds is done after this one: the last always counts."""
@@ -133,12 +183,14 @@ class Rounds:
         update_seconds = time.monotonic() - start - clients_seconds
         up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
+        validated = self._validate(current, strategy.model)
         metrics: dict[str, float | None] = dict.fromkeys(self._metrics)
         if self._due(current, self.config.evaluate_every):
             metrics |= evaluate(strategy.model, self.test)
         return {
             "round": current,
             **metrics,
+            **validated,
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
             "budget_against": strategy.bound,
@@ -155,6 +207,37 @@ class Rounds:
             "snr": strategy.snr,
             **strategy.told(),
         }
+
+    def _validate(self, current: int, model: FlatModel) -> dict[str, Any]:
+        """The metrics of this round's model on the validation examples, where there are any; the best model is kept."""
+        examples = self.job.validation
+        if self.validation is None or examples is None:
+            return {}
+        if not self._due(current, self.config.evaluate_every):
+            return {"validation": None}
+        metrics = evaluate(model, examples)
+        if self.validation.note(current, metrics[self.validation.metric.name], model.vector):
+            self.folder.write_best(model)
+        return {"validation": metrics}
+
+    def _restore_best(self, strategy: FederatedStrategy) -> None:
+        """The best model on disk is that of the rounds that count: a kill may have left one of a round that is played again."""
+        assert self.validation is not None
+        if self.validation.best is None:
+            self.folder.forget_best()
+        else:
+            with _loaded(strategy.model, self.validation.best.vector):
+                self.folder.write_best(strategy.model)
+
+    def _best_of_all(self, strategy: FederatedStrategy) -> dict[str, Any] | None:
+        """Which model was the best on the validation examples, and what it reaches on the test set."""
+        if self.validation is None or self.validation.best is None:
+            return None
+        best = self.validation.best
+        with _loaded(strategy.model, best.vector):
+            reached = evaluate(strategy.model, self.test)
+        name = self.validation.metric.name
+        return {"round": best.round, "metric": name, "value": best.value, "test": reached}
 
     def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
         """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients."""
@@ -219,14 +302,23 @@ class Rounds:
             seconds=seconds,
             traffic=self.traffic,
             attempts=len(self.folder.attempts_since(0)),
+            validation=self.validation.state_dict() if self.validation is not None else {},
         )
 
-    def _summary(self, row: dict[str, Any], stopped: str | None, seconds: float) -> dict[str, Any]:
+    def _summary(
+        self,
+        row: dict[str, Any],
+        stopped: str | None,
+        seconds: float,
+        best: dict[str, Any] | None,
+    ) -> dict[str, Any]:
         return {
             "rounds": row.get("round", 0),
             **{name: row.get(name) for name in self._metrics},
+            "best": best,
             "epsilon": self.accounts.epsilon(),
             "delta": self.config.privacy.delta,
+            "budget_against": self.strategy.bound,
             "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
             "private": self.not_private is None,
@@ -238,6 +330,18 @@ class Rounds:
             "seconds": seconds,
             "seed": self.config.seed,
             "parameters": self.model.size,
+            "frozen": self.model.frozen_size,
             "versions": versions(),
             "partition": {"histogram": self.job.histogram().tolist()},
         }
+
+
+@contextmanager
+def _loaded(model: FlatModel, vector: Tensor) -> Iterator[None]:
+    """The model with other parameters, until the end of the block."""
+    own = model.vector.clone()
+    model.load(vector)
+    try:
+        yield
+    finally:
+        model.load(own)

@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ import yaml
 
 from fedsketch.conf import Config, ConfigError, from_json, to_json
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.tasks.interface import Interface
 
 if TYPE_CHECKING:
     from fedsketch.tasks.flat import FlatModel
@@ -38,12 +40,16 @@ class RunFolder:
         self.attempts = path / "attempts.jsonl"
         self.checkpoints = path / "checkpoints"
         self.model = path / "model.safetensors"
+        self.best = path / "best.safetensors"
+        self.interface = path / "model.json"
+        self.card = path / "MODEL_CARD.md"
         self.summary = path / "summary.json"
         self.report = path / "report.html"
         self.log = path / "run.log"
         self.plan = path / "plan.json"
         self.plan_figure = path / "plan.svg"
         self.submission = path / "submitted.json"
+        self.mlflow_run = path / "mlflow_run.txt"
         self.processes = path / "processes"  # keys, state and logs of runtime=processes
         self.lock = path / "lock"  # held while the run is played
 
@@ -109,6 +115,13 @@ class RunFolder:
     def write_submission(self, note: dict[str, Any]) -> None:
         self.submission.write_text(json.dumps(note) + "\n")
 
+    def read_mlflow_run(self) -> str | None:
+        """The id of the run at MLflow that stands for this one, if there is one."""
+        return self.mlflow_run.read_text().strip() if self.mlflow_run.exists() else None
+
+    def write_mlflow_run(self, run: str) -> None:
+        self.mlflow_run.write_text(f"{run}\n")
+
     # What a run writes
 
     def log_here(self) -> None:
@@ -151,6 +164,17 @@ class RunFolder:
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log))  # without what a kill cut off
 
+    def write_interface(self, interface: Interface) -> None:
+        """Say what the model is like, for whoever loads it without the data."""
+        self.interface.write_text(json.dumps(asdict(interface)) + "\n")
+
+    def read_interface(self) -> Interface:
+        told: dict[str, Any] = json.loads(self.interface.read_text())
+        whole: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in told.items()
+        }
+        return Interface(**whole)
+
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
         """The newest checkpoint; what the metrics tell of later rounds is dropped, because they will be played again."""
         checkpoint = Checkpoint.load_latest(self.checkpoints, to_json(config))
@@ -170,7 +194,7 @@ class RunFolder:
 
     def attempts_since(self, known: int) -> list[tuple[int, int]]:
         """(round, cohort) of every attempt on record after the first `known`, whoever made it."""
-        return [(row["round"], row["cohort"]) for row in _rows(self.attempts)[known:]]
+        return [(row["round"], row["cohort"]) for row in _rows(self.attempts, "cohort")[known:]]
 
     def read_summary(self) -> dict[str, Any] | None:
         """How the run ended; None if it has not."""
@@ -181,19 +205,36 @@ class RunFolder:
 
     def finish(self, model: "FlatModel", summary: dict[str, Any]) -> Path:
         """Write model, summary and report; returns the report's path."""
-        import safetensors.torch
-
         from fedsketch.server.report.run_page import write_report
 
-        tensors = {
-            slot.name: model.vector[slot.start : slot.stop].view(slot.shape).cpu().clone()
-            for slot in model.layout
-        }
-        self.model.write_bytes(safetensors.torch.save(tensors))
-        unfinished = self.summary.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(summary, indent=2) + "\n")
-        unfinished.rename(self.summary)
+        _write_whole(self.model, _weights(model))
+        _write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
         return write_report(self.path)
+
+    def write_card(self, text: str) -> None:
+        self.card.write_text(text, encoding="utf-8")
+
+    def write_best(self, model: "FlatModel") -> None:
+        """Keep these weights as the best so far."""
+        _write_whole(self.best, _weights(model))
+
+    def forget_best(self) -> None:
+        self.best.unlink(missing_ok=True)
+
+
+def _weights(model: "FlatModel") -> bytes:
+    import safetensors.torch
+
+    from fedsketch.tasks.lora import plain_state
+
+    return safetensors.torch.save(plain_state(model.module))
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """A kill leaves the file as it was, or as it shall be."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(content)
+    unfinished.rename(path)
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
@@ -204,12 +245,11 @@ def _append(path: Path, row: dict[str, Any]) -> None:
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    unfinished.rename(path)
+    _write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:
+    """Every line as it was written, each with a round and these keys."""
     if not path.exists():
         return []
     rows = []
@@ -219,7 +259,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             row = json.loads(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or "round" not in row:
+        if not isinstance(row, dict) or not {"round", *keys} <= row.keys():
             raise CheckpointError(
                 f"{path}, line {number}, is damaged: put back what stood there, or start a new run."
             )

@@ -1,21 +1,40 @@
-"""A tracker of an installed package, told of a run besides the display (`tracking=...`, docs/extending.md)."""
+"""Who is told of a run besides the display: TensorBoard, MLflow, or a tracker of an installed package (`tracking=...`)."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsketch.conf import Config
-from fedsketch.conf.plugins import built_in, implementation
+from fedsketch.conf import Config, ConfigError
+from fedsketch.conf.plugins import implementation
+from fedsketch.server.trackers import mlflow, tensorboard
 
 if TYPE_CHECKING:
     from fedsketch.server.rounds import Observer
+
+NONE = "none"
+BUILT_IN = {
+    "tensorboard": (tensorboard.PACKAGE, tensorboard.TensorBoard),
+    "mlflow": (mlflow.PACKAGE, mlflow.MLflow),
+}
 
 
 def tracked(config: Config, folder: Path, display: "Observer") -> "Observer":
     """An observer that tells the display and the tracker that the configuration names; the display alone, where it names none."""
     name = config.tracking.name
-    if name in built_in("tracking"):
+    if name == NONE:
         return display
-    return Both(implementation("tracking", name)(config.tracking, folder), display)
+    refuse_a_missing_tracker(config)
+    make = BUILT_IN[name][1] if name in BUILT_IN else implementation("tracking", name)
+    return Both(make(config.tracking, folder), display)
+
+
+def refuse_a_missing_tracker(config: Config) -> None:
+    """Raise ConfigError if the package that the tracker writes with is not installed where the server's part of the run is."""
+    name = config.tracking.name
+    if name in BUILT_IN and find_spec(BUILT_IN[name][0]) is None:
+        raise ConfigError(
+            f"tracking={name} needs a package that is not installed here: pip install 'fedsketch[{name}]', or set tracking=none."
+        )
 
 
 class Both:

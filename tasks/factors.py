@@ -19,8 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from fedsketch.tasks.built_in_tasks import treats_examples_apart
 from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.fixed_norm import FixedNorm
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.layer_gradients import KnownLayer, known_layer
+from fedsketch.tasks.lora import LoraLinear
 from fedsketch.tasks.resnet import Block
 from fedsketch.tasks.slot_gradients import ExplicitRows, SlotGradients
 from fedsketch.tasks.task import losses_of
@@ -33,7 +35,7 @@ Pass = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 # Modules that treat the examples of a batch one by one, by their exact type.
 _SEPARATE: frozenset[type[nn.Module]] = frozenset(
     {
-        *(nn.Sequential, nn.Identity, nn.Flatten, Block),
+        *(nn.Sequential, nn.Identity, nn.Flatten, Block, FixedNorm, LoraLinear),
         *(nn.Linear, nn.Conv2d, nn.GroupNorm),
         *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),
@@ -76,8 +78,12 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
     left = {slot.name for slot in model.layout}
     for name, seen in calls.items():
         inputs, version, output = seen[0]
-        own = {_joined(name, key): uses.count[id(p)] for key, p in layers[name].named_parameters()}
-        # A parameter that several layers hold is in the layout under one name.
+        # Of a layer that is trained in part, the rest is a constant. A parameter that several layers hold is in the layout under one name.
+        own = {
+            _joined(name, key): uses.count[id(p)]
+            for key, p in layers[name].named_parameters()
+            if p.requires_grad
+        }
         alone = set(own.values()) == {1} and left.issuperset(own)
         if len(seen) > 1 or inputs._version != version or not alone:
             continue
@@ -92,9 +98,8 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
     if others:
         _refuse_hidden_uses(model.module, others, example)
     numbers = uses.made + 2 * general + sum(layer.numbers for layer in known.values())
-    trained = all(parameter.requires_grad for parameter in model.module.parameters())
     apart = treats_examples_apart(model.task)
-    separate = not others and trained and apart and all(map(_separate, model.module.modules()))
+    separate = not others and apart and all(map(_separate, model.module.modules()))
     return Plan(known, others, separate, numbers)
 
 
@@ -155,9 +160,11 @@ def slot_gradients(
     run = _together if how.separate else _apart
     brought, outputs, others = run(model, how, inputs, targets)
     found: dict[str, SlotGradients] = {name: ExplicitRows(rows) for name, rows in others.items()}
+    trained = {slot.name for slot in model.layout}
     for name, layer in how.known.items():
         for own, gradients in layer.gradients(brought[name], outputs[name]).items():
-            found[_joined(name, own)] = gradients
+            if _joined(name, own) in trained:
+                found[_joined(name, own)] = gradients
     return found
 
 

@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.own_features import own_map
 from fedsketch.tasks.scattering import CHANNELS, SMALLEST, STRIDE, scattering
 
 CACHE_VARIABLE = "FEDSKETCH_CACHE"
@@ -42,10 +43,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A map of images, (N, *shape) to (N, *after(shape)) in float32, each on its own. `edition` changes when its values do."""
+    """A map of examples, (N, *shape) to (N, *after(shape)) in float32, each on its own. `edition` changes when its values do."""
 
     name: str
-    edition: int
+    edition: int | str
     after: Callable[[Shape], Shape]
     of: Callable[[Tensor], Tensor]
 
@@ -87,17 +88,25 @@ def _normalised_scattering(images: Tensor) -> Tensor:
     return functional.group_norm(scattering(images), GROUPS)
 
 
-MAPS = {"scattering": FeatureMap("scattering", 1, _shape_of_scattering, _normalised_scattering)}
+_SCATTERING = FeatureMap("scattering", 1, _shape_of_scattering, _normalised_scattering)
+
+
+def feature_map(name: str, shape: Shape) -> FeatureMap:
+    """The map of this name: ours, or that of an installed package for examples of this shape."""
+    if name == _SCATTERING.name:
+        return _SCATTERING
+    own = own_map(name, shape)
+    return FeatureMap(name, own.edition, lambda _: own.after, own)
 
 
 def shape_after(name: str | None, shape: Shape) -> Shape:
     """The shape of an example as the model sees it."""
-    return shape if name is None else MAPS[name].after(shape)
+    return shape if name is None else feature_map(name, shape).after(shape)
 
 
 def seen_through(name: str | None, examples: Examples) -> Examples:
     """The examples as the model sees them."""
-    return examples if name is None else MAPS[name](examples)
+    return examples if name is None else feature_map(name, examples.shape)(examples)
 
 
 def kept_in() -> Path:

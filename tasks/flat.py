@@ -1,11 +1,14 @@
 """A model seen as one vector, without copies.
 
 Sketches, clipping and noise work on R^d; torch's modules hold a list of tensors. Here one flat
-tensor holds all parameters and every parameter is a view into it, and the same for the gradients:
+tensor holds all parameters that are trained and every one is a view into it, and the same for the gradients:
 writing into `vector` changes the model, and `backward` writes into `gradient`.
+
+A parameter that does not require a gradient is frozen (`tasks.trained`): it is no part of the vector.
 """
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +16,7 @@ from torch import nn
 
 from fedsketch.tasks.built_in_tasks import CLASSIFICATION
 from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.fixed_norm import FixedNorm
 from fedsketch.tasks.task import Task, losses_of
 
 
@@ -27,7 +31,7 @@ class Slot:
 
 
 class FlatModel:
-    """A module on a device, its parameters and gradients as live float32 vectors of size d.
+    """A module on a device, its trained parameters and their gradients as live float32 vectors of size d.
 
     The loss is the mean of the task's over a batch. Do not move the module afterwards: that would cut the views.
     """
@@ -38,7 +42,11 @@ class FlatModel:
         _refuse_batch_statistics(module)
         self.task = task
         self.module = module.to(device=device, dtype=torch.float32)
-        self._parameters = dict(self.module.named_parameters())
+        self._parameters = {
+            name: parameter
+            for name, parameter in self.module.named_parameters()
+            if parameter.requires_grad
+        }
         sizes = [parameter.numel() for parameter in self._parameters.values()]
         ends = list(itertools.accumulate(sizes, initial=0))
         self.layout = tuple(
@@ -56,8 +64,31 @@ class FlatModel:
 
     @property
     def size(self) -> int:
-        """The number of parameters, d."""
+        """The number of trained parameters, d."""
         return len(self.vector)
+
+    @property
+    def frozen_size(self) -> int:
+        """The number of parameters that are not trained."""
+        return sum(p.numel() for p in self.module.parameters() if not p.requires_grad)
+
+    @property
+    def frozen(self) -> dict[str, torch.Tensor]:
+        """What is no part of the vector: parameters that are not trained, and fixed statistics of layers."""
+        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {name: x.detach() for name, x in tensors.items() if name not in self._parameters}
+
+    def load_frozen(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copies all of the frozen part into the model."""
+        own = self.frozen
+        if {name: x.shape for name, x in tensors.items()} != {
+            name: x.shape for name, x in own.items()
+        }:
+            raise ModelError(
+                "The frozen part that came is that of another model: take it from the same model and data."
+            )
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
 
     @property
     def device(self) -> torch.device:
@@ -104,8 +135,10 @@ def _refuse_batch_statistics(module: nn.Module) -> None:
     model without noise."""
     for name, layer in module.named_modules():
         batch_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        if batch_norm or any(True for _ in layer.buffers(recurse=False)):
+        buffers = any(True for _ in layer.buffers(recurse=False))
+        if batch_norm or (buffers and type(layer) is not FixedNorm):
             raise ModelError(
                 f"Layer {name or 'model'!r} ({type(layer).__name__}) keeps or uses statistics over "
-                "a batch, which cannot be made private: replace it by torch.nn.GroupNorm."
+                "a batch, which cannot be made private: replace it by torch.nn.GroupNorm, or freeze it by model.trainable "
+                "(batch norm with given statistics)."
             )

@@ -50,7 +50,7 @@ def _known(layer: nn.Module, generator: torch.Generator) -> bool:
 
 
 def _reset(layer: nn.Module) -> None:
-    if any(True for _ in layer.parameters(recurse=False)):
+    if any(True for kind in (layer.parameters, layer.buffers) for _ in kind(recurse=False)):
         # torch.nn.MultiheadAttention has it under the second name only.
         for name in ("reset_parameters", "_reset_parameters"):
             if hasattr(layer, name):

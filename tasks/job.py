@@ -15,10 +15,12 @@ from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.partitions import class_histogram, partition
-from fedsketch.tasks.public import held_out, read_public
+from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
+from fedsketch.tasks.trained import with_trained_part
 from fedsketch.tasks.trial import try_out
 from fedsketch.tasks.weights import load_weights
 
@@ -65,7 +67,26 @@ class Job:
     @cached_property
     def test(self) -> Examples:
         """The server's examples to test on."""
-        return self._seen(self.dataset.test)
+        split = self._split_test
+        return self._seen(self.dataset.test if split is None else split[1])
+
+    @cached_property
+    def validation(self) -> Examples | None:
+        """The server's examples to choose the best model by (`validation.examples`): never among those to test on, and no client's."""
+        if not self._config.validation.examples:
+            return None
+        split = self._split_test
+        if split is not None:
+            return self._seen(split[0])
+        return self._seen(self.dataset.train.take(self._held_out[0][1]))
+
+    @cached_property
+    def _split_test(self) -> tuple[Examples, Examples] | None:
+        """Examples to validate and to test on, where the server has none to train on; None if the test set stays whole."""
+        count = self._config.validation.examples
+        if not count or isinstance(self._config.data, PartitionedSettings):
+            return None
+        return split_test(self.dataset.test, count, self._config.seed)
 
     @cached_property
     def public(self) -> Examples:
@@ -81,7 +102,7 @@ class Job:
                 names = data.class_names
             return read_public(data.public_root, self.dataset, shape, names)
         if isinstance(data, PartitionedSettings) and data.public:
-            return self.dataset.train.take(self._held_out[0])
+            return self.dataset.train.take(self._held_out[0][0])
         raise DataError(_no_public_data(data))
 
     def shard(self, client: int) -> Examples:
@@ -92,6 +113,11 @@ class Job:
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
             return self._seen(folder.own(data.shape, data.class_names, kind, most))
+        if not 0 <= client < len(self._parts):
+            raise DataError(
+                f"data={data.name} is shared out among clients 0 to {len(self._parts) - 1}, and this node is {client}: start it with its "
+                "own number, as in fedsketch-node --node-config partition-id=0."
+            )
         return self._seen(self.dataset.train.take(self._parts[client]))
 
     @property
@@ -122,6 +148,7 @@ class Job:
         module = models.build(self._config.model, *self._model_kind, self._config.seed)
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
+        module = with_trained_part(module, self._config.model, self._config.seed)
         return FlatModel(module, _device(self._config.device), self.task)
 
     def try_out(self, model: FlatModel) -> None:
@@ -133,6 +160,21 @@ class Job:
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
         return models.parameters(self._config.model, *self._model_kind)
+
+    @property
+    def interface(self) -> Interface:
+        """What the model takes and gives, for those who load it without the data."""
+        shape, outputs = self._model_kind
+        dataset = self.dataset
+        return Interface(
+            shape=tuple(self.kind.shape),
+            network_shape=tuple(shape),
+            inputs=str(dataset.test.inputs.dtype).removeprefix("torch."),
+            outputs=outputs,
+            classes=dataset.class_names or tuple(map(str, range(dataset.classes))),
+            mean=dataset.mean,
+            deviation=dataset.deviation,
+        )
 
     @property
     def kind(self) -> Kind:
@@ -170,9 +212,9 @@ class Job:
             "strictness": settings.strictness,
         }
         targets, groups = self.dataset.train.targets, self.dataset.groups
-        if data.public:
-            left = self._held_out[1]
-            targets, groups = targets[left], None if groups is None else groups[left]
+        rest = self._held_out[1] if data.public or self._config.validation.examples else None
+        if rest is not None:
+            targets, groups = targets[rest], None if groups is None else groups[rest]
         parts = partition(
             targets,
             self._config.clients.total,
@@ -181,14 +223,15 @@ class Job:
             groups=groups,
             **{key: value for key, value in options.items() if value is not None},  # type: ignore[arg-type]
         )
-        return [self._held_out[1][part] for part in parts] if data.public else parts
+        return parts if rest is None else [rest[part] for part in parts]
 
     @cached_property
-    def _held_out(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The indices of public examples, and of all that clients share."""
+    def _held_out(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The indices of public examples and of those to validate on, and of all that clients share."""
         data = self._config.data
         assert isinstance(data, PartitionedSettings)
-        return held_out(self.dataset, data.public, self._config.seed)
+        counts = (data.public, self._config.validation.examples)
+        return held_out(self.dataset, counts, self._config.seed)
 
 
 def _no_public_data(data: DataSettings) -> str:

@@ -21,6 +21,7 @@ from fedsketch.tasks.capacity import refuse_beyond_memory
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.initial import initialise
 from fedsketch.tasks.resnet import resnet
+from fedsketch.tasks.trained import with_trained_part
 
 Shape = tuple[int, ...]  # channels, height, width of an image; or that of any other example
 Build = Callable[
@@ -45,8 +46,9 @@ def build(settings: ModelSettings, shape: Shape, outputs: int, seed: int) -> nn.
 
 
 def parameters(settings: ModelSettings, shape: Shape, outputs: int) -> int:
-    """How many parameters the model has, without making them."""
-    return sum(one.numel() for one in _outline(settings, shape, outputs).parameters())
+    """How many parameters the model has, frozen ones and adapters among them, without making them."""
+    module = with_trained_part(_outline(settings, shape, outputs), settings)
+    return sum(one.numel() for one in module.parameters())
 
 
 def _outline(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:

@@ -46,10 +46,13 @@ def scattering(images: Tensor) -> Tensor:
     """(N, C, H, W) to (N, 81 C, H / 4, W / 4), each image and channel on its own. H and W are multiples of 4, and at least 8."""
     count, channels, height, width = images.shape
     filters = _filters(height, width)
-    made = torch.empty(count * channels, CHANNELS, height // STRIDE, width // STRIDE)
     flat = images.reshape(-1, 1, height, width)
-    for begin in range(0, len(flat), _AT_ONCE):
-        made[begin : begin + _AT_ONCE] = _scattered(flat[begin : begin + _AT_ONCE], filters)
+    if torch.compiler.is_exporting():  # a loop would fix the size of batches
+        made = _scattered(flat, filters)
+    else:
+        made = torch.empty(count * channels, CHANNELS, height // STRIDE, width // STRIDE)
+        for begin in range(0, len(flat), _AT_ONCE):
+            made[begin : begin + _AT_ONCE] = _scattered(flat[begin : begin + _AT_ONCE], filters)
     return made.view(count, channels * CHANNELS, *made.shape[2:])
 
 

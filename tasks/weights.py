@@ -12,10 +12,14 @@ log = logging.getLogger(__name__)
 
 
 def load_weights(module: nn.Module, path: str) -> None:
-    """Copy the tensors of the file into the parameters of the same names. Those that the file lacks stay as they are, and the log says so;
-    a tensor that has no place in the model is refused."""
-    parameters = dict(module.named_parameters())
-    tensors = _read(path)
+    """Copy the tensors of the file into the parameters of the same names, and into the statistics of batch norm layers. Those that the
+    file lacks stay as they are, and the log says so; a tensor that has no place in the model is refused."""
+    parameters = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    # How many batches made the statistics is of no use to anybody here.
+    parameters, tensors = (
+        {name: x for name, x in found.items() if not name.endswith("num_batches_tracked")}
+        for found in (parameters, _read(path))
+    )
     for name, tensor in tensors.items():
         if name not in parameters:
             raise ModelError(

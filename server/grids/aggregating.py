@@ -1,9 +1,11 @@
-"""Which Grid the strategies talk to: the metered one, or with parcels for each node, or secure aggregation around it."""
+"""Which Grid the strategies talk to: the metered one, or with what each node lacks, or secure aggregation around it."""
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.replay.frozen import FrozenPart
 from fedsketch.replay.grid import DeliveryGrid
 from fedsketch.replay.parcels import Parcels
+from fedsketch.replay.records import FROZEN
 from fedsketch.secagg import Directory, SecAggGrid, SecAggOptions, WrappedGrid
 from fedsketch.strategies.shared.codec import RingCodec
 
@@ -13,8 +15,11 @@ def aggregating(
     config: Config,
     parcels: Parcels | None = None,
     roster: Directory | None = None,
+    frozen: FrozenPart | None = None,
 ) -> WrappedGrid:
     """A Grid whose train replies are what `config.secagg` lets the server see; `roster` lets it drop a node whose signature is wrong."""
+    if frozen is not None and frozen.head():
+        grid = DeliveryGrid(grid, frozen, FROZEN)
     if parcels is not None:
         grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from fedsketch.server.report.comparison import print_table, write_comparison
+from fedsketch.server.report.comparison import write_comparison
+from fedsketch.server.report.comparison_tables import print_tables
+from fedsketch.server.report.groups import grouped
+from fedsketch.server.report.judged import judged_by
 from fedsketch.server.report.page import ReportError
 from fedsketch.server.report.run_page import write_report
 from fedsketch.server.report.run_record import Run, find_runs, read_run
@@ -29,8 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(write_report(folders[0]))
             return 0
         runs, broken = _readable(folders)
-        path = write_comparison(runs, options.output or Path("comparison.html"))
-        print_table(runs)
+        metric, groups = judged_by(runs, options.metric), grouped(runs)
+        path = write_comparison(groups, metric, options.output or Path("comparison.html"))
+        print_tables(groups, metric)
         print(path)
         for sentence in broken:
             print(f"Left out: {sentence}", file=sys.stderr)
@@ -66,6 +70,11 @@ def _parser() -> _Parser:
     )
     parser.add_argument(
         "-o", "--output", type=Path, help="file of the comparison (default: comparison.html)"
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="what to compare by, such as f1, loss or validation.accuracy (default: what the runs' task names first)",
     )
     return parser
 

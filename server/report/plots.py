@@ -8,6 +8,7 @@ state; what is left of it (rcParams) is guarded by a lock, because a run may rep
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from colorsys import hls_to_rgb
 from dataclasses import dataclass
 from html import escape
 from threading import Lock
@@ -16,10 +17,11 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from fedsketch.conf.settings import Metric
 from fedsketch.server.report.readable import plain
 
 # Middle tones, with a contrast of at least 3 to 1 on white and on near-black.
@@ -77,13 +79,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve."""
+    """One curve; a band around it, so far above and below, shows a deviation."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     color: str
     dashes: str = "solid"
+    band: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,21 @@ class Level:
 
 
 ROUND = Axis("round", plain, integer=True)
-ACCURACY = Axis("accuracy", lambda share: f"{100 * share:.3g} %")
+
+
+def axis_of(metric: Metric) -> Axis:
+    """The axis of a metric's values."""
+    text = (lambda share: f"{100 * share:.3g} %") if metric.percent else plain
+    return Axis(metric.name, text)
+
+
+def colors(count: int) -> list[str]:
+    """So many colours, all different: those above, and beyond their number hues at equal distances, all of a middle tone."""
+    if count <= len(COLORS):
+        return list(COLORS[:count])
+    tones = (0.42, 0.52)  # neighbours differ in lightness too
+    made = (hls_to_rgb(i / count, tones[i % 2], 0.6) for i in range(count))
+    return [to_hex(rgb) for rgb in made]
 
 
 def spread(values: Sequence[float], factor: float) -> bool:
@@ -122,6 +139,9 @@ def line_chart(
         for line in lines:
             (curve,) = axes.plot(line.x, line.y, color=line.color, linewidth=1.7, label=line.label)
             curve.set(linestyle=line.dashes, alpha=0.6 if endpoints else 1)
+            if line.band is not None:
+                low, high = (np.add(line.y, np.multiply(sign, line.band)) for sign in (-1, 1))
+                axes.fill_between(line.x, low, high, color=line.color, alpha=0.15, linewidth=0)
             if endpoints or len(line.x) == 1:
                 axes.plot(line.x[-1], line.y[-1], color=line.color, marker="o", markersize=5.5)
         for level in levels:
@@ -172,7 +192,8 @@ def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> s
         axes.margins(x=0.01)
         _scales(axes, Axis("client", plain, integer=True), Axis("examples", plain))
         axes.grid(visible=False, axis="x")
-        figure.legend(loc="outside right center", title="class", handlelength=1, reverse=True)
+        if table.shape[1] > 1:
+            figure.legend(loc="outside right center", title="class", handlelength=1, reverse=True)
 
     def draw_map(figure: Figure) -> None:
         axes = figure.subplots()

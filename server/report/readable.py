@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterable, Mapping
 
+from fedsketch.conf.settings import Metric
+
 # The adversaries that every run accounts for, from those who see least to those who see most.
 EVERYWHERE = ("model", "client", "server")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -41,6 +43,16 @@ def plain(value: float) -> str:
 
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+def metric(kind: Metric, value: float) -> str:
+    """A value of this metric."""
+    return percent(value) if kind.percent else plain(value)
+
+
+def name(kind: Metric) -> str:
+    """A metric as the title of a picture or a column."""
+    return f"{kind.name[0].upper()}{kind.name[1:]}"
 
 
 def size(count: float) -> str:

@@ -6,21 +6,27 @@ asks for nothing from outside. Needs neither torch nor the data.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from fedsketch.server.report import plots, readable, smoothing
+from fedsketch.server.report.judged import judged_by, metrics_of
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run, at, number, read_run
 from fedsketch.server.run_folder import RunFolder
 
 _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
-    *("round", "accuracy", "loss", "epsilon", "delta", "budget_against", "private"),
+    *("round", "epsilon", "delta", "budget_against", "private", "validation"),
     *("clients", "dropped"),
     *("uplink_bytes", "downlink_bytes", "seconds", "snr", smoothing.KEY),
+}
+_EXPLAINED = {
+    "sketch_energy": "share of the update's energy that the sketch sees, estimated from its random probes",
+    "sketch_rank": "learned directions in use",
 }
 
 
@@ -65,10 +71,19 @@ def _banners(run: Run) -> str:
 
 
 def _tiles(run: Run) -> str:
-    rounds, accuracies = run.series("accuracy")
-    best = max(zip(accuracies, rounds, strict=True), default=None)
-    note = f"best {readable.percent(best[0])} in round {best[1]}" if best else "not evaluated"
-    tiles = [("Accuracy", text_of(run.last("accuracy"), readable.percent), note)]
+    metric = judged_by([run])
+    rounds, values = run.series(metric.name)
+    choose = max if metric.higher_is_better else min
+    top = choose(zip(values, rounds, strict=True), key=lambda found: found[0], default=None)
+    note = f"best {readable.metric(metric, top[0])} in round {top[1]}" if top else "not evaluated"
+    tiles = [
+        (
+            readable.name(metric),
+            text_of(run.last(metric.name), partial(readable.metric, metric)),
+            note,
+        )
+    ]
+    tiles += _best_tile(run)
     mark = "" if run.not_private() is None else ", NOT PRIVATE"
     for adversary in run.adversaries():
         spent = run.last("epsilon", adversary)
@@ -91,6 +106,17 @@ def _tiles(run: Run) -> str:
         for title, value, note in tiles
     )
     return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def _best_tile(run: Run) -> list[tuple[str, str, str]]:
+    """What the model reached that the validation found best, where there was one."""
+    best = at(run.summary, "best")
+    metric = judged_by([run])
+    reached = number(best, "test", metric.name)
+    if reached is None:
+        return []
+    note = f"of the model after round {best['round']}, best in {best['metric']} on the validation examples"
+    return [(f"{readable.name(metric)}, best model", readable.metric(metric, reached), note)]
 
 
 def _guarantee(run: Run) -> str:
@@ -136,8 +162,13 @@ def _meaning(run: Run) -> str:
 
 def _figures(run: Run) -> Iterator[str]:
     """All pictures of a run for which it has numbers."""
-    yield _curve(run, "accuracy", "Accuracy", "on the test set", plots.ACCURACY)
-    yield _curve(run, "loss", "Loss", "on the test set", Axis("loss", readable.plain))
+    metrics = metrics_of(run)
+    for metric in metrics:
+        paths = {readable.name(metric): (metric.name,), "validation": ("validation", metric.name)}
+        note = "on the test set"
+        if run.series(*paths["validation"])[1]:
+            note = "on the test set and on the validation examples"
+        yield _curves(run, paths, readable.name(metric), note, plots.axis_of(metric))
     budget = number(run.config, "privacy", "epsilon")
     levels = [Level(f"budget ({run.bound()})", budget)] if budget else []
     spent = {name: ("epsilon", name) for name in run.adversaries()}
@@ -154,14 +185,21 @@ def _figures(run: Run) -> Iterator[str]:
         yield _curve(run, "clients", "Clients", "whose update arrived", axis)
     if any(run.series("dropped")[1]):
         yield _curve(run, "dropped", "Dropouts", "clients lost in a round", axis)
-    for key in sorted({key for row in run.rows for key in row} - _COMMON_KEYS):
-        yield _curve(run, key, key, "", Axis(key, readable.plain))
+    own = {key for row in run.rows for key in row} - _COMMON_KEYS
+    for key in sorted(own - {metric.name for metric in metrics}):
+        if (
+            key not in _EXPLAINED or len(set(run.series(key)[1])) > 1
+        ):  # ours are left out where flat
+            yield _curve(run, key, key, _EXPLAINED.get(key, ""), Axis(key, readable.plain))
     yield from smoothing.figures(run)
     counts = at(run.summary, "partition", "histogram")
     if counts and counts[0]:
-        alt = f"Examples of {len(counts[0])} classes on each of {len(counts)} clients."
+        classes = len(counts[0]) > 1
+        kinds = f" of {len(counts[0])} classes" if classes else ""
+        alt = f"Examples{kinds} on each of {len(counts)} clients."
         chart = plots.class_histogram("classes", alt, counts)
-        yield figure("Classes", "examples per client and class", chart, wide=True)
+        title, note = ("Classes", " and class") if classes else ("Examples", "")
+        yield figure(title, f"examples per client{note}", chart, wide=True)
 
 
 def _curve(run: Run, key: str, title: str, note: str, axis: Axis) -> str:

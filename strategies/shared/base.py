@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Randomness
+from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.replay.frozen import FrozenPart
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adaptive_clip import clipping_of
 from fedsketch.strategies.shared.adversaries import in_words
@@ -83,6 +85,7 @@ class FederatedStrategy(Strategy):
         self.config = config
         self.job = job
         self.model = model
+        self.frozen = FrozenPart(model)
         self.cohorts = cohorts
         self.sizes = CohortSizes(config)
         self.clipping = clipping_of(config)
@@ -244,16 +247,24 @@ class FederatedStrategy(Strategy):
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint holds besides the model."""
-        return {"strategy": self.state_dict(), "clipping": self.clipping.state_dict()}
+        frozen = self.frozen.fingerprint
+        return {
+            "strategy": self.state_dict(),
+            "clipping": self.clipping.state_dict(),
+            "frozen": frozen,
+        }
 
     def resume(self, saved: dict[str, Any]) -> None:
+        self.frozen.refuse_another(saved["frozen"])
         self.load_state_dict(saved["strategy"])
         self.clipping.load_state_dict(saved["clipping"])
 
     def meet(self, grid: Grid) -> None:
         """Learn which node is which client, once."""
         if not self._nodes:
-            self._nodes = meet(grid, self.config.clients.total, self.config.clients.timeout)
+            clients = self.config.clients
+            numbered = isinstance(self.config.data, PartitionedSettings)
+            self._nodes = meet(grid, clients.total, clients.timeout, numbered=numbered)
 
     def arrays(self) -> ArrayRecord:
         """The model as Flower carries it: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
@@ -307,13 +318,15 @@ class FederatedStrategy(Strategy):
         self.update(server_round, aggregate)
 
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
+        frozen = self.frozen.head()
         if self.parcels is not None:
-            return Broadcast(self.config, server_round, mechanism, {}, self.parcels.head())
+            told = {**frozen, **self.parcels.head()}
+            return Broadcast(self.config, server_round, mechanism, {}, told)
         extra, numbers = self.broadcast_extras(server_round)
         if self.groups(server_round) > 1:
             numbers = {**numbers, GROUPS: self.groups(server_round)}
         arrays = {"model": self.model.vector, **extra}
-        return Broadcast(self.config, server_round, mechanism, arrays, numbers)
+        return Broadcast(self.config, server_round, mechanism, arrays, {**frozen, **numbers})
 
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
         assert self._asked is not None

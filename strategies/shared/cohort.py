@@ -14,6 +14,8 @@ from flwr.serverapp import Grid
 from fedsketch.conf.schema import ClientsConfig, Sampling
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 
+_GRACE = 10.0  # seconds for nodes that have a part of the data, if others came first
+
 
 class TooFewClients(RuntimeError):
     """Not enough clients are there; the message says who is missing and what to do."""
@@ -49,18 +51,31 @@ class Cohorts:
         return Stream(derived_key(self.key, "cohort", *labels))
 
 
-def meet(grid: Grid, total: int, timeout: float) -> dict[int, int]:
+def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> dict[int, int]:
     """Ask all nodes which client they are; returns node ids by client, numbered from 0.
 
-    Node ids differ from run to run; clients do not, so cohorts are drawn among clients. Waits for late nodes.
+    Node ids differ from run to run; clients do not, so cohorts are drawn among clients. Waits for late nodes. Where nodes share out one
+    data set they are `numbered`: only those with the number of a part count, and if others are there instead, it is said soon.
     """
-    deadline = time.monotonic() + timeout
+    started = time.monotonic()
+    deadline = started + timeout
     nodes: dict[int, int] = {}
+    others: set[int] = set()
     while True:
-        strangers = set(grid.get_node_ids()) - set(nodes.values())
-        nodes |= _introductions(grid, sorted(strangers), deadline - time.monotonic())
+        strangers = set(grid.get_node_ids()) - set(nodes.values()) - others
+        met = _introductions(grid, sorted(strangers), deadline - time.monotonic())
+        for client, node in met.items():
+            if numbered and not 0 <= client < total:
+                others.add(node)
+            else:
+                nodes[client] = node
         if len(nodes) >= total:
             return dict(enumerate(nodes[client] for client in sorted(nodes)[:total]))
+        if len(nodes) + len(others) >= total and time.monotonic() >= started + min(_GRACE, timeout):
+            raise TooFewClients(
+                f"{len(others)} of {len(nodes) + len(others)} nodes do not say which part of the data is theirs: start each with a "
+                f"partition-id from 0 to {total - 1}, as in fedsketch-node --node-config partition-id=0, or run with data=folder."
+            )
         if time.monotonic() >= deadline:
             raise TooFewClients(
                 f"{len(nodes)} of {total} clients answered within {timeout:.0f} s: start the others, or lower clients.total."

@@ -81,6 +81,21 @@ def test_a_message_that_names_what_is_not_installed_is_refused_and_imports_nothi
     assert all(known in sentence for known in built_in(group))
 
 
+def test_a_message_that_names_features_that_are_not_installed_is_refused_and_imports_nothing(
+    usual: Config, install: Install
+) -> None:
+    install("plugin_map", {"__init__.py": ""}, {"fedsketch.features": "own = plugin_map:make"})
+    tree = json.loads(to_json(usual))
+    for name in ("os", "fedsketch.runtime.cli", "own2"):
+        tree["model"]["features"] = name
+        sentence = _refusal(lambda: from_json(json.dumps(tree)))
+        assert f"no feature map '{name}'" in sentence
+        assert "choose one of own, scattering" in sentence
+    tree["model"]["features"] = "own"
+    assert from_json(json.dumps(tree)).model.features == "own"
+    assert "plugin_map" not in sys.modules
+
+
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("value", [None, 3, "dome", ["dome"], {}, {"name": 3}, {"name": None}])
 def test_a_choice_without_a_name_is_refused_by_its_key(

@@ -9,6 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedsketch.client.app import app as client_app
+from fedsketch.client.app import make_app
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
@@ -63,7 +64,7 @@ def small() -> list[str]:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Plays a run in a folder; `failing(call, client)` says which of all train calls raise.
+    """Plays a run in a folder; `failing(call, client)` says which of all train calls raise. `fresh` devices have nothing in memory.
 
     No report: its plots would take most of the time, and have their own tests.
     """
@@ -71,9 +72,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
     )
 
-    def run(*overrides: str, folder: str = "run", failing: Failing | None = None) -> Recorder:
+    def run(
+        *overrides: str, folder: str = "run", failing: Failing | None = None, fresh: bool = False
+    ) -> Recorder:
         config, recorder = compose([*SMALL, *overrides]), Recorder()
-        app = client_app if failing is None else _unreliable(failing)
+        app = make_app() if fresh else client_app
+        app = app if failing is None else _unreliable(app, failing)
         with simulated_devices(config):
             grid = LocalGrid(app, config.clients.total)
             Rounds(config, tmp_path / folder, recorder).play(grid)
@@ -82,8 +86,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return run
 
 
-def _unreliable(failing: Failing) -> ClientApp:
-    """The real ClientApp behind a wrapper that raises for some train messages."""
+def _unreliable(app: ClientApp, failing: Failing) -> ClientApp:
+    """The ClientApp behind a wrapper that raises for some train messages."""
     calls = iter(range(1_000_000))
 
     def handle(message: Message, context: Context) -> Message:
@@ -91,6 +95,6 @@ def _unreliable(failing: Failing) -> ClientApp:
             next(calls), int(context.node_config["partition-id"])
         ):
             raise RuntimeError("the battery is empty")
-        return client_app(message, context)
+        return app(message, context)
 
     return handle  # type: ignore[return-value]

@@ -138,3 +138,22 @@ def test_it_is_written_down(tmp_path: Path) -> None:
     assert written.keys() >= set(keys.split())
     assert written["epsilon"] == plan.epsilon
     assert figure.read_text().startswith("<svg")
+
+
+def test_the_plan_says_after_which_round_the_budget_ends_the_run() -> None:
+    """Found by bisection; here every round is asked for, one after the other."""
+    config = compose([*SMALL, *CLIENTS, "rounds=130", "privacy.noise_multiplier=5"])
+    plan = make_plan(config)
+    job = Job(config)
+    strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
+    accounts, played = Accounts(strategy), 0
+    while accounts.affordable(played + 1):
+        played += 1
+        accounts.charge_whole(played, played, config.clients.per_round)
+    assert plan.ends_after == played
+    assert 1 < played < 130
+    enough = f"rounds={played}"
+    assert (
+        make_plan(compose([*SMALL, *CLIENTS, "privacy.noise_multiplier=5", enough])).ends_after
+        is None
+    )

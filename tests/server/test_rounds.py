@@ -61,6 +61,18 @@ def test_the_summary_ends_with_the_last_rounds_values(play: Play, tmp_path: Path
     assert summary["seconds"] >= sum(row["seconds"]["round"] for row in played.rows)
 
 
+def test_the_log_of_a_clean_run_says_what_was_played_and_where(
+    play: Play, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="fedsketch.server.rounds"):
+        played = play("rounds=1", "seed=5")
+    text = caplog.text
+    assert f"A run of 1 rounds begins in {tmp_path / 'run'}." in text
+    assert played.guarantee in text
+    assert '"seed":5' in text
+    assert "The run ended after round 1. All its rounds were played." in text
+
+
 def test_bytes_are_a_mean_per_client(play: Play) -> None:
     rows = [play(*FAST, f"clients.per_round={n}", folder=str(n)).rows[0] for n in (2, 6)]
     assert rows[0]["uplink_bytes"] == pytest.approx(rows[1]["uplink_bytes"], rel=0.01)

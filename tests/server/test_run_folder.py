@@ -78,6 +78,14 @@ def test_attempts_survive_in_order_whoever_made_them(tmp_path: Path, config: Con
     assert RunFolder(tmp_path).attempts_since(4) == []
 
 
+def test_an_attempt_without_its_cohort_is_a_sentence(tmp_path: Path, config: Config) -> None:
+    folder = RunFolder(tmp_path)
+    folder.begin(config)
+    folder.attempts.write_text('{"round": 1, "cohort": 4}\n{"round": 2}\n')
+    with pytest.raises(CheckpointError, match=r"attempts\.jsonl, line 2, is damaged"):
+        folder.attempts_since(0)
+
+
 def test_an_announcement_cut_off_by_a_kill_does_not_spoil_the_next(
     tmp_path: Path, config: Config
 ) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from fedsketch.server.rounds import Rounds
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
 Play = Callable[..., int]
+ROOT = Path(__file__).parents[2]
+CLI = "from fedsketch.runtime.cli import main; main()"
 
 
 class _Stopped(Exception):
@@ -103,3 +106,32 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def pip_install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Installs folders of the repository by pip, from copies, because building leaves files behind; returns where they are then."""
+
+    def install(*sources: str) -> Path:
+        folder = tmp_path_factory.mktemp("installed")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        alone = ["--no-index", "--no-deps", "--no-build-isolation"]
+        copies = [shutil.copytree(ROOT / source, folder / Path(source).name) for source in sources]
+        subprocess.run([*pip, *alone, "--target", folder / "site", *copies], check=True)
+        return folder / "site"
+
+    return install
+
+
+@pytest.fixture
+def call_with(start: Start) -> Callable[..., str]:
+    """The command in a process that finds the packages installed in a folder; returns what it printed."""
+
+    def run(site: Path, *arguments: str) -> str:
+        path = os.pathsep.join([str(site), str(ROOT)])
+        process = start("-c", CLI, *arguments, PYTHONPATH=path)
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, output
+        return output
+
+    return run

@@ -1,4 +1,4 @@
-"""A strategy, a model, a data set and a tracker of a package outside the tree, really installed, in both kinds of runtime."""
+"""A strategy, a model, a feature map, a data set and a tracker of an installed package outside the tree, in both kinds of runtime."""
 
 import os
 import shutil
@@ -15,6 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CLI = "from fedsketch.runtime.cli import main; main()"
 TOY = ["strategy=toy", "strategy.factor=0.25", "model=toy", "data=toy", "tracking=toy"]
+TOY += ["model.features=toy"]
 SMALL = ["rounds=2", "clients.total=3", "clients.per_round=3", "device=cpu"]
 Start = Callable[..., subprocess.Popen[str]]
 Call = Callable[..., str]

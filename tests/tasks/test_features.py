@@ -3,6 +3,7 @@
 import logging
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf.plugins import implementation
 from fedsketch.tasks import features
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.own_features import edition_of, own_map
 from fedsketch.tasks.scattering import scattering
 
 DIGITS = ["data=digits", "model.features=scattering", "model=logistic", "device=cpu"]
@@ -164,5 +167,101 @@ def test_images_of_other_sizes_are_refused_before_data_are_read(shape: tuple[int
 
 
 def test_a_configuration_selects_among_known_maps_only() -> None:
-    with pytest.raises(ConfigError, match=r"model\.features"):
+    with pytest.raises(ConfigError, match=r"no feature map 'os\.system'.*scattering"):
         _config("model.features=os.system")
+
+
+# ---------------------------------------------------------------------- maps of installed packages
+OWN = """
+import torch
+from torch import nn
+
+class Centred(nn.Module):
+    "Less the mean of the batch: what a map must not do."
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.Dropout(0.9), nn.BatchNorm1d(3))
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, WEIGHT)
+        self.seen = []
+
+    def forward(self, inputs):
+        self.seen.append((len(inputs), self.training, torch.is_grad_enabled()))
+        return self.body(inputs) + inputs.mean(dim=0).sum()
+
+def make(shape):
+    return Centred(), AFTER
+"""
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def own(install: Install) -> Iterator[Callable[..., None]]:
+    """Installs the map `own`, with these weights and the shape that it says to make."""
+    own_map.cache_clear()
+
+    def call(package: str = "plugin_map", weight: float = 0.5, after: str = "(3,)") -> None:
+        own_map.cache_clear()
+        implementation.cache_clear()
+        code = OWN.replace("WEIGHT", str(weight)).replace("AFTER", after)
+        files = {"__init__.py": code}
+        install(package, files, {"fedsketch.features": f"own = {package}:make"})
+
+    yield call
+    own_map.cache_clear()
+
+
+def test_a_map_of_an_installed_package_is_in_front_of_any_model(own: Install) -> None:
+    own()
+    job, plain = Job(_config("model.features=own")), Job(_config("model.features=null"))
+    assert job.parameters == job.model().size == 10 * (3 + 1)
+    seen, raw = job.shard(1), plain.shard(1)
+    assert seen.shape == (3,)
+    for made, example in zip(seen.inputs, raw.inputs, strict=True):
+        # All weights and the shift are a half, twice the sum of the example, and batch norm with the statistics of a new layer.
+        total = 0.5 * (0.5 * example.sum() + 0.5) / (1 + 1e-5) ** 0.5 + 0.5 + example.sum()
+        torch.testing.assert_close(made, total.expand(3), rtol=1e-4, atol=1e-4)
+    job.model().module(seen.inputs)
+
+
+def test_its_module_sees_one_example_at_a_time_and_is_not_in_training(own: Install) -> None:
+    own()
+    together = features.seen_through("own", _images()).inputs
+    module = own_map("own", (1, 8, 8)).module
+    assert module.seen == 5 * [(1, False, False)]
+    assert not any(parameter.requires_grad for parameter in module.parameters())
+    shutil.rmtree(features.kept_in())
+    for i in range(5):
+        alone = features.seen_through("own", _images().take(torch.tensor([i]))).inputs
+        assert torch.equal(alone[0], together[i])
+
+
+def test_its_features_are_kept_until_its_parameters_or_its_package_change(own: Install) -> None:
+    own()
+    first = features.seen_through("own", _images()).inputs
+    seen = own_map("own", (1, 8, 8)).module.seen
+    assert torch.equal(features.seen_through("own", _images()).inputs, first)
+    assert len(seen) == 5
+    kept = features.kept_in() / "own"
+    assert len(_files(kept)) == 5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedsketch.tasks.own_features.release", lambda *_: "plugin_map 2.0")
+        own_map.cache_clear()
+        assert torch.equal(features.seen_through("own", _images()).inputs, first)
+        assert len(_files(kept)) == 10
+    own_map.cache_clear()
+    again = own_map("own", (1, 8, 8))
+    editions = {edition_of("own", again.module), again.edition}
+    assert len(editions) == 1
+    again.module.body[3].running_mean.add_(1)
+    editions.add(edition_of("own", again.module))
+    again.module.body[1].weight.data[0, 0] += 1
+    editions.add(edition_of("own", again.module))
+    assert len(editions) == 3
+
+
+def test_a_map_that_makes_another_shape_than_it_says_is_refused(own: Install) -> None:
+    own(after="(4,)")
+    with pytest.raises(ModelError, match=r"features=own makes \(3,\).*says \(4,\)"):
+        features.seen_through("own", _images())

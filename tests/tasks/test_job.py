@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedsketch.conf import Config, ConfigError, compose
 from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.job import Job
 
 FOLDER = ["data=folder", "data.shape=[1,4,3]", "clients.total=8", "clients.per_round=4"]
@@ -28,6 +30,34 @@ def test_clients_share_out_all_examples() -> None:
     assert sum(sizes) == job.examples == 1437
     assert max(sizes) == job.largest_shard
     assert job.histogram().sum(1).tolist() == sizes
+
+
+@pytest.mark.parametrize("client", [50, -1, 2**63])
+def test_a_client_without_a_part_is_told_which_there_are(client: int) -> None:
+    job = Job(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
+    with pytest.raises(DataError, match=r"clients 0 to 49.*partition-id=0"):
+        job.shard(client)
+
+
+def test_natural_groups_are_the_clients_without_what_is_public(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs = torch.arange(60.0).view(30, 1, 2, 1)
+    train = Examples(inputs, torch.arange(30) % 3)
+    groups = torch.arange(30) % 5
+    data = Dataset("synthetic", train, train, 3, groups=groups)
+    monkeypatch.setattr("fedsketch.tasks.datasets.load", lambda settings, seed: data)
+    asked = ["data=synthetic", "data/partition=natural", "clients.total=5", "clients.per_round=5"]
+    whole = Job(compose(asked))
+    for client in range(5):
+        assert torch.equal(whole.shard(client).inputs, inputs[groups == client])
+    monkeypatch.setattr(
+        "fedsketch.tasks.job.held_out", lambda *_: (torch.arange(4), torch.arange(4, 30))
+    )
+    rest = Job(compose([*asked, "data.public=4"]))
+    for client in range(5):
+        wanted = inputs[(groups == client) & (torch.arange(30) >= 4)]
+        assert torch.equal(rest.shard(client).inputs, wanted)
 
 
 def test_a_device_reads_its_own_folder_and_never_the_servers(

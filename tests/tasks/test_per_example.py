@@ -1,6 +1,8 @@
 """Per-example gradients: equal to one backward pass per example, for every model and for layers that only look simple."""
 
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsketch.conf.plugins import settings_class
+from fedsketch.conf.settings import ModelSettings
 from fedsketch.tasks import models
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.factors import plan
 from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.lora import LoraLinear
 from fedsketch.tasks.per_example import PerExample
 from fedsketch.tasks.slot_gradients import OuterProducts, SumsOfOuterProducts
+from fedsketch.tasks.trained import with_trained_part
 
 BUILT_IN = {
     "logistic": ((1, 8, 8), {}),
@@ -43,7 +48,7 @@ def batch(size: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 def loop(model: FlatModel, inputs: Tensor, targets: Tensor) -> Tensor:
     """One backward pass per example."""
-    parameters = list(model.module.parameters())
+    parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
     rows = []
     for i in range(len(targets)):
         loss = functional.cross_entropy(model.module(inputs[i : i + 1]), targets[i : i + 1])
@@ -223,10 +228,6 @@ def shared() -> nn.Module:
     return nn.Sequential(first, nn.Tanh(), second)
 
 
-def frozen() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), nn.Tanh()).requires_grad_(False)
-
-
 def replaced() -> nn.Module:
     layer = nn.Linear(4, 4)
     layer.forward = lambda input: functional.linear(input, layer.weight.square())  # type: ignore[method-assign]
@@ -284,12 +285,49 @@ def test_a_parameter_that_is_used_behind_its_modules_back_is_refused_by_name() -
         PerExample(model).norms(*batch(6, (4,)))
 
 
-def test_frozen_parameters_have_gradients_like_all_others() -> None:
-    module = head(frozen(), (4,))
-    inputs, targets = batch(6, (4,))
-    found = PerExample(FlatModel(module)).gradients(inputs, targets)
-    module.requires_grad_()
-    assert_close(found, loop(FlatModel(module), inputs, targets))
+# ---------------------------------------------------------------------- models of which a part is trained
+PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a head": ("cnn", {"trainable": ("output.*",)}),
+    "layers before frozen ones": ("cnn", {"trainable": ("features.conv1.*", "hidden.bias")}),
+    "biases": ("mlp", {"trainable": ("*.bias",)}),
+    "a layer within a block": ("resnet", {"trainable": ("3.conv2.*", "*.norm2.bias")}),
+    "adapters": ("mlp", {"lora_rank": 3}),
+    "adapters and a head": ("cnn", {"lora_rank": 2, "lora_alpha": 5.0, "trainable": ("output.*",)}),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_a_model_agrees_with_one_backward_pass_per_example(part: str) -> None:
+    """Also where its layers are followed by frozen ones; and all of it by the fast route."""
+    name, chosen = PARTS[part]
+    shape, options = BUILT_IN[name]
+    settings = settings_class("model", name)(name=name, **options, **chosen)
+    module = with_trained_part(models.build(settings, shape, CLASSES, 0), settings, seed=1)
+    for layer in module.modules():
+        if isinstance(layer, LoraLinear):
+            nn.init.normal_(layer.up.weight, std=0.3)  # or all gradients of A would be zero
+    model, (inputs, targets) = FlatModel(module), batch(7, shape)
+    assert_right(model, inputs, targets)
+    found = plan(model, inputs[:1])
+    assert not found.others
+    assert found.separate
+
+
+def test_a_frozen_batch_norm_is_fast_too() -> None:
+    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    body[1](5 + 3 * torch.randn(20, 4, 6, 6))  # statistics that are not those of a new layer
+    module = nn.Sequential(OrderedDict(body=body, head=nn.Linear(144, CLASSES)))
+    chosen = ModelSettings(name="own", trainable=("head.*",))
+    model, (inputs, targets) = FlatModel(with_trained_part(module, chosen)), batch(6, (1, 8, 8))
+    assert plan(model, inputs[:1]).separate
+    assert_right(model, inputs, targets)
+
+
+def test_a_frozen_part_that_mixes_examples_does_not_do_so_here() -> None:
+    mixing = Lambda(_centred, linear=nn.Linear(4, 4)).requires_grad_(False)
+    model, (inputs, targets) = FlatModel(head(mixing, (4,))), batch(6, (4,))
+    assert not plan(model, inputs[:1]).separate
+    assert_right(model, inputs, targets)
 
 
 def test_words_and_one_dimensional_convolutions_take_the_general_route() -> None:

@@ -1,5 +1,8 @@
 """What a device makes of a run's configuration."""
 
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from fedsketch.client.describe import card_for
@@ -27,3 +30,16 @@ def test_made_up_data_are_bounded_as_the_model_sees_them() -> None:
     admitted(seen, Policy(largest_model=32_400), card)
     with pytest.raises(Refusal, match="more work"):
         admitted(seen, Policy(largest_model=32_399), card)
+
+
+def test_a_feature_map_of_a_package_is_the_owners_choice(install: Callable[..., None]) -> None:
+    """It is refused before its code is imported."""
+    entries = {"fedsketch.features": "own = plugin_guarded:make"}
+    install("plugin_guarded", {"__init__.py": "def make(shape): return None, (7,)"}, entries)
+    asked, card = compose(["data=digits", "model.features=own"]), card_for(compose(["data=digits"]))
+    with pytest.raises(Refusal, match="does not allow the features of an installed package"):
+        admitted(asked, Policy(), card)
+    assert "plugin_guarded" not in sys.modules
+    assert admitted(asked, Policy(plugins="other, own"), card).config.model.features == "own"
+    scattered = compose(["data=digits", "model.features=scattering"])
+    assert admitted(scattered, Policy(), card).config.model.features == "scattering"

@@ -15,9 +15,14 @@ import yaml
 
 from fedsketch.server.report.command import main
 from fedsketch.server.report.comparison import compare
+from fedsketch.server.report.comparison_tables import results
+from fedsketch.server.report.groups import grouped
+from fedsketch.server.report.judged import judged_by
 from fedsketch.server.report.page import ReportError
+from fedsketch.server.report.plots import COLORS, colors
 from fedsketch.server.report.readable import best_guess
 from fedsketch.server.report.run_page import write_report
+from fedsketch.server.report.run_record import read_run
 
 _VOID = {"meta", "br"}
 _GUARANTEE = "Epsilon 8 at delta 1e-05, per client (its contribution zeroed out), against all."
@@ -149,7 +154,7 @@ def test_report_shows_every_section(tmp_path: Path) -> None:
     outline = Outline(page)
     assert outline.captions == [
         *("Accuracy", "Loss", "Epsilon", "Traffic", "Time", "Signal-to-noise"),
-        *("rank", "sketch_energy", "Classes"),
+        *("rank", "Classes"),
     ]
     assert len(outline.pictures) == len(outline.captions)
     assert "Accuracy. Accuracy: 90 % in round 6." in outline.pictures
@@ -338,41 +343,48 @@ def test_comparison_of_three_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     page = out.read_text()
     outline = Outline(page)
     assert outline.captions == [
-        "Accuracy against epsilon",
+        "Accuracy against epsilon (adversary: model)",
         "Accuracy against round",
         "Accuracy against bytes up",
         "Accuracy against bytes up and down",
     ]
     assert "90.0 % at 12 kB" in outline.pictures[2]
     assert "90.0 % at 30 kB" in outline.pictures[3]
-    curves = [picture.replace("dp_fedavg", "").count("fedavg,") for picture in outline.pictures]
+    curves = [picture.count(": fedavg") for picture in outline.pictures]
     assert curves == [0, 1, 1, 1]  # without epsilon it is a level, not a curve
-    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in page.split("<tr>")[1:]]
-    texts = [[re.sub(r"<svg.*?</svg>", "", cell) for cell in row] for row in rows]
-    assert texts[0] == [
-        *("Run", "Strategy", "Data", "Epsilon, model", "Epsilon, client", "Epsilon, server"),
-        *("Accuracy", "Rounds", "Up", "Down", "Time", "Differs in"),
+    reached, settings = _tables(page)
+    assert reached[0] == [
+        *("Run", "Folders", "Strategy", "Data"),
+        *("Epsilon, model", "Epsilon, client", "Epsilon, server"),
+        *("Accuracy", "Rounds", "Up", "Down", "Time"),
     ]
     bytes_sent, nothing = ("12 kB", "18 kB"), ("none",) * 3
-    assert [row[:-1] for row in texts[1:]] == [
-        ["2", "dp_fedavg", "digits", "2", "4", "10", "90.0 %", "6", *bytes_sent, "1 min 15 s"],
-        ["9", "dp_fedavg", "digits", "8", "16", "40", "90.0 %", "6 of 9", *bytes_sent, "3 s"],
-        [
-            "10 (NOT PRIVATE)",
-            "fedavg",
-            "digits",
-            *nothing,
-            "90.0 %",
-            "6",
-            *bytes_sent,
-            "1 min 15 s",
-        ],
+    same = ("90.0 %", "6", *bytes_sent, "1 min 15 s")
+    assert reached[1:] == [
+        ["1", "2", "dp_fedavg", "digits", "2", "4", "10", *same],
+        ["2", "9", "dp_fedavg", "digits", "8", "16", "40", "90.0 %", "6 of 9", *bytes_sent, "3 s"],
+        ["3 (NOT PRIVATE)", "10", "fedavg", "digits", *nothing, *same],
     ]
-    assert texts[3][-1] == "rounds=6 seed=3 privacy.epsilon=null privacy.noise_multiplier=0.0"
+    assert settings == [
+        ["Setting", "1", "2", "3"],
+        ["rounds", "6", "9", "6"],
+        ["privacy.epsilon", "2.0", "8.0", "null"],
+        ["privacy.noise_multiplier", "null", "null", "0.0"],
+    ]
     printed = capsys.readouterr().out
     assert printed.strip().endswith(str(out))
     assert "6 of 9" in printed
+    assert "privacy.noise_multiplier" in printed
     assert "strategy.lr" not in page + printed  # comes with the strategy
+
+
+def _tables(page: str) -> list[list[list[str]]]:
+    """The cells of each table of a page."""
+    tables = []
+    for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL):
+        rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in table.split("<tr>")[1:]]
+        tables.append([[re.sub(r"<svg.*?</svg>", "", cell) for cell in row] for row in rows])
+    return tables
 
 
 def test_settings_of_one_strategy_are_compared(tmp_path: Path) -> None:
@@ -381,17 +393,89 @@ def test_settings_of_one_strategy_are_compared(tmp_path: Path) -> None:
         for lr in (0.1, 0.2)
     ]
     page = compare(runs, tmp_path / "comparison.html").read_text()
-    assert "<li>" in page
-    assert page.count("dome, strategy.lr=0.1</li>") == 1
+    assert page.count("1: dome, strategy.lr=0.1</li>") == 1
 
 
-def test_seeds_share_a_colour_and_equal_runs_go_by_folder(tmp_path: Path) -> None:
-    seeds = [make_run(tmp_path / f"s{i}", settings={"seed": i}, brief=True) for i in range(2)]
-    other = make_run(tmp_path / "other", strategy="fedavg", epsilon=None)
+def test_runs_that_differ_in_the_seed_alone_are_one_line_with_mean_and_deviation(
+    tmp_path: Path,
+) -> None:
+    """Accuracies of 0.5, 0.6 and 0.7 have mean 0.6 and standard deviation 0.1."""
+    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
+        settings, told = {"seed": seed}, {"accuracy": accuracy}
+        make_run(tmp_path / f"s{seed}", settings=settings, extra=told, brief=True)
+    other = make_run(tmp_path / "other", strategy="fedavg", epsilon=None, brief=True)
+    seeds = [tmp_path / f"s{seed}" for seed in range(3)]
     page = compare([*seeds, other], tmp_path / "comparison.html").read_text()
+    assert re.findall(r"</svg>([^<]*)</li>", page)[0].startswith("1: dp_fedavg")
     assert page.count("<li>") == 2
-    page = compare(seeds, tmp_path / "comparison.html").read_text()
-    assert re.findall(r"</svg>(\w+)</li>", page) == ["s0", "s1"]
+    reached, _ = _tables(page)
+    assert reached[1][:2] == ["1", "s0, s1, s2"]
+    assert reached[1][reached[0].index("Accuracy")] == "60.0 % ± 10.0 %"
+    assert reached[2][reached[0].index("Accuracy")] == "90.0 %"
+
+
+def test_epsilons_against_different_adversaries_never_share_an_axis(tmp_path: Path) -> None:
+    runs = [
+        make_run(tmp_path / bound, extra={"budget_against": bound}, settings={"note": bound})
+        for bound in ("server", "model")
+    ]
+    captions = Outline(compare(runs, tmp_path / "page.html").read_text()).captions
+    assert captions[:2] == [
+        "Accuracy against epsilon (adversary: model)",
+        "Accuracy against epsilon (adversary: server)",
+    ]
+
+
+def test_however_many_groups_there_are_each_has_a_colour_of_its_own() -> None:
+    assert colors(4) == list(COLORS[:4])
+    for count in (10, 11, 23, 60):
+        assert len(set(colors(count))) == count
+
+
+def test_runs_are_compared_by_the_metric_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for lr in (1, 2):
+        told = {"loss": 3.0 / lr, "validation": {"accuracy": 0.25 * lr}}
+        make_run(tmp_path / f"{lr}", extra=told, settings={"lr": lr})
+    runs = [read_run(tmp_path / name) for name in "12"]
+    for name, values in (("loss", ["3", "1.5"]), ("validation.accuracy", ["25.0 %", "50.0 %"])):
+        cells = results(grouped(runs), judged_by(runs, name))
+        column = cells.headers.index(name[0].upper() + name[1:])
+        assert [row[column] for row in cells.rows] == values
+    assert main([str(tmp_path), "-o", str(tmp_path / "page.html"), "--metric", "f1"]) == 1
+    sentence = "No run has a number 'f1': ask for one of accuracy, validation.accuracy, loss.\n"
+    assert capsys.readouterr().err == sentence
+
+
+def _rewrite(run: Path, rows: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps({"round": i, **row}) + "\n" for i, row in enumerate(rows, start=1))
+    (run / "metrics.jsonl").write_text(text)
+    return run
+
+
+def test_runs_of_another_task_are_shown_by_its_own_metrics(tmp_path: Path) -> None:
+    """Lower is better, and nothing is a percentage."""
+    run = make_run(tmp_path / "run", settings={"task": {"name": "regression"}}, brief=True)
+    page = page_of(_rewrite(run, [{"rmse": value} for value in (5.0, 2.0, 3.0)]))
+    assert Outline(page).captions[0] == "Rmse"
+    assert "<dt>Rmse</dt><dd>3<span>best 2 in round 2</span>" in page
+    assert judged_by([read_run(run)]).name == "rmse"
+
+
+def test_tasks_without_a_common_metric_are_compared_by_the_loss(tmp_path: Path) -> None:
+    names = ("classification", "regression", "not_installed_here")
+    for name in names:
+        make_run(tmp_path / name, settings={"task": {"name": name}})
+    assert judged_by([read_run(tmp_path / name) for name in names]).name == "loss"
+
+
+def test_what_a_sketch_tells_is_explained_and_left_out_where_flat(tmp_path: Path) -> None:
+    rows = [{"sketch_energy": energy, "sketch_rank": 0.0} for energy in (0.5, 0.75)]
+    page = page_of(_rewrite(make_run(tmp_path / "run", brief=True), rows))
+    assert "sketch_energy" in Outline(page).captions
+    assert "sketch_rank" not in Outline(page).captions
+    assert "that the sketch sees" in page
 
 
 def test_a_seeded_run_is_never_set_beside_a_private_one_without_its_mark(
@@ -404,11 +488,11 @@ def test_a_seeded_run_is_never_set_beside_a_private_one_without_its_mark(
     assert main([str(tmp_path), "-o", str(out)]) == 0
     legend = re.findall(r"</svg>([^<]*)</li>", out.read_text())
     assert ["NOT PRIVATE" in label for label in legend] == [False, True]
-    assert re.findall(r'<th scope="row">.*?</svg>([^<]*)</th>', out.read_text()) == [
-        "False",
-        "True (NOT PRIVATE)",
-    ]
-    assert "True (NOT PRIVATE)" in " ".join(capsys.readouterr().out.split())
+    names = re.findall(r'<th scope="row"><svg.*?</svg>([^<]*)</th>', out.read_text())
+    assert names == ["1", "2 (NOT PRIVATE)"]
+    printed = capsys.readouterr().out
+    assert "2 (NOT" in printed
+    assert "PRIVATE)" in printed
 
 
 def test_adversaries_stand_in_one_order_whatever_a_run_knows(tmp_path: Path) -> None:

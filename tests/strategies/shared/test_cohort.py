@@ -159,3 +159,21 @@ def test_meet_gives_up_with_a_sentence() -> None:
     grid = LocalGrid(_introducing(lambda context: context.node_id), 3)
     with pytest.raises(TooFewClients, match=r"3 of 5 clients answered .* clients\.total\."):
         meet(grid, total=5, timeout=0.2)
+
+
+def test_meet_asks_for_numbers_where_the_data_are_shared_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that was started without a partition-id calls itself by its id."""
+    monkeypatch.setattr("fedsketch.strategies.shared.cohort._GRACE", 0.1)
+    grid = LocalGrid(_introducing(lambda context: context.node_id + 2**60), 3)
+    with pytest.raises(TooFewClients, match=r"3 of 3 nodes do not say.*partition-id from 0 to 2"):
+        meet(grid, total=3, timeout=60, numbered=True)
+
+
+def test_meet_passes_over_nodes_without_a_part_if_there_are_enough_others() -> None:
+    grid = LocalGrid(_introducing(lambda context: 9 - context.node_id), 6)  # clients 7 to 2
+    assert meet(grid, total=5, timeout=1) == {4: 3, 3: 4, 2: 5, 1: 6, 0: 7}
+    numbers = [5, 0, -1, 2, 1]
+    grid = LocalGrid(_introducing(lambda context: numbers[context.node_id - 2]), 5)
+    assert meet(grid, total=3, timeout=1, numbered=True) == {0: 3, 1: 6, 2: 5}

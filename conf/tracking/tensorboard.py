@@ -1,0 +1,12 @@
+"""TensorBoard."""
+
+from fedsketch.conf.settings import TrackingSettings
+from fedsketch.conf.types import frozen
+
+
+@frozen
+class TensorBoardSettings(TrackingSettings):
+    folder: str | None
+
+
+SETTINGS = TensorBoardSettings

@@ -1,0 +1,96 @@
+"""The part of a model that is not trained: how devices come to the same one as the server.
+
+It follows from the seed, unless the server starts from given weights (`model.weights`). All devices of a round are told its fingerprint,
+which secure aggregation commits to. A device that arrives at it by the seed, or has it from an earlier message, is sent nothing. Any other
+says so before anything is trained, is sent the frozen part once, and keeps it in its folder. So frozen weights travel at most once per
+device, and no round costs more than its trained part.
+
+A device does not judge the values. They are a map of one example that the server chooses, as the model is; what leaves the device is
+clipped and noised whatever they are. What their owner bounds is the size: `largest_model` counts frozen parameters too.
+"""
+
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.replay.parcels import opened
+from fedsketch.replay.records import FROZEN, FROZEN_ARRAYS, STALE
+from fedsketch.sketching.fingerprint import digest
+from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.flat import FlatModel
+
+FILE = "frozen.safetensors"
+
+
+class FrozenPart:
+    """That of one model. Whoever loads another one into the model does it here."""
+
+    version = 0  # it never changes in a run
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+        self.fingerprint = _fingerprint(model.frozen)
+
+    # ------------------------------------------------------------------ on the server
+    def head(self) -> dict[str, int | str | bool | float | bytes]:
+        """What every device is told, in the common part of the broadcast; nothing where all is trained."""
+        return {FROZEN: self.fingerprint} if self.model.frozen else {}
+
+    def parcel(self, held: int) -> RecordDict:
+        """For a device that has not asked."""
+        return RecordDict()
+
+    def whole(self) -> RecordDict:
+        """For a device that has."""
+        arrays = {name: Array(tensor.cpu().numpy()) for name, tensor in self.model.frozen.items()}
+        return RecordDict({FROZEN_ARRAYS: ArrayRecord(arrays)})
+
+    def refuse_another(self, fingerprint: str) -> None:
+        """Raises ModelError unless this is the frozen part that a run began with."""
+        if self.fingerprint != fingerprint:
+            raise ModelError(
+                "The frozen part of the model is not the one that the run began with: put back the file of model.weights as it was."
+            )
+
+    # ------------------------------------------------------------------ on a device
+    def receive(self, parcel: RecordDict, goal: str, folder: Path | None) -> bool:
+        """Bring the model's frozen part to the one with this fingerprint; whether that could be done."""
+        if self.fingerprint == goal:
+            return True
+        if FROZEN_ARRAYS not in parcel:
+            return folder is not None and self._kept(goal, folder)
+        self._load(opened(parcel, FROZEN_ARRAYS))
+        if self.fingerprint != goal:
+            raise UnsafeUpdateError(
+                "the frozen part that came is not the one that all devices were told."
+            )
+        if folder is not None:
+            unfinished = folder / f"{FILE}.unfinished"
+            save_file(self.model.frozen, unfinished)
+            unfinished.rename(folder / FILE)
+        return True
+
+    def _kept(self, goal: str, folder: Path) -> bool:
+        """Take what the device's folder holds; whether it is the one."""
+        try:
+            self._load(load_file(folder / FILE))
+        except (OSError, SafetensorError, ModelError):
+            return False  # none yet, or of another model
+        return self.fingerprint == goal
+
+    def _load(self, tensors: dict[str, Tensor]) -> None:
+        self.model.load_frozen(tensors)
+        self.fingerprint = _fingerprint(self.model.frozen)
+
+
+def asks_for_the_frozen_part() -> RecordDict:
+    """The answer of a device that has another one, or none."""
+    return RecordDict({FROZEN: ConfigRecord({STALE: "the frozen part is not here"})})
+
+
+def _fingerprint(tensors: dict[str, Tensor]) -> str:
+    return digest(part for name in sorted(tensors) for part in (name, tensors[name]))

@@ -1,0 +1,106 @@
+"""The command `fedsketch-export FOLDER`: the trained model as one file that needs no fedsketch, for torch.export or ONNX."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from fedsketch.server.loaded_model import LoadedModel, load
+from fedsketch.server.run_folder import RunFolder
+from fedsketch.tasks.errors import ModelError
+
+SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
+_BATCH = 2  # of the example that the model is traced with; one would be taken for a constant
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ModelError(f"{message[0].upper()}{message[1:]}: see fedsketch-export --help.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script: 0, or 1 with one sentence on stderr."""
+    try:
+        options = _parser().parse_args(argv)
+        if options.to == "onnx":
+            refuse_missing_onnx()
+        path = export(load(options.folder, best=options.best), options.to, _target(options))
+    except (ModelError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(path)
+    return 0
+
+
+def export(model: LoadedModel, to: str, path: Path) -> Path:
+    """Write the model, with its normalisation and features, for batches of any size."""
+    examples = (torch.zeros(_BATCH, *model.shape, dtype=model.inputs),)
+    model(
+        *examples
+    )  # what is computed once, such as the filters of features, is computed before anything is traced
+    batches = ({0: torch.export.Dim("batch")},)
+    if to == "torch":
+        torch.export.save(torch.export.export(model, examples, dynamic_shapes=batches), path)
+        return path
+    try:
+        torch.onnx.export(
+            model,
+            examples,
+            str(path),
+            input_names=["inputs"],
+            output_names=["outputs"],
+            dynamic_shapes=batches,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise ModelError(
+            "ONNX has no operation for a part of this model: export it with --to torch."
+        ) from error
+    return path
+
+
+def refuse_missing_onnx() -> None:
+    """Raise `ModelError` if what writes ONNX files is not installed."""
+    if find_spec("onnx") is None or find_spec("onnxscript") is None:
+        raise ModelError(
+            "--to onnx needs packages that are not installed here: pip install 'fedsketch[onnx]', or take --to torch."
+        )
+
+
+def _target(options: argparse.Namespace) -> Path:
+    files = RunFolder(options.folder)
+    source = files.best if options.best else files.model
+    path: Path = options.output or source.with_suffix(SUFFIXES[options.to])
+    return path
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        "fedsketch-export", description="Write the trained model of a run as a file of its own."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run's folder")
+    parser.add_argument(
+        "--to",
+        choices=sorted(SUFFIXES),
+        default="torch",
+        help="format (default: torch, a .pt2 file)",
+    )
+    parser.add_argument(
+        "--best", action="store_true", help="the best model, not that of the last round"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, help="file to write (default: beside the weights in FOLDER)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

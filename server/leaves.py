@@ -1,0 +1,23 @@
+"""Nested mappings as a flat list, for tables and trackers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def leaves(tree: Mapping[str, Any], joint: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value below nested keys, with the keys on the way to it put together."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, joint, f"{prefix}{key}{joint}")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def numbers(tree: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among them, by keys like `epsilon/server`; what is null is left out."""
+    found = leaves(tree, "/")
+    return {
+        key: float(value)
+        for key, value in found
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -1,0 +1,146 @@
+"""Runs that differ in their seed alone are one group: its numbers are means over its runs, with their standard deviation."""
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedsketch.server.leaves import leaves
+from fedsketch.server.report.run_record import Run
+
+_SHOWN = 3  # settings in a name, and folders of a group; more are in the tables
+
+
+class Spread(NamedTuple):
+    """A mean over runs, and the standard deviation over them; none for a single run."""
+
+    mean: float
+    deviation: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def text(self, form: Callable[[float], str]) -> str:
+        """`87.3 % ± 1.2 %`."""
+        return form(self.mean) + ("" if self.deviation is None else f" ± {form(self.deviation)}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs with the same settings but for the seed; `label` is the name of the group in a legend."""
+
+    number: int
+    label: str
+    runs: tuple[Run, ...]
+    settings: Mapping[str, str]
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
+
+    def spread(self, value: Callable[[Run], float | None]) -> Spread | None:
+        """Of a number of each run, over those that have it."""
+        return Spread.of([number for run in self.runs if (number := value(run)) is not None])
+
+    def curve(
+        self,
+        cost: Callable[[Run], Sequence[float | None]],
+        metric: Callable[[Run], Sequence[float | None]],
+    ) -> list[tuple[float, Spread]]:
+        """Mean cost and metric after each round for which all runs have both."""
+        by_run = []
+        for run in self.runs:
+            rows = zip(run.rows, cost(run), metric(run), strict=True)
+            by_run.append(
+                {r["round"]: (x, y) for r, x, y in rows if x is not None and y is not None}
+            )
+        common = [count for count in by_run[0] if all(count in known for known in by_run)]
+        points = []
+        for count in common:
+            x, y = zip(*(known[count] for known in by_run), strict=True)
+            spread = Spread.of(y)
+            assert spread is not None
+            points.append((statistics.fmean(x), spread))
+        return points
+
+    def folders(self, names: Mapping[Path, str]) -> str:
+        """Where the runs are, by their names."""
+        told = [names[run.folder] for run in self.runs]
+        more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+        return f"{', '.join(told[:_SHOWN])}{more}"
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """The groups in the order of their first runs, with labels that differ."""
+    by_settings: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
+        flat = {key: value for key, value in _settings(run).items() if key != "seed"}
+        # A folder that tells no settings stands for itself.
+        key = tuple(sorted(flat.items())) or (("folder", str(run.folder)),)
+        by_settings.setdefault(key, []).append(run)
+    members = [tuple(found) for found in by_settings.values()]
+    settings = _differences([found[0] for found in members])
+    labels = _labels([found[0] for found in members], settings)
+    return [
+        Group(number, label, found, differ)
+        for number, (label, found, differ) in enumerate(
+            zip(labels, members, settings, strict=True), start=1
+        )
+    ]
+
+
+def folder_names(runs: Sequence[Run]) -> dict[Path, str]:
+    """The folders of the runs, without what they have in common."""
+    paths = {run.folder: run.folder.resolve() for run in runs}
+    common = os.path.commonpath([path.parent for path in paths.values()])
+    return {folder: str(path.relative_to(common)) for folder, path in paths.items()}
+
+
+def _settings(run: Run) -> dict[str, str]:
+    return {key: _text(value) for key, value in leaves(run.config, ".")}
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """The settings in which the runs differ, but for the seed. Those below a group are compared among runs that chose the same file of
+    it: a setting that merely comes with another strategy is no difference."""
+    flat = [_settings(run) for run in runs]
+    differ = []
+    for key in dict.fromkeys(key for settings in flat for key in settings):
+        choice = f"{key.split('.')[0]}.name"
+        seen: dict[str | None, set[str | None]] = {}
+        for settings in flat:
+            same = None if key == choice else settings.get(choice)
+            seen.setdefault(same, set()).add(settings.get(key))
+        if any(len(values) > 1 for values in seen.values()):
+            differ.append(key)
+    own_columns = ("seed", "strategy.name", "data.name")
+    return [
+        {key: settings[key] for key in differ if key in settings and key not in own_columns}
+        for settings in flat
+    ]
+
+
+def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """What the legend calls each: number and strategy, the data set where there are several, and settings while these are few."""
+    several = len({run.setting("data.name") for run in runs}) > 1
+    labels = []
+    for number, (run, differ) in enumerate(zip(runs, settings, strict=True), start=1):
+        name = f"{number}: {run.setting('strategy.name')}"
+        name += f" on {run.setting('data.name')}" if several else ""
+        told = [f"{key}={value}" for key, value in differ.items()]
+        labels.append(marked(", ".join([name, *told] if len(told) <= _SHOWN else [name]), run))
+    return labels
+
+
+def marked(name: str, run: Run) -> str:
+    """The name of a run, with a mark where none of its epsilons holds: what it reached cost nothing that the others paid for."""
+    return name if run.not_private() is None else f"{name} (NOT PRIVATE)"

@@ -1,0 +1,222 @@
+"""MODEL_CARD.md: what somebody who is handed the model should know, from the run's configuration and its summary alone.
+
+Its sections follow the topics of NIST SP 800-226, "Guidelines for Evaluating Differential Privacy Guarantees": unit, parameters,
+mechanism, accounting, trust, exposure, utility and bias, access, implementation. What a run cannot know is left to whoever publishes
+the model, and named. Nothing in the card is guessed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from fedsketch.conf import Config
+from fedsketch.conf.schema import Noise, NoSecAggConfig, Randomness
+from fedsketch.conf.settings import PartitionedSettings
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.server.report import readable
+from fedsketch.server.report.readable import in_order
+
+_SIMULATED = ("local", "simulation", "cohort")
+
+
+def model_card(config: Config, summary: Mapping[str, Any]) -> str:
+    """The text of the card."""
+    title = (
+        f"# Model card: {config.model.name} trained by {config.strategy.name} on {config.data.name}"
+    )
+    sections = {
+        "Model": _model(config, summary),
+        "Unit of privacy": _unit(config),
+        "Privacy parameters": _parameters(config, summary),
+        "Mechanism": _mechanism(config, summary),
+        "Composition and accounting": _accounting(config, summary),
+        "Trust and threat model": _trust(config, summary),
+        "Data, and who was exposed to it": _data(config),
+        "Utility and bias": _utility(config, summary),
+        "Access, and what else is released": _access(summary),
+        "Implementation hazards": _hazards(config, summary),
+        "To be added by whoever publishes the model": _to_add(),
+    }
+    parts = [
+        title,
+        "Made by the run itself. Its sections follow NIST SP 800-226.",
+        *_warnings(summary),
+    ]
+    for heading, lines in sections.items():
+        parts.append(f"## {heading}\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
+    if summary.get("not_private"):
+        yield f"**NOT PRIVATE: {summary['not_private']}.** No epsilon below holds."
+    if summary.get("stopped"):
+        yield f"**{summary['stopped']}**"
+
+
+def _model(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    yield f"- Model `{config.model.name}` with {summary['parameters']:,} parameters, after {summary['rounds']} of {config.rounds} rounds."
+    if config.model.features is not None:
+        yield f"- A frozen feature map, `{config.model.features}`, stands in front of it. It learned nothing."
+    if config.model.weights is not None:
+        yield (
+            f"- It started from given weights (`{config.model.weights}`). What those were trained on is not covered by anything below."
+        )
+    made = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
+    yield f"- Made with {made}."
+    yield "- Every setting is in `config.yaml`, every round in `metrics.jsonl`."
+
+
+def _unit(config: Config) -> Iterator[str]:
+    what = {
+        Unit.CLIENT: "one client, with all its data",
+        Unit.EXAMPLE: "one example; a person with many examples is protected less",
+    }[config.privacy.unit]
+    yield f"- What is hidden is the contribution of {what}."
+    yield "- Adjacency: its contribution is replaced by zeros. Everything public stays the same."
+    if config.privacy.unit is Unit.CLIENT:
+        yield "- Whether a client is one person depends on who runs it: a person with two clients counts twice."
+
+
+def _parameters(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    delta = summary["delta"]
+    yield "| against | epsilon | delta | a guess of whether a unit took part is right with at most |"
+    yield "|---|---|---|---|"
+    for name in in_order(summary["epsilon"]):
+        value = summary["epsilon"][name]
+        if value is None:
+            yield f"| {name} | no guarantee | | |"
+        else:
+            guess = f"{100 * readable.best_guess(value, delta):.4g} %"
+            yield f"| {name} | {value:.4g} | {delta:g} | {guess} (50 % without the run) |"
+    budget = config.privacy.epsilon
+    if budget is not None:
+        yield f"\n- The budget was epsilon {budget:g}, against {summary['budget_against']}."
+    else:
+        yield "\n- There was no budget: the noise was given."
+    if config.privacy.unit is Unit.CLIENT:
+        expected = delta * config.clients.total
+        yield f"- Delta times the number of clients is {expected:.2g}; it should be far below 1."
+
+
+def _mechanism(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    yield f"- {summary['guarantee']}"
+    clip = "at no norm" if config.privacy.clip is None else f"at norm {config.privacy.clip}"
+    if config.privacy.clip == "adaptive":
+        clip = "at a norm that follows a noised quantile of the updates' norms"
+    unit = "each example's gradient" if config.privacy.unit is Unit.EXAMPLE else "each update"
+    yield f"- Clipping of {unit}: {clip}. Noise multiplier: {summary['noise_multiplier']:.4g}."
+    if not config.privacy.private:
+        return
+    if _trusted(summary):
+        yield "- The noise is added by the server, after it has seen the uploads."
+    elif config.strategy.noise_in_training:
+        yield "- The noise is added on the device, in every step of its training."
+    else:
+        yield "- The noise is added on the device, to what it sends, before it leaves."
+
+
+def _accounting(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    clients = config.clients
+    yield (
+        f"- {summary['rounds']} rounds were composed, with {clients.per_round} of {clients.total} clients in a round "
+        f"(sampling: {clients.sampling.value})."
+    )
+    yield "- The server is charged for every attempt at a round, also for those that failed; all others for the rounds that were applied."
+    yield (
+        "- Epsilon is for this run alone. Other runs on the same data, such as those that chose its settings, add to it and are not "
+        "counted."
+    )
+
+
+def _trust(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    for name in in_order(summary["adversaries"]):
+        yield f"- {name}: {summary['adversaries'][name]}."
+    if isinstance(config.secagg, NoSecAggConfig):
+        yield "- No secure aggregation: the server sees every upload."
+    else:
+        yield f"- Secure aggregation `{config.secagg.name}`: the server sees sums of a round's clients."
+    if config.clients.tolerated_dropouts:
+        yield f"- Up to {config.clients.tolerated_dropouts:.0%} of a round's clients may vanish; the noise of the others makes up for them."
+    yield "- A client that poisons the model is not defended against."
+    if config.runtime.name in _SIMULATED:
+        yield (
+            f"- The devices were simulated (`runtime={config.runtime.name}`): whoever ran this had the data of all clients. The numbers "
+            "say what a deployment with these settings would reveal."
+        )
+    elif config.runtime.name == "processes":
+        yield "- All devices were processes of one machine, whose owner had the data of all clients."
+
+
+def _data(config: Config) -> Iterator[str]:
+    data = config.data
+    if not isinstance(data, PartitionedSettings):
+        yield f"- Data `{data.name}`: each device read its own. The server had a test set, and nothing of what the devices hold."
+    else:
+        yield (
+            f"- Data set `{data.name}`. Every machine of the run could load all of it, and each client took its part, by the scheme "
+            f"`{data.partition.scheme}` and the seed."
+        )
+        if data.public:
+            yield f"- {data.public:,} of its training examples were public: the server had them and no client did. They are not protected."
+    if data.public_root is not None:
+        yield f"- The server had public examples in `{data.public_root}`. They are not protected."
+    if config.validation.examples:
+        yield f"- {config.validation.examples:,} validation examples were the server's, and no client's. They are not protected."
+    yield "- On the devices the data are as safe as their owners keep them: training does not encrypt them."
+
+
+def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    for metric in config.task.all_metrics:
+        value = summary.get(metric.name)
+        if value is not None:
+            yield f"- {metric.name} on the server's test set: {readable.metric(metric, value)}."
+    best = summary.get("best")
+    if best:
+        yield f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the validation examples."
+    yield "- These numbers are over the whole test set. No group of people was looked at on its own."
+    if config.privacy.clip is not None:
+        yield (
+            "- Clipping shortens those updates most that are unlike the others, and noise hides rare patterns: expect more errors on small "
+            "groups."
+        )
+
+
+def _access(summary: Mapping[str, Any]) -> Iterator[str]:
+    if not summary.get("not_private") and summary["epsilon"].get("model") is not None:
+        yield "- Whoever is given the model is the adversary `model` at most: it, and what is computed from it, costs that epsilon."
+    yield "- Metrics on the test set are not covered: the server holds that set, and nothing about it counts as private."
+    yield "- `metrics.jsonl` and `report.html` name how many clients took part in each round: they are for the server."
+    yield "- `checkpoints/` holds the secret key of the cohorts, and of some strategies the noise: never give it away."
+
+
+def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
+    if config.privacy.private:
+        floating = (
+            _trusted(summary)
+            or config.strategy.noise_in_training
+            or config.secagg.noise is Noise.gaussian
+        )
+        if floating:
+            yield "- Floating point: the noise is Gaussian in floating point, which is not an exact mechanism (Mironov 2012)."
+        else:
+            yield "- Floating point: the noise is drawn and added in integers, so that rounding does not weaken it."
+        if config.privacy.randomness is Randomness.secret:
+            yield "- Randomness: from the operating system of the machine that adds the noise."
+        else:
+            yield "- Randomness: from the seed, so that everybody can compute it."
+    yield "- Timing, sizes of messages and who takes part are not hidden."
+    yield "- Dropouts: who drops out, and when, is seen by the server."
+
+
+def _to_add() -> Iterable[str]:
+    return (
+        "- What the model is for, and what it must not be used for.",
+        "- Where the data come from, with whose consent, and whether one person can be several units.",
+        "- How well it works for groups that matter, measured on data for that.",
+        "- Which other releases were made from the same data, with their epsilons.",
+        "- Who can read the run's folder, the server and the devices, and for how long.",
+    )
+
+
+def _trusted(summary: Mapping[str, Any]) -> bool:
+    return summary["adversaries"].get("server") == "trusted"
