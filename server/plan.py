@@ -1,7 +1,7 @@
 """What a configuration will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -171,15 +171,25 @@ def _charge(accounts: Accounts, strategy: FederatedStrategy, start: int, end: in
 
 
 def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """These rounds, cut into stretches whose rounds show the same: a strategy whose rounds differ says so by their noise, or by the
-    parts of the sum that it wants."""
-    first, before, parts = start, strategy.noise_of(start), strategy.wants_parts(start)
+    """These rounds, cut into stretches whose rounds show the same."""
+    shown = _shown_by(strategy)
+    first, before = start, shown(start)
     for current in range(start + 1, end + 1):
-        noise, wants = strategy.noise_of(current), strategy.wants_parts(current)
-        if wants != parts or (noise is not before and noise != before):
+        now = shown(current)
+        if now != before:
             yield first, current - 1
-            first, before, parts = current, noise, wants
+            first, before = current, now
     yield first, end
+
+
+def _shown_by(strategy: FederatedStrategy) -> Callable[[int], object]:
+    """What two rounds that show the same have in common. Ours say by their noise, or by the parts of the sum that they want, that rounds
+    differ. Of a strategy of an installed package that states its releases itself these are compared, which takes longer."""
+    cohort = strategy.config.clients.per_round
+    own = type(strategy).releases is not FederatedStrategy.releases
+    if own and "strategy" in strategy.config.plugins:
+        return lambda current: strategy.releases(current, cohort, cohort)
+    return lambda current: (strategy.noise_of(current), strategy.wants_parts(current))
 
 
 def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:

@@ -14,6 +14,7 @@ import pytest
 
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
+from fedsketch.conf.plugins import implementation, settings_class
 from fedsketch.runtime import cli
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
@@ -121,6 +122,24 @@ def pip_install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
         return folder / "site"
 
     return install
+
+
+@pytest.fixture
+def found_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Lets this process find the packages installed in a folder, until the test ends."""
+    sites: list[Path] = []
+
+    def find(site: Path) -> None:
+        sites.append(site)
+        settings_class.cache_clear()
+        monkeypatch.syspath_prepend(site)
+
+    yield find
+    settings_class.cache_clear()
+    implementation.cache_clear()
+    theirs = {path.stem for site in sites for path in site.iterdir()}
+    for name in [name for name in sys.modules if name.split(".")[0] in theirs]:
+        del sys.modules[name]
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 import json
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import safetensors.torch
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.conf.plugins import implementation, settings_class
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("own_task", "own_strategy")
@@ -27,15 +25,8 @@ def site(pip_install: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process finds them, until the test ends."""
-    settings_class.cache_clear()
-    monkeypatch.syspath_prepend(site)
-    yield
-    settings_class.cache_clear()
-    implementation.cache_clear()
-    for name in [name for name in sys.modules if name.split(".")[0] in EXAMPLES]:
-        del sys.modules[name]
+def installed(site: Path, found_here: Callable[[Path], None]) -> None:
+    found_here(site)
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -124,9 +115,9 @@ def test_both_run_under_ray_with_the_result_of_the_local_runtime(
         safetensors.torch.load_file(tmp_path / name / "model.safetensors")
         for name in ("local", "simulation")
     ]
-    for name, tensor in models[0].items():
-        # A step by signs: where the sums are equal, so are the models, but for the last bits of gradients near 0.
-        torch.testing.assert_close(models[1][name], tensor, rtol=1e-4, atol=1e-5)
+    same = [(models[1][name] - tensor).abs().flatten() < 1e-4 for name, tensor in models[0].items()]
+    # A sum that is 0 but for its last bit may have either sign. Runs with other data or noise agree in half of the signs.
+    assert torch.cat(same).float().mean() > 0.95
 
 
 @pytest.mark.slow
