@@ -8,6 +8,7 @@ TAKEN = frozenset(
     {
         "adversaries",
         "basis_rank",
+        "best",
         "budget_against",
         "clients",
         "clip",
@@ -17,6 +18,7 @@ TAKEN = frozenset(
         "downlink_bytes",
         "dropped",
         "epsilon",
+        "frozen",
         "guarantee",
         "noise_multiplier",
         "not_private",
@@ -34,6 +36,7 @@ TAKEN = frozenset(
         "snr",
         "stopped",
         "uplink_bytes",
+        "validation",
         "versions",
     }
 )
