@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from fedsketch.client.guard.card import DataCard
+from fedsketch.tasks.targets import Targets
 from tests.client import test_door
 from tests.client.test_door import NODES, POLICY, Fleet, _npz, _same, worlds
 
@@ -21,7 +24,7 @@ from fedsketch.conf.settings import TaskSettings
 from fedsketch.tasks.targets import Targets
 
 class Own(TaskSettings):
-    targets: ClassVar = Targets.classes
+    targets: ClassVar = Targets.KIND
     metrics: ClassVar = ()
 
 SETTINGS = Own
@@ -35,20 +38,20 @@ open(os.environ["OWN_TASK_IMPORTED"], "a").close()
 
 class Own(Task):
     def losses(self, outputs, targets):
-        losses = cross_entropy(outputs, targets, reduction="none")
         return LOSSES
 """
+USUAL = "cross_entropy(outputs, targets, reduction='none')"
 
 
 @pytest.fixture
 def own_task(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Installs a package with the task `own`, whose losses are the given expression; returns the file that tells that it was imported."""
 
-    def call(losses: str = "losses") -> Path:
+    def call(losses: str = USUAL, kind: Targets = Targets.classes) -> Path:
         files = {
             "__init__.py": "",
             "task/own.yaml": "name: own",
-            "task/own.py": OWN_SETTINGS,
+            "task/own.py": OWN_SETTINGS.replace("KIND", kind),
             "code.py": OWN_TASK.replace("LOSSES", losses),
         }
         entries = {
@@ -105,11 +108,11 @@ def test_a_task_that_is_not_installed_is_refused_without_a_list_of_what_is(
 @pytest.mark.parametrize(
     ("unit", "losses"),
     [
-        ("client", "losses / 0"),
+        ("client", f"{USUAL} / 0"),
         ("client", "outputs"),
-        ("client", "losses if targets.sum() > 0 else 1 / 0"),
-        ("example", "float('nan') * losses"),
-        ("example", "losses.mean()"),
+        ("client", f"{USUAL} if targets.sum() > 0 else 1 / 0"),
+        ("example", f"float('nan') * {USUAL}"),
+        ("example", f"{USUAL}.mean()"),
     ],
 )
 def test_a_task_that_breaks_looks_like_any_other(
@@ -135,3 +138,27 @@ def test_a_task_that_breaks_looks_like_any_other(
     assert told[0][0] == "a sum"
     charged = [line for ledger in told[0][2] for line in ledger if line["entry"] == "charged"]
     assert len(charged) == NODES
+
+
+def test_a_device_learns_numbers_from_its_own_table_by_an_installed_task(
+    worlds: Any, tmp_path: Path, own_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of three numbers and a number to predict, which the card says; a run for classes is refused by the same card."""
+    own_task("(outputs.squeeze(1) - targets).square()", Targets.numbers)
+    card = DataCard("folder", (3,), ("visits",), 4, Targets.numbers.value)
+    monkeypatch.setattr(test_door, "CARD", card)
+    monkeypatch.setattr(test_door, "POLICY", replace(POLICY, plugins="own"))
+    tables = [tmp_path / "low.npz", tmp_path / "high.npz"]
+    for path, value in zip(tables, (0.0, 1.0), strict=True):
+        inputs = np.full((3, 3), value, np.float32)
+        np.savez(path, inputs=inputs, targets=np.arange(3, dtype=np.float32))
+
+    def attack(fleet: Fleet) -> list[str]:
+        start = torch.zeros(fleet.strategy.model.size)
+        classes = {"name": "classification"}, {"classes": ["a", "b"]}
+        return [fleet.play(start), fleet.play(start, 2, task=classes[0], data=classes[1])]
+
+    told = worlds(attack, *tables, "task=own", "data.shape=[3]", "data.classes=[visits]")
+    _same(told)
+    assert told[0][0][0] == "a sum"
+    assert "data of another kind than the data card" in told[0][0][1]
