@@ -126,7 +126,10 @@ def test_nothing_secret_can_get_into_an_image(name: str) -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a git checkout, not an archive")
-@pytest.mark.parametrize("name", ["certs/ca.key", "device/auth.key", ".env", "docker/wheels/t.whl"])
+@pytest.mark.parametrize(
+    "name",
+    ["certs/ca.key", "device/auth.key", ".env", "docker/wheels/t.whl", "docker/plugins/mine/a.py"],
+)
 def test_nothing_secret_or_large_can_get_into_git(name: str) -> None:
     subprocess.run(["git", "check-ignore", "--quiet", "--no-index", name], cwd=ROOT, check=True)
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedsketch.conf import compose
+from fedsketch.client.enroll import main as enroll
+from fedsketch.client.guard.card import DataCard
+from fedsketch.client.guard.task import admitted
+from fedsketch.conf import ConfigError, compose
+from fedsketch.runtime.processes import fitting_policy
+from fedsketch.secagg import Refusal
+from fedsketch.server.plan import make_plan
+from fedsketch.tasks.built_in_tasks import make_task
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("own_task", "own_strategy")
@@ -55,8 +63,6 @@ def test_the_task_learns_from_its_table(play: Play, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_loss_is_that_of_poissons_law_and_its_metrics_are_bounded() -> None:
-    from fedsketch.tasks.built_in_tasks import make_task
-
     task = make_task(compose(["experiment=own_task"]).task)
     outputs, targets = torch.tensor([[-1.0], [0.5], [99.0]]), torch.tensor([0.0, 3.0, 20.0])
     law = torch.distributions.Poisson(torch.tensor([-1.0, 0.5]).exp())
@@ -89,9 +95,6 @@ def test_the_strategy_goes_on_after_a_stop_as_if_there_had_been_none(
 
 @pytest.mark.usefixtures("installed")
 def test_the_strategy_costs_what_dp_fedavg_costs_and_refuses_what_it_does_not_do() -> None:
-    from fedsketch.conf import ConfigError
-    from fedsketch.server.plan import make_plan
-
     own, usual = (
         make_plan(compose(["experiment=own_strategy", f"strategy={name}"]))
         for name in ("signum", "dp_fedavg")
@@ -101,6 +104,21 @@ def test_the_strategy_costs_what_dp_fedavg_costs_and_refuses_what_it_does_not_do
     assert own.mechanism == usual.mechanism
     with pytest.raises(ConfigError, match=r"leave strategy\.server\.optimizer=sgd"):
         compose(["strategy=signum", "strategy.server.optimizer=adam"])
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_device_describes_the_table_by_its_name_and_plays_what_its_owner_allows(
+    tmp_path: Path,
+) -> None:
+    assert enroll([str(tmp_path / "device"), "--data", "visits"]) == 0
+    card = DataCard.load(tmp_path / "device" / "data.toml")
+    assert card == DataCard("visits", (3,), ("0",), 1024, "numbers")
+    config = compose(["experiment=own_task", "data.root=/etc/passwd"])
+    policy = fitting_policy(config)
+    assert policy.plugins == "visits"
+    assert admitted(config, policy, card).config.data.root is None
+    with pytest.raises(Refusal, match="does not allow the task of an installed package"):
+        admitted(config, replace(policy, plugins=""), card)
 
 
 BOTH = ["experiment=own_task", "strategy=signum", "rounds=2", *SEEDED]
