@@ -6,8 +6,8 @@ Nothing here is a device's: there is no policy, no ledger and no secret. A sum i
   up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
 - `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_rows` where it has one for the model; they are
   bounded and rounded each by itself; and the noise of all these clients is drawn at once (`Mechanism.release_sum`). The sum has the same
-  law, up to the rounding of floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`), it
-  is drawn by each client.
+  law, up to the rounding of floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`),
+  and in evaluations, each client draws its own.
 
 What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to threads, each with
 a copy of the model; what is made of a part does not depend on who makes it, nor when.
@@ -36,7 +36,7 @@ from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort_work import CohortWork
 from fedsketch.strategies.shared.messages import Broadcast
-from fedsketch.strategies.shared.uploads import MECHANISM, uploaded
+from fedsketch.strategies.shared.uploads import EVALUATION, MECHANISM, NUMBERS, uploaded
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Assignment, Job
 from fedsketch.tasks.per_client import PerClient
@@ -99,7 +99,8 @@ class CohortWorkspace(Workspace):
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
         if not mechanism.adds:
             groups = [[client] for group in groups for client in group]
-        if self._settings.noise == "per_device" or not mechanism.takes_rows:
+        evaluates = EVALUATION in content.config_records.get(NUMBERS, {})
+        if evaluates or self._settings.noise == "per_device" or not mechanism.takes_rows:
             yield from (self._one_by_one(content, group) for group in groups)
             return
         common = self._common(content)

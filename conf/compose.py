@@ -2,15 +2,19 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedsketch.conf.common_keys import settable
+from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
+from fedsketch.conf.table_settings import TableSettings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -39,7 +43,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
     search_installed_packages()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
-            composed = hydra_compose("config", list(overrides), return_hydra_config=True)
+            composed = hydra_compose("config", settable(overrides), return_hydra_config=True)
             folder = str(composed.hydra.run.dir or "").strip()
             with open_dict(composed):
                 del composed["hydra"]
@@ -69,9 +73,16 @@ def to_json(config: Config) -> str:
 
 
 def device_json(config: Config) -> str:
-    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device, and
-    without the place of the first weights, which come with the model."""
-    return _ADAPTER.dump_json(config, exclude={"tracking": True, "model": {"weights"}}).decode()
+    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device,
+    without the place of the first weights, which come with the model, and without the server's files where devices have their own."""
+    hidden: dict[str, Any] = {"tracking": True, "model": {"weights"}}
+    if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
+        config = replace(config, data=config.data.on_devices)
+    if isinstance(config.data, FolderConfig):
+        config = replace(
+            config, data=replace(config.data, root=None, public_root=None, schema=None)
+        )
+    return _ADAPTER.dump_json(config, exclude=hidden).decode()
 
 
 @lru_cache(maxsize=8)
@@ -91,7 +102,7 @@ def _validation_sentence(error: ValidationError) -> str:
             return str(first["ctx"]["error"])
         return f"The configuration does not fit together: {first['ctx']['error']}."
     path = [str(part) for part in first["loc"]] or ["the configuration"]
-    if path[0] in ("runtime", "secagg") and len(path) > 2:
+    if path[0] in ("runtime", "secagg", "evaluation") and len(path) > 2:
         del path[1]  # the alternative that pydantic chose by its name
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 
@@ -100,7 +111,7 @@ def composition_sentence(error: Exception) -> str:
     """Hydra's complaint in one line: what exists, not where it was looked for."""
     unreadable = re.match(r"LexerNoViableAltException: (.*)", str(error))
     if unreadable:
-        key, _, value = unreadable[1].partition("=")
+        key, _, value = unreadable[1].lstrip("+").partition("=")
         return f"The value of {key} cannot be read: put it in quotes, as in '{key}=\"{value}\"'."
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
     unknown = re.match(r"Could not override '([^']+)'", text)

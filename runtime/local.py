@@ -1,10 +1,13 @@
 """All clients in this process: a Grid that calls the ClientApp itself, with a state per node that lasts.
 
 No serialisation, no queues, no polling, so a round costs little more than its arithmetic. Messages are still Flower's, and
-a handler that raises becomes an error reply, as everywhere else.
+a handler that raises becomes an error reply, as everywhere else. So does one that takes longer than the timeout: clients come one after
+the other here, so each has the time that all have together where they work side by side, and what a late one did is not taken.
 """
 
 import logging
+import math
+import time
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
@@ -19,15 +22,17 @@ from flwr.supercore.task_identity import TaskIdentity
 RUN_ID = 1
 SERVER_ID = 1
 CLIENT_APP_RAISED = 2  # Flower's error code for a handler that raised
+TOO_LATE = 5  # Flower's error code for a reply that does not come any more
 log = logging.getLogger(__name__)
 
 
 class LocalGrid(Grid):
-    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own state."""
+    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own state, and `timeout` seconds for an answer."""
 
-    def __init__(self, client_app: ClientApp, nodes: int) -> None:
+    def __init__(self, client_app: ClientApp, nodes: int, timeout: float = math.inf) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_ID, 1
         self._app = client_app
+        self._timeout = timeout
         self._nodes = range(SERVER_ID + 1, SERVER_ID + 1 + nodes)
         self._states: dict[int, RecordDict] = {}  # of nodes that have something to keep
         self._numbers = count(1)
@@ -82,8 +87,9 @@ class LocalGrid(Grid):
             state=self._states.get(node, RecordDict()),
             run_config={},
         )
+        began = time.monotonic()
         try:
-            return self._app(message, context)
+            reply = self._app(message, context)
         except (
             Exception
         ) as error:  # whatever a device does wrong is the device's failure, not the server's
@@ -93,11 +99,18 @@ class LocalGrid(Grid):
         finally:
             if context.state:
                 self._states[node] = context.state
+        took = time.monotonic() - began
+        if took > self._timeout:
+            reason = f"It took {took:.3g} s, longer than clients.timeout={self._timeout:g}."
+            return Message(Error(TOO_LATE, reason), reply_to=message)
+        return reply
 
 
-def run_local(server_app: ServerApp, client_app: ClientApp, nodes: int) -> None:
+def run_local(
+    server_app: ServerApp, client_app: ClientApp, nodes: int, timeout: float = math.inf
+) -> None:
     """Run both apps to the end in this process."""
-    run_with(server_app, LocalGrid(client_app, nodes))
+    run_with(server_app, LocalGrid(client_app, nodes, timeout))
 
 
 def run_with(server_app: ServerApp, grid: LocalGrid) -> None:

@@ -13,7 +13,7 @@ from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.metered import content_shape
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.messages import ARRAYS, encoded
-from fedsketch.strategies.shared.uploads import MECHANISM
+from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, MECHANISM, NUMBERS, uploaded
 
 SUMS = "sums"  # the record that tells the simulator how many sums the server sees
 
@@ -46,10 +46,8 @@ class SimulatedGrid(WrappedGrid):
         if not train:
             return self._grid.send_and_receive(outgoing, timeout=timeout)
         content, server_round = train[0].content, int(train[0].metadata.group_id)
-        self._count(content, [message.metadata.dst_node_id for message in train])
-        sent = RecordDict(
-            {**content, SUMS: ConfigRecord({"sums": self._sums(server_round, len(train))})}
-        )
+        wanted = ConfigRecord({"sums": self._sums(content, server_round, len(train))})
+        sent = RecordDict({**content, SUMS: wanted})
         if self._strategy.parcels is not None:
             # What devices would make themselves (`replay.parcels`), bit by bit.
             sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
@@ -58,34 +56,48 @@ class SimulatedGrid(WrappedGrid):
         self._first = False
         for message in train:
             message.content = sent
-        return list(self._grid.send_and_receive(outgoing, timeout=timeout))
+        replies = list(self._grid.send_and_receive(outgoing, timeout=timeout))
+        numbers = self._strategy.numbers(server_round)
+        if _evaluates(content):
+            numbers = max((len(uploaded(r.content)) for r in replies if r.has_content()), default=0)
+        self._count(content, [message.metadata.dst_node_id for message in train], numbers)
+        return replies
 
-    def _sums(self, server_round: int, cohort: int) -> int:
+    def _sums(self, content: RecordDict, server_round: int, cohort: int) -> int:
         """How many sums the server sees, or single uploads."""
+        groups = int(_numbers(content).get(GROUPS, 1))  # type: ignore[arg-type]
         if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
-            return self._strategy.groups(server_round)
-        return cohort if self._strategy.wants_parts(server_round) else 1
+            return groups
+        parts = groups > 1 if _evaluates(content) else self._strategy.wants_parts(server_round)
+        return cohort if parts else 1
 
-    def _count(self, content: RecordDict, nodes: list[int]) -> None:
+    def _count(self, content: RecordDict, nodes: list[int], numbers: int) -> None:
         """What these nodes would have sent and got; from now on they hold the present version."""
         parcels = self._strategy.parcels
         for held, count in Counter(self._held.get(node, 0) for node in nodes).items():
             parcel = RecordDict() if parcels is None else parcels.parcel(held)
-            up, down = self._traffic(content, parcel, len(nodes))
+            up, down = self._traffic(content, parcel, numbers, len(nodes))
             self._up, self._down = self._up + count * up, self._down + count * down
         if parcels is not None:
             self._held |= dict.fromkeys(nodes, parcels.version)
 
-    def _traffic(self, content: RecordDict, parcel: RecordDict, cohort: int) -> tuple[float, float]:
-        """(up, down) of a node."""
-        key = (cohort, content_shape(content), content_shape(parcel))
+    def _traffic(
+        self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
+    ) -> tuple[float, float]:
+        """(up, down) of a node that sends so many numbers."""
+        key = (cohort, numbers, content_shape(content), content_shape(parcel))
         if key not in self._known:
-            strategy, mechanism = self._strategy, content.config_records[MECHANISM]
-            self._known[key] = expected_traffic(
-                strategy.config,
-                RecordDict({**content, **parcel}),
-                mechanism_from_record(mechanism),
-                strategy.numbers(int(content.config_records["head"]["round"])),  # type: ignore[arg-type]
-                cohort,
-            )
+            mechanism = mechanism_from_record(content.config_records[MECHANISM])
+            whole = RecordDict({**content, **parcel})
+            config = self._strategy.config
+            self._known[key] = expected_traffic(config, whole, mechanism, numbers, cohort)
         return self._known[key]
+
+
+def _numbers(content: RecordDict) -> ConfigRecord:
+    return content.config_records.get(NUMBERS, ConfigRecord())
+
+
+def _evaluates(content: RecordDict) -> bool:
+    """Whether devices evaluate, and do not train."""
+    return EVALUATION in _numbers(content)

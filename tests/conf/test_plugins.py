@@ -12,6 +12,7 @@ from fedsketch.conf.plugins import built_in, implementation, settings_class
 
 GROUPS = {
     "strategy": "fedsketch.strategies",
+    "task": "fedsketch.tasks",
     "model": "fedsketch.models",
     "data": "fedsketch.data",
     "tracking": "fedsketch.trackers",
@@ -176,6 +177,59 @@ def test_a_package_that_is_not_whole_says_what_is_missing(install: Install) -> N
     assert "nowhere_to_be_found" in _refusal(lambda: compose(["strategy=broken"]))
 
 
+WHOLE = """
+from typing import ClassVar
+from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.tasks.targets import Targets
+
+class Own(TaskSettings):
+    targets: ClassVar = Targets.numbers
+    metrics: ClassVar = (Metric("deviance"),)
+
+SETTINGS = Own
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        (
+            "targets: ClassVar = Targets.numbers",
+            "pass",
+            "has no targets: set them to Targets.classes",
+        ),
+        ("Targets.numbers", '"numbers"', "has no targets"),
+        (
+            'metrics: ClassVar = (Metric("deviance"),)',
+            "pass",
+            "has no metrics: set them to a tuple",
+        ),
+        (
+            "deviance",
+            "epsilon",
+            "has a metric named 'epsilon', and metrics.jsonl has something else",
+        ),
+        ("deviance", "loss", "has a metric named 'loss': give each a name of its own"),
+        ("deviance", "mean deviance", "has a metric named 'mean deviance': give each"),
+    ],
+)
+def test_a_task_that_is_not_whole_is_refused(
+    install: Install, right: str, wrong: str, sentence: str
+) -> None:
+    assert right in WHOLE
+    for package, name, text in (
+        ("plugin_whole", "whole", WHOLE),
+        ("plugin_task", "own", WHOLE.replace(right, wrong)),
+    ):
+        files = {"__init__.py": "", f"task/{name}.yaml": f"name: {name}", f"task/{name}.py": text}
+        entries = {"fedsketch.conf": f"x = {package}", GROUPS["task"]: f"{name} = {package}"}
+        install(package, files, entries)
+    assert compose(["task=whole"]).task.headline.name == "deviance"
+    refused = _refusal(lambda: compose(["task=own"]))
+    assert "plugin_task.task.own" in refused
+    assert sentence in refused
+
+
 def test_devices_are_not_sent_the_tracker(install: Install) -> None:
     settings = "from fedsketch.conf.settings import TrackingSettings as SETTINGS"
     files = {"__init__.py": "", "tracking/own.yaml": "name: own", "tracking/own.py": settings}
@@ -195,3 +249,33 @@ def test_settings_of_ours_import_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+MODEL = """
+from fedsketch.conf.settings import ModelSettings
+from fedsketch.conf.types import Count, frozen
+
+@frozen
+class Own(ModelSettings):
+    depth: Count
+
+SETTINGS = Own
+"""
+
+
+def test_keys_of_the_base_class_need_not_stand_in_the_yaml_file(install: Install) -> None:
+    """They came after some packages; users can set them all the same, and other keys are still checked."""
+    files = {"__init__.py": "", "model/old.yaml": "name: old\ndepth: 2\n", "model/old.py": MODEL}
+    package = "plugin_old_model"
+    install(
+        package, files, {"fedsketch.conf": f"x = {package}", GROUPS["model"]: f"old = {package}"}
+    )
+    model = compose(["model=old", "model.weights=w.safetensors", "model.depth=3"]).model
+    assert (model.weights, model.features) == ("w.safetensors", None)
+    with pytest.raises(ConfigError, match=r"no key 'model\.width'"):
+        compose(["model=old", "model.width=3"])
+
+
+def test_a_key_that_a_choice_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.public"):
+        compose(["data=folder", "data.public=3"])
