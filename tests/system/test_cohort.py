@@ -78,6 +78,9 @@ RUNS = {
 SAME = ("round", "accuracy", "loss", "epsilon", "clients", "dropped", "snr")
 
 
+# One of each strategy by default.
+QUICK = ("dp_fedavg", "fed_sgm", "dome", "csgm", "sgmf", "fedceo", "fedpcdp", "fedavg")
+EACH = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in RUNS]
 IN_TURN = ("fedpcdp",)  # noise in training is each client's own
 
 
@@ -96,7 +99,7 @@ def _run(play: Play, folder: Path, *overrides: str) -> tuple[torch.Tensor, list[
     return torch.cat([tensors[name].flatten() for name in sorted(tensors)]), rows
 
 
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", EACH)
 def test_noise_of_each_device_gives_the_same_run(play: Play, tmp_path: Path, name: str) -> None:
     settings = _settings(name)
     model, rows = _run(play, tmp_path / "local", *settings)
@@ -112,7 +115,7 @@ def test_noise_of_each_device_gives_the_same_run(play: Play, tmp_path: Path, nam
             assert mine[key] == pytest.approx(theirs[key], rel=0.05)
 
 
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", EACH)
 def test_rows_made_together_are_those_made_in_turn(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

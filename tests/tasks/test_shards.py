@@ -65,7 +65,7 @@ def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
         assert job.size(client) == len(alone)
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn", "lenet5", "resnet"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", pytest.param("resnet", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("own", [False, True])
 def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) -> None:
     """At the model's parameters, and at parameters of each client's own; also where shards are not equally large."""
