@@ -18,7 +18,7 @@ from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
-from fedsketch.tasks.local_test import held_out_count, split
+from fedsketch.tasks.local_tests import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.tabular import is_table, schema_of
