@@ -114,7 +114,9 @@ class Rounds:
                 elapsed = before + time.monotonic() - started
                 self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
-        best = self.validation and self.validation.chosen(strategy.model, self.test)
+        best = None
+        if self.validation is not None:
+            best = self.validation.chosen(strategy.model, self.test)
         stopped = self._why_it_stopped(done, strategy)
         summary = self._summary(row, stopped, before + time.monotonic() - started, best)
         self.folder.write_card(model_card(self.config, summary))
