@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.capacity import refuse_beyond_memory
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.schema import Category, Number, Schema, Text
 from fedsketch.tasks.tables import Table
-from fedsketch.tasks.targets import Targets
 
 MISSING = frozenset(("", "na", "nan", "null", "?"))
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.schema import Schema, Text
-from fedsketch.tasks.targets import Targets
 
 _LONGEST_CELL = (
     2**24

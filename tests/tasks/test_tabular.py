@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedsketch.conf import Config, compose, device_json
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.columns import examples_of
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.schema import Category, Number, Schema, Target, Text, load_schema
 from fedsketch.tasks.tables import read_table
 from fedsketch.tasks.tabular import own_table, read_examples, resolved, write_parts
-from fedsketch.tasks.targets import Targets
 
 INPUTS = {"age": Number(0, 100), "sex": Category(("f", "m"))}
 DIAGNOSIS = Target(Targets.classes, ("diagnosis",), ("benign", "malignant"))
