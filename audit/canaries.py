@@ -81,6 +81,10 @@ class CanaryJob(Job):
         return FlatModel(nn.Sequential(nn.Flatten(), layer))
 
     @property
+    def features(self) -> None:
+        """Canaries are what the model sees."""
+
+    @property
     def public(self) -> Examples:
         generator = torch.Generator().manual_seed(0)
         count = max(_PUBLIC, getattr(self._config.strategy, "public_examples", 0))

@@ -26,7 +26,7 @@ from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.frozen import FrozenPart, asks_for_the_frozen_part
 from fedsketch.replay.parcels import Replayed
-from fedsketch.replay.records import FROZEN, PARCEL
+from fedsketch.replay.records import FEATURES, FROZEN, PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.secagg import Refusal
 from fedsketch.strategies import make_device_half, make_replica
@@ -46,7 +46,7 @@ class Workspace:
     def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
         self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
         # To be loaded and used, not to be kept: the next message loads other parameters.
-        self._model = lru_cache(maxsize=2)(lambda task: FrozenPart(self._new_model(task)))
+        self._model = lru_cache(maxsize=2)(self._new_parts)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
         # The clients of a cohort are sent the same bytes: what those hold is read once, and never written into.
         self._decoded = lru_cache(maxsize=8)(decoded)
@@ -62,11 +62,11 @@ class Workspace:
             raise Refusal(
                 "The message asks for an evaluation in a run that has none: set evaluation=federated."
             )
-        frozen = numbers.get(FROZEN)
-        if folder is None and frozen is None and PARCEL not in parcel:
+        frozen = not {FROZEN, FEATURES}.isdisjoint(numbers)
+        if folder is None and not frozen and PARCEL not in parcel:
             return None  # a simulated device judges nothing, and follows nothing here
         task = self._admitted(config, folder)
-        if frozen is not None and not self._model(task).receive(parcel, str(frozen), folder):
+        if frozen and not self._model(task).receive(parcel, numbers, folder):
             return asks_for_the_frozen_part()
         if PARCEL not in parcel:
             return None
@@ -132,6 +132,9 @@ class Workspace:
 
     def _new_model(self, task: Assignment) -> FlatModel:
         return self._job(task).model()
+
+    def _new_parts(self, task: Assignment) -> FrozenPart:
+        return FrozenPart(self._new_model(task), self._job(task).features)
 
     def _version_0(self, task: Assignment) -> Replayed:
         return make_replica(task.config, self._new_model(task))

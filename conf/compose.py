@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedsketch.conf.common_keys import settable
 from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
@@ -39,7 +40,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
     search_installed_packages()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
-            composed = hydra_compose("config", list(overrides), return_hydra_config=True)
+            composed = hydra_compose("config", settable(overrides), return_hydra_config=True)
             folder = str(composed.hydra.run.dir or "").strip()
             with open_dict(composed):
                 del composed["hydra"]
@@ -100,7 +101,7 @@ def composition_sentence(error: Exception) -> str:
     """Hydra's complaint in one line: what exists, not where it was looked for."""
     unreadable = re.match(r"LexerNoViableAltException: (.*)", str(error))
     if unreadable:
-        key, _, value = unreadable[1].partition("=")
+        key, _, value = unreadable[1].lstrip("+").partition("=")
         return f"The value of {key} cannot be read: put it in quotes, as in '{key}=\"{value}\"'."
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
     unknown = re.match(r"Could not override '([^']+)'", text)

@@ -96,7 +96,7 @@ class Plan:
 
 def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
-    job = Job(config)
+    job = Job(config, only_to_plan=True)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))

@@ -14,7 +14,7 @@ from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
 from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
-from fedsketch.tasks.features import seen_through, shape_after
+from fedsketch.tasks.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.local_test import held_out_count, split
@@ -44,14 +44,17 @@ class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
     The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
-    device opens. Given weights (`model.weights`) are the server's too.
+    device opens. Given weights (`model.weights`) are the server's too. A job that is `only_to_plan` downloads nothing.
 
     `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features` (`tasks.features`).
     """
 
-    def __init__(self, config: Config, kind: Kind | None = None) -> None:
+    def __init__(
+        self, config: Config, kind: Kind | None = None, *, only_to_plan: bool = False
+    ) -> None:
         self._config = config
         self._kind = kind
+        self._only_to_plan = only_to_plan
 
     @cached_property
     def task(self) -> Task:
@@ -60,10 +63,19 @@ class Job:
 
     @cached_property
     def dataset(self) -> Dataset:
-        dataset = datasets.load(self._config.data, self._config.seed)
+        dataset = self._load()
         for examples in (dataset.train, dataset.test):
             self.task.check(dataset.name, examples, dataset.classes)
         return dataset
+
+    def _load(self) -> Dataset:
+        data, seed = self._config.data, self._config.seed
+        if not self._only_to_plan:
+            return datasets.load(data, seed)
+        # The sizes of shards count where examples are protected; public examples are looked at.
+        public = isinstance(data, PartitionedSettings) and data.public > 0
+        exact = self._config.privacy.unit is Unit.EXAMPLE or public or data.public_root is not None
+        return datasets.load_to_plan(data, seed, exact=exact)
 
     @cached_property
     def test(self) -> Examples:
@@ -199,6 +211,11 @@ class Job:
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
         return models.parameters(self._config.model, *self._model_kind)
+
+    @property
+    def features(self) -> str | None:
+        """The edition of the feature map in front of the model, if it is one of an installed package."""
+        return own_edition(self._config.model.features, self.kind.shape)
 
     @property
     def interface(self) -> Interface:
