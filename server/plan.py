@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedsketch.conf import Config
+from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.device_evaluations import DeviceEvaluations
@@ -23,6 +24,7 @@ from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.tabular import resolved
 
 POINTS = 50  # of the curve of epsilon
 
@@ -96,9 +98,13 @@ class Plan:
 
 def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
+    config = resolved(config)
     job = Job(config, only_to_plan=True)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients
+    # Devices' own data are tested on by a set that only the server may have.
+    if not isinstance(config.data, FolderConfig):
+        job.try_out(model)
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)

@@ -20,9 +20,11 @@ from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.local_test import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
+from fedsketch.tasks.tabular import is_table, schema_of
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
+from fedsketch.tasks.trial import try_out
 from fedsketch.tasks.weights import load_weights
 
 
@@ -113,7 +115,8 @@ class Job:
             names = tuple(map(str, range(classes)))
             if isinstance(data, FolderConfig):
                 names = data.class_names
-            return read_public(data.public_root, self.dataset, shape, names)
+            schema = schema_of(data) if is_table(data) else None
+            return read_public(data.public_root, self.dataset, shape, names, schema)
         if isinstance(data, PartitionedSettings) and data.public:
             return self.dataset.train.take(self._held_out[0][0])
         raise DataError(_no_public_data(data))
@@ -133,7 +136,7 @@ class Job:
             bounded = self._config.privacy.unit is Unit.EXAMPLE
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
-            own = folder.own(data.shape, data.class_names, kind, most)
+            own = folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
             return own.take(self._split(len(own))[half])
         parts = self._halves[half]
         if not 0 <= client < len(parts):
@@ -198,6 +201,11 @@ class Job:
         module = with_trained_part(module, self._config.model, self._config.seed)
         return FlatModel(module, _device(self._config.device), self.task)
 
+    def try_out(self, model: FlatModel) -> None:
+        """Raise `TaskError` where model, task and the server's data do not go together; before a run."""
+        few = self.dataset.test.take(torch.arange(min(2, len(self.dataset.test))))
+        try_out(self._config, model, self._model_kind[1], self._seen(few))
+
     @property
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
@@ -241,6 +249,11 @@ class Job:
         """The shape that the model takes, and how many numbers it makes of it."""
         shape, classes = self.kind
         return shape_after(self._config.model.features, shape), self.task.outputs(classes)
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The indices of each client's examples among those to train on, whatever it holds out; not where devices hold their own."""
+        return self._shared_out
 
     @property
     def _parts(self) -> list[torch.Tensor]:

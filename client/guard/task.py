@@ -14,7 +14,6 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.data.synthetic import SyntheticConfig
-from fedsketch.conf.plugins import FEATURES, built_in
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.secagg import Refusal
 from fedsketch.tasks.features import shape_after
@@ -26,12 +25,8 @@ _NO_FILES = ("digits", "synthetic")
 
 def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
     """The run as this device plays it; raises `Refusal` for what its owner does not allow."""
-    groups = ("strategy", "task", "model", "data")
-    named = {group: getattr(config, group).name for group in groups}
-    if config.model.features is not None:
-        named[FEATURES] = config.model.features
-    for group, name in named.items():
-        if name not in built_in(group) and name not in policy.allowed_plugins:
+    for group, name in config.plugins.items():
+        if name not in policy.allowed_plugins:
             raise Refusal(
                 f"This device's owner does not allow the {group} of an installed package."
             )
@@ -49,10 +44,13 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
         _within(numbers * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
+    data = replace(data, root=None, public_root=None)
+    if isinstance(data, FolderConfig):
+        data = replace(data, schema=None)
     played = replace(
         config,
         device="auto",
-        data=replace(data, root=None, public_root=None),
+        data=data,
         model=replace(config.model, weights=None),
     )
     return Assignment(played, Kind(card.shape, len(card.classes)))
@@ -68,6 +66,7 @@ def _compare(config: Config, card: DataCard) -> None:
     fits = data.name == card.data and config.task.targets == card.targets
     if isinstance(data, FolderConfig):
         fits &= (data.shape, data.class_names) == (card.shape, card.classes)
+        fits &= (data.fingerprint or "") == card.schema
         if config.privacy.unit is Unit.EXAMPLE:
             fits &= data.largest_shard >= card.largest_shard
     elif isinstance(data, SyntheticConfig):
