@@ -14,10 +14,12 @@ import numpy as np
 from fedsketch.audit import scores
 from fedsketch.audit.canaries import CanaryJob
 from fedsketch.audit.cohorts import Draw
+from fedsketch.audit.evaluations import EvaluationStage
 from fedsketch.audit.shrink import ROUNDS, AuditRun, shrink
 from fedsketch.audit.stage import Scene, Stage, Trial
 from fedsketch.audit.statistics import GaussianFit, Sample, counted_epsilon
 from fedsketch.conf import Config
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.releases import (
     DrawnBy,
@@ -29,13 +31,12 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.server.accounts import Accounts
-from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 TRIALS = 4000
 SHOWN_ERROR = 0.05  # of the bounds in the table
+TRAINING, EVALUATIONS = "training", "evaluations"
 ALARM_ERROR = 1e-4  # all bounds of a sound run together exceed its claims no more often
 
 
@@ -48,6 +49,7 @@ class Finding:
     claimed: float | None  # None: the run claims nothing against this adversary
     delta: float
     sample: Sample
+    what: str = TRAINING
 
     @property
     def fit(self) -> GaussianFit:
@@ -101,21 +103,38 @@ def audit(
     workers: int = 1,
     adversaries: Sequence[str] = tuple(Against),
 ) -> Report:
-    """Play a run's scenes until each of these adversaries has about so many scores."""
+    """Play a run's scenes until each of these adversaries has about so many scores; and those of its evaluations on devices, if it has
+    any, by themselves: what both cost together is a matter of composition."""
     run = shrink(config, rounds)
-    strategy = _strategy(run)
-    claims = _claims(strategy)
-    releases = {name: one for name, one in _releases(strategy).items() if name in adversaries}
-    findings = []
+    kinds: dict[str, type[Stage]] = {TRAINING: Stage}
+    if isinstance(config.evaluation, FederatedEvaluationConfig):
+        kinds[EVALUATIONS] = EvaluationStage
     with simulated_devices(run.config), _processes(workers) as pool:
-        for scene in scenes(releases, strategy.sizes.masked):
-            played = _play(run, scene, trials, workers, pool)
-            for name in scene.adversaries:
-                values = _scored(run, scene, name, played, releases[name])
-                sample = scores.sample(played, values)
-                delta = run.config.privacy.delta
-                findings.append(Finding(name, scene, claims[name], delta, sample))
+        findings = [
+            finding
+            for what, kind in kinds.items()
+            for finding in _findings(run, what, kind, trials, workers, adversaries, pool)
+        ]
     return Report(run, tuple(findings))
+
+
+def _findings(
+    run: AuditRun,
+    what: str,
+    kind: type[Stage],
+    trials: int,
+    workers: int,
+    adversaries: Sequence[str],
+    pool: Executor | None,
+) -> Iterator[Finding]:
+    strategy = kind.strategy_of(run, CanaryJob(run.config, run.examples), None)
+    claims, delta = _claims(strategy), run.config.privacy.delta
+    releases = {name: one for name, one in _releases(strategy).items() if name in adversaries}
+    for scene in scenes(releases, strategy.sizes.masked):
+        played = _play(run, scene, kind, trials, workers, pool)
+        for name in scene.adversaries:
+            values = _scored(run, scene, name, played, releases[name])
+            yield Finding(name, scene, claims[name], delta, scores.sample(played, values), what)
 
 
 def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
@@ -172,11 +191,6 @@ def _scored(
     return scores.known_draw(trials, name, rate, release.times)
 
 
-def _strategy(run: AuditRun) -> FederatedStrategy:
-    job = CanaryJob(run.config, run.examples)
-    return make_strategy(run.config, job, job.model(), Cohorts(run.config.clients, 0))
-
-
 def _releases(strategy: FederatedStrategy) -> dict[str, Release]:
     """Of the last round, which is a smoothing round where there are any; for the adversaries that are played."""
     cohort, last = strategy.config.clients.per_round, strategy.config.rounds
@@ -204,18 +218,23 @@ def _processes(workers: int) -> Iterator[Executor | None]:
 
 
 def _play(
-    run: AuditRun, scene: Scene, trials: int, workers: int, pool: Executor | None
+    run: AuditRun,
+    scene: Scene,
+    kind: type[Stage],
+    trials: int,
+    workers: int,
+    pool: Executor | None,
 ) -> list[Trial]:
     """Trials with so many scores in all."""
     if pool is None:
-        return _played(run, scene, trials)
+        return _played(run, scene, kind, trials)
     share = math.ceil(trials / workers)
-    parts = pool.map(_played, [run] * workers, [scene] * workers, [share] * workers)
-    return [trial for part in parts for trial in part]
+    told = zip(*[(run, scene, kind, share)] * workers, strict=True)
+    return [trial for part in pool.map(_played, *told) for trial in part]
 
 
-def _played(run: AuditRun, scene: Scene, trials: int) -> list[Trial]:
+def _played(run: AuditRun, scene: Scene, kind: type[Stage], trials: int) -> list[Trial]:
     """The coins are the audit's own; everything else is as random as the run makes it."""
-    stage, coin = Stage(run, scene), np.random.default_rng()
+    stage, coin = kind(run, scene), np.random.default_rng()
     count = len(stage.canaries)
     return [stage.play(coin.random(count) < 0.5) for _ in range(math.ceil(trials / count))]

@@ -66,10 +66,23 @@ class CanaryJob(Job):
             inputs[0] = torch.from_numpy(-sign * self.length * self.directions[0])
         return Examples(inputs, torch.zeros(self._examples, dtype=torch.int64))
 
+    def local_test(self, client: int) -> Examples:
+        """For evaluations: whoever is absent holds nothing out. The model says nothing, so all examples look alike to it: a canary's
+        target is the class that it names, or, in every other round and for those who push against the canary, another one. Their loss is
+        as large as it can be (`audit.shrink`)."""
+        own = [c for c in self.canaries if c in self.present and c.client == client]
+        right = len(own) * [self.round % 2 == 1] + (client in self.opposed) * [False]
+        targets = torch.tensor([0 if one else 1 for one in right], dtype=torch.int64)
+        return Examples(torch.zeros(len(targets), *_SHAPE), targets)
+
     def model(self) -> FlatModel:
         layer = nn.Linear(FEATURES, CLASSES, bias=False)
         nn.init.zeros_(layer.weight)
         return FlatModel(nn.Sequential(nn.Flatten(), layer))
+
+    @property
+    def features(self) -> None:
+        """Canaries are what the model sees."""
 
     @property
     def public(self) -> Examples:
@@ -84,6 +97,10 @@ class CanaryJob(Job):
 
     @property
     def largest_shard(self) -> int:
+        return self._examples
+
+    @property
+    def largest_local_test(self) -> int:
         return self._examples
 
     @property

@@ -14,6 +14,7 @@ from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart
 from fedsketch.server.report.readable import plain
 
 COLUMNS = (
+    "of",
     "adversary",
     "cohorts",
     "claimed",
@@ -32,6 +33,7 @@ _MISSES = Axis("misses", plain)
 def cells(finding: Finding) -> tuple[str, ...]:
     """One row of the table, on the terminal and on the page."""
     return (
+        finding.what,
         finding.adversary,
         cohorts(finding),
         text_of(finding.claimed, plain),
@@ -70,7 +72,8 @@ def write_audit(path: Path, title: str, report: Report, verdict: str) -> Path:
 
 
 def _charts(number: int, finding: Finding) -> tuple[str, str]:
-    name, sample = f"{finding.adversary}, {cohorts(finding)}", finding.sample
+    name = f"{finding.what}, {finding.adversary}, {cohorts(finding)}"
+    sample = finding.sample
     both = np.concatenate([sample.absent, sample.present])
     low, high = np.quantile(both, [0.002, 0.998])
     edges = np.linspace(low, max(high, low + 1e-9), _BINS + 1)

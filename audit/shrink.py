@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedsketch.conf import Config, ConfigError
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
@@ -26,6 +27,7 @@ _USUAL_COHORT = (
 _LARGEST_COHORT = 24
 _EXAMPLES = 6  # of a client, where examples are the unit
 _TRAINED_EXAMPLES = 20  # where they are drawn for local steps: so that the rate can be met
+_LEAST_LOSS = 1e-3  # that of a model that says nothing is far above it
 _STILL = 1e-12  # a learning rate with which nothing moves
 
 
@@ -64,8 +66,13 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
     privacy = config.privacy
     if privacy.fixed_clip is None:  # an adaptive clip stays where it starts; its count is played
         privacy = replace(privacy, adaptive=replace(privacy.adaptive, rate=_STILL**2))
+    evaluation = config.evaluation
+    if isinstance(evaluation, FederatedEvaluationConfig):
+        # As many evaluations as rounds; and every loss is above its bound, where it counts most.
+        evaluation = replace(evaluation, every=1, clients=None, loss_bound=_LEAST_LOSS)
     small = replace(
         config,
+        evaluation=evaluation,
         privacy=privacy,
         rounds=played,
         device="cpu",
@@ -85,7 +92,9 @@ def _clients(config: Config, strategy: Any) -> Any:
     ):  # each device by itself: the fewer others, the less noise that nobody counts
         wanted = 2
     cohort = min(clients.per_round, wanted, _LARGEST_COHORT)
-    groups = getattr(strategy, "groups", None) or 1
+    groups = math.lcm(
+        getattr(strategy, "groups", None) or 1, getattr(config.evaluation, "groups", 1)
+    )
     cohort = min(clients.per_round, -(-cohort // groups) * groups)
     total = cohort
     if clients.per_round < clients.total:

@@ -54,10 +54,11 @@ class Stage:
     """Plays one scene. It belongs to one process."""
 
     def __init__(self, run: AuditRun, scene: Scene) -> None:
+        self.run = run
         self.config: Config = run.config
         self.scene = scene
         self.job = CanaryJob(run.config, run.examples)
-        strategy = self._strategy(None)
+        strategy = self.strategy_of(run, self.job, None)
         sizes, clients = strategy.sizes, run.config.clients
         self.devices = Devices(self.job, clients.total, sizes.masked)
         fellows = sizes.fellows(clients.per_round)
@@ -124,7 +125,7 @@ class Stage:
     ) -> Iterator[tuple[FederatedStrategy, int, Known | None, Aggregate | None]]:
         """The rounds of a trial; `between` is asked when uploads are in and the server's state is still that of the broadcast."""
         self.job.present, self.job.opposed = present, opposed
-        strategy = self._strategy(self._cohorts())
+        strategy = self.strategy_of(self.run, self.job, self._cohorts())
         self.devices.begin(strategy.parcels)
         aggregates = _overheard(strategy)
         for current in range(1, self.config.rounds + 1):
@@ -144,9 +145,13 @@ class Stage:
             strategy.aggregate_train(current, replies)
             yield strategy, current, contributions, aggregates[-1]
 
-    def _strategy(self, cohorts: Cohorts | None) -> FederatedStrategy:
-        drawn = cohorts or Cohorts(self.config.clients, secrets.randbits(128))
-        return make_strategy(self.config, self.job, self.job.model(), drawn)
+    @classmethod
+    def strategy_of(
+        cls, run: AuditRun, job: CanaryJob, cohorts: Cohorts | None
+    ) -> FederatedStrategy:
+        """The server's half, with these cohorts or the run's own secret ones."""
+        drawn = cohorts or Cohorts(run.config.clients, secrets.randbits(128))
+        return make_strategy(run.config, job, job.model(), drawn)
 
     def _cohorts(self) -> Cohorts | None:
         clients = self.config.clients

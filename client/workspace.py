@@ -17,6 +17,7 @@ from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.guard.task import admitted, check_size
 from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.trainee import Trainee
@@ -25,13 +26,16 @@ from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.replay.delivery import asks_for_the_whole
 from fedsketch.replay.frozen import FrozenPart, asks_for_the_frozen_part
 from fedsketch.replay.parcels import Replayed
-from fedsketch.replay.records import FROZEN, PARCEL
+from fedsketch.replay.records import FEATURES, FROZEN, PARCEL
 from fedsketch.replay.replica import Replicas
+from fedsketch.secagg import Refusal
 from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.evaluation import evaluation_rows
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
-from fedsketch.strategies.shared.uploads import reply_with
+from fedsketch.strategies.shared.uploads import EVALUATION, reply_with
+from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Assignment, Job, Kind
 
@@ -42,7 +46,7 @@ class Workspace:
     def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
         self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
         # To be loaded and used, not to be kept: the next message loads other parameters.
-        self._model = lru_cache(maxsize=2)(lambda task: FrozenPart(self._new_model(task)))
+        self._model = lru_cache(maxsize=2)(self._new_parts)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
         # The clients of a cohort are sent the same bytes: what those hold is read once, and never written into.
         self._decoded = lru_cache(maxsize=8)(decoded)
@@ -54,11 +58,15 @@ class Workspace:
         """Judge what a broadcast asks for, and take in what came with it: a frozen part (`replay.frozen`), a parcel (`replay.parcels`).
         Returns what to answer instead of training, where that is of no use; raises `Refusal`. The device's data are not looked at."""
         config, numbers = announced(content)
-        frozen = numbers.get(FROZEN)
-        if folder is None and frozen is None and PARCEL not in parcel:
+        if EVALUATION in numbers and not isinstance(config.evaluation, FederatedEvaluationConfig):
+            raise Refusal(
+                "The message asks for an evaluation in a run that has none: set evaluation=federated."
+            )
+        frozen = not {FROZEN, FEATURES}.isdisjoint(numbers)
+        if folder is None and not frozen and PARCEL not in parcel:
             return None  # a simulated device judges nothing, and follows nothing here
         task = self._admitted(config, folder)
-        if frozen is not None and not self._model(task).receive(parcel, str(frozen), folder):
+        if frozen and not self._model(task).receive(parcel, numbers, folder):
             return asks_for_the_frozen_part()
         if PARCEL not in parcel:
             return None
@@ -83,6 +91,8 @@ class Workspace:
             raise UnsafeUpdateError("the broadcast names a frozen part that is not here.")
         model = frozen.model
         model.load(broadcast.model)
+        if EVALUATION in broadcast.numbers:
+            return self._evaluate(broadcast, task, client)
         generator = _batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
@@ -101,6 +111,17 @@ class Workspace:
         check_size(self._job(task).parameters, guard.policy)
         return task
 
+    def _evaluate(self, broadcast: Broadcast, task: Assignment, client: int) -> RecordDict:
+        """From the model to what this client's held-out examples say of it, bounded and noised. Nothing is remembered."""
+        job = self._job(task)
+        # Not the noise of the round of training, where noise follows from numbers.
+        with noise_stream(client, -broadcast.round) as stream:
+            held_out = job.local_test(client)
+            half = _EvaluationAtWork(
+                task.config, self._model(task).model, held_out, job.kind.classes
+            )
+            return reply_with(broadcast.mechanism.run(half, stream, broadcast.round))
+
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
         """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
         goal = broadcast.numbers.get("fingerprint")
@@ -111,6 +132,9 @@ class Workspace:
 
     def _new_model(self, task: Assignment) -> FlatModel:
         return self._job(task).model()
+
+    def _new_parts(self, task: Assignment) -> FrozenPart:
+        return FrozenPart(self._new_model(task), self._job(task).features)
 
     def _version_0(self, task: Assignment) -> Replayed:
         return make_replica(task.config, self._new_model(task))
@@ -132,6 +156,22 @@ class _HalfAtWork:
 
     def trainee(self) -> Trainee:
         return self.half.trainee(self.work)
+
+
+@dataclass(frozen=True)
+class _EvaluationAtWork:
+    """A `LocalHalf` for mechanisms: an evaluation, in whatever run."""
+
+    config: Config
+    model: FlatModel
+    held_out: Examples
+    classes: int
+
+    def rows(self) -> torch.Tensor:
+        return evaluation_rows(self.config, self.model, self.held_out, self.classes)
+
+    def trainee(self) -> Trainee:
+        raise UnsafeUpdateError("the mechanism noises steps, and an evaluation takes none.")
 
 
 def noise_stream(client: int, round: int) -> Stream:

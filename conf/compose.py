@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from fedsketch.conf.common_keys import settable
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import FOLDER
@@ -42,7 +43,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
     search_installed_packages()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
-            composed = hydra_compose("config", list(overrides), return_hydra_config=True)
+            composed = hydra_compose("config", settable(overrides), return_hydra_config=True)
             folder = str(composed.hydra.run.dir or "").strip()
             with open_dict(composed):
                 del composed["hydra"]
@@ -101,7 +102,7 @@ def _validation_sentence(error: ValidationError) -> str:
             return str(first["ctx"]["error"])
         return f"The configuration does not fit together: {first['ctx']['error']}."
     path = [str(part) for part in first["loc"]] or ["the configuration"]
-    if path[0] in ("runtime", "secagg") and len(path) > 2:
+    if path[0] in ("runtime", "secagg", "evaluation") and len(path) > 2:
         del path[1]  # the alternative that pydantic chose by its name
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 
@@ -110,7 +111,7 @@ def composition_sentence(error: Exception) -> str:
     """Hydra's complaint in one line: what exists, not where it was looked for."""
     unreadable = re.match(r"LexerNoViableAltException: (.*)", str(error))
     if unreadable:
-        key, _, value = unreadable[1].partition("=")
+        key, _, value = unreadable[1].lstrip("+").partition("=")
         return f"The value of {key} cannot be read: put it in quotes, as in '{key}=\"{value}\"'."
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
     unknown = re.match(r"Could not override '([^']+)'", text)

@@ -3,8 +3,8 @@
 The YAML files beside this one hold the defaults, so no default stands here twice. Hydra composes them, `conf.compose`
 turns the result into these frozen objects, and only they travel through the program.
 
-The groups that the guarantee rests on (privacy, secagg, clients, runtime) are closed, and their settings are here. Strategies, tasks,
-data sets, models and trackers can be anybody's: their settings stand beside their YAML files (`conf.settings`, `conf.plugins`).
+The groups that the guarantee rests on (privacy, secagg, clients, evaluation, runtime) are closed, and their settings are ours. Strategies,
+tasks, data sets, models and trackers can be anybody's: their settings stand beside their YAML files (`conf.settings`, `conf.plugins`).
 """
 
 from enum import StrEnum
@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
 from fedsketch.conf.plugins import FEATURES, refuse_unknown, settings_class
 from fedsketch.conf.settings import (
     DataSettings,
@@ -269,6 +270,10 @@ class Config:
     tracking: Annotated[SerializeAsAny[TrackingSettings], _chosen_in("tracking")] = (
         TrackingSettings(name="none")
     )
+    # Runs from before there was a choice have no such key.
+    evaluation: Annotated[
+        ServerEvaluationConfig | FederatedEvaluationConfig, Field(discriminator="name")
+    ] = ServerEvaluationConfig(name="server")
 
     # Runs from before there was one have no such key.
     validation: ValidationConfig = ValidationConfig(examples=0, metric=None, patience=None)
@@ -301,5 +306,6 @@ class Config:
                 "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, strategy.local.epochs=null "
                 "and strategy.local.batch=0"
             )
-        for chosen in (self.strategy, self.task, self.data, self.model, self.tracking):
+        open_groups = (self.strategy, self.task, self.data, self.model, self.tracking)
+        for chosen in (*open_groups, self.evaluation):
             chosen.check(self)

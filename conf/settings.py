@@ -64,6 +64,10 @@ class StrategySettings(Settings):
     server: OptimizerConfig
 
 
+# Of parameter names. All are tried on all names, so a message must not bring many long ones.
+Pattern = Annotated[str, Field(max_length=200)]
+
+
 @frozen
 class ModelSettings(Settings):
     """A model adds its own options. `features` is a frozen map in front of it (`tasks.features`), and `weights` the server's file to
@@ -73,7 +77,7 @@ class ModelSettings(Settings):
     # Packages that were written before there were these keys do not have them in their YAML files.
     features: str | None = Field(default=None, kw_only=True)
     weights: str | None = Field(default=None, kw_only=True)
-    trainable: Annotated[tuple[str, ...], Field(min_length=1)] | None = Field(
+    trainable: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=100)] | None = Field(
         default=None, kw_only=True
     )
     lora_rank: Count | None = Field(default=None, kw_only=True)

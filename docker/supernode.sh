@@ -6,6 +6,7 @@ while [ -d "/nodes/$number" ]; do
     exec 9> "/nodes/$number/claim"
     if flock --nonblock 9; then
         node="/nodes/$number"
+        export FEDSKETCH_CACHE="$node/cache"
         set -- --superlink "$SUPERLINK" --node-config "partition-id=$number"
         if [ -n "${INSECURE:-}" ]; then
             echo "NOT PRIVATE: no TLS, no authentication, no policy, no ledger, and keys that everybody knows." >&2

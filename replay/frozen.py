@@ -7,8 +7,12 @@ device, and no round costs more than its trained part.
 
 A device does not judge the values. They are a map of one example that the server chooses, as the model is; what leaves the device is
 clipped and noised whatever they are. What their owner bounds is the size: `largest_model` counts frozen parameters too.
+
+A feature map in front of the model is frozen too, and comes with a package that owners install. All devices are told its edition: one
+that has another refuses, because a model behind two maps learns neither.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -18,7 +22,8 @@ from torch import Tensor
 
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.parcels import opened
-from fedsketch.replay.records import FROZEN, FROZEN_ARRAYS, STALE
+from fedsketch.replay.records import FEATURES, FROZEN, FROZEN_ARRAYS, STALE
+from fedsketch.secagg import Refusal
 from fedsketch.sketching.fingerprint import digest
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.flat import FlatModel
@@ -31,14 +36,26 @@ class FrozenPart:
 
     version = 0  # it never changes in a run
 
-    def __init__(self, model: FlatModel) -> None:
+    def __init__(self, model: FlatModel, features: str | None = None) -> None:
+        """`features` is the edition of a feature map in front of the model, where that is an installed package's."""
         self.model = model
+        self.features = features
         self.fingerprint = _fingerprint(model.frozen)
 
     # ------------------------------------------------------------------ on the server
     def head(self) -> dict[str, int | str | bool | float | bytes]:
         """What every device is told, in the common part of the broadcast; nothing where all is trained."""
-        return {FROZEN: self.fingerprint} if self.model.frozen else {}
+        told: dict[str, int | str | bool | float | bytes] = {}
+        if self.sent:
+            told[FROZEN] = self.fingerprint
+        if self.features is not None:
+            told[FEATURES] = self.features
+        return told
+
+    @property
+    def sent(self) -> bool:
+        """Whether there is anything that a device might have to be sent."""
+        return bool(self.model.frozen)
 
     def parcel(self, held: int) -> RecordDict:
         """For a device that has not asked."""
@@ -57,8 +74,14 @@ class FrozenPart:
             )
 
     # ------------------------------------------------------------------ on a device
-    def receive(self, parcel: RecordDict, goal: str, folder: Path | None) -> bool:
-        """Bring the model's frozen part to the one with this fingerprint; whether that could be done."""
+    def receive(self, parcel: RecordDict, told: Mapping[str, object], folder: Path | None) -> bool:
+        """Bring the model's frozen part to the one that all devices were told of; whether that could be done. Raises `Refusal` if the
+        feature map is another one, because its owner alone can change that."""
+        if told.get(FEATURES) != self.features:
+            raise Refusal(
+                "The feature map that is installed here is not the server's: install the same version of its package on both."
+            )
+        goal = told.get(FROZEN, self.fingerprint)
         if self.fingerprint == goal:
             return True
         if FROZEN_ARRAYS not in parcel:
@@ -74,7 +97,7 @@ class FrozenPart:
             unfinished.rename(folder / FILE)
         return True
 
-    def _kept(self, goal: str, folder: Path) -> bool:
+    def _kept(self, goal: object, folder: Path) -> bool:
         """Take what the device's folder holds; whether it is the one."""
         try:
             self._load(load_file(folder / FILE))

@@ -5,4 +5,5 @@ PARCEL = "parcel"
 PARCEL_ARRAYS = "parcel-arrays"
 STALE = "stale"  # in the reply of a device that needs the whole
 FROZEN = "frozen"
+FEATURES = "features"
 FROZEN_ARRAYS = "frozen-arrays"

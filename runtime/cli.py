@@ -14,6 +14,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 from fedsketch.conf import Config, ConfigError, load
+from fedsketch.conf.common_keys import settable
 from fedsketch.conf.compose import FOLDER, compose_with_folder, composition_sentence
 from fedsketch.conf.schema import SimulationRuntimeConfig
 from fedsketch.runtime.help import FEDSKETCH, answer
@@ -93,7 +94,8 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
             with fitting_threads(Job(config).parameters):
-                run_local(serve(Rounds(config, folder, progress)), client_app, nodes)
+                server_app = serve(Rounds(config, folder, progress))
+                run_local(server_app, client_app, nodes, config.clients.timeout)
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
@@ -117,6 +119,7 @@ def _hydra_main() -> None:
     from fedsketch.conf.search_path import search_installed_packages
 
     search_installed_packages()
+    sys.argv[1:] = settable(sys.argv[1:])
 
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")
     def job(composed: DictConfig) -> None:

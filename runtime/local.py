@@ -1,10 +1,13 @@
 """All clients in this process: a Grid that calls the ClientApp itself, with a persistent context per node.
 
 No serialisation, no queues, no polling, so a round costs little more than its arithmetic. Messages are still Flower's, and
-a handler that raises becomes an error reply, as everywhere else.
+a handler that raises becomes an error reply, as everywhere else. So does one that takes longer than the timeout: clients come one after
+the other here, so each has the time that all have together where they work side by side, and what a late one did is not taken.
 """
 
 import logging
+import math
+import time
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
@@ -19,15 +22,17 @@ from flwr.supercore.task_identity import TaskIdentity
 RUN_ID = 1
 SERVER_ID = 1
 CLIENT_APP_RAISED = 2  # Flower's error code for a handler that raised
+TOO_LATE = 5  # Flower's error code for a reply that does not come any more
 log = logging.getLogger(__name__)
 
 
 class LocalGrid(Grid):
-    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own context."""
+    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own context, and `timeout` seconds for an answer."""
 
-    def __init__(self, client_app: ClientApp, nodes: int) -> None:
+    def __init__(self, client_app: ClientApp, nodes: int, timeout: float = math.inf) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_ID, 1
         self._app = client_app
+        self._timeout = timeout
         self._contexts = {
             SERVER_ID + 1 + client: Context(
                 run_id=RUN_ID,
@@ -80,20 +85,28 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
+        began = time.monotonic()
         try:
-            return self._app(message, context)
+            reply = self._app(message, context)
         except (
             Exception
         ) as error:  # whatever a device does wrong is the device's failure, not the server's
             log.info("Node %d failed", context.node_id, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+        took = time.monotonic() - began
+        if took > self._timeout:
+            reason = f"It took {took:.3g} s, longer than clients.timeout={self._timeout:g}."
+            return Message(Error(TOO_LATE, reason), reply_to=message)
+        return reply
 
 
-def run_local(server_app: ServerApp, client_app: ClientApp, nodes: int) -> None:
+def run_local(
+    server_app: ServerApp, client_app: ClientApp, nodes: int, timeout: float = math.inf
+) -> None:
     """Run both apps to the end in this process."""
     server_app(
-        LocalGrid(client_app, nodes),
+        LocalGrid(client_app, nodes, timeout),
         Context(
             run_id=RUN_ID,
             node_id=SERVER_ID,

@@ -53,7 +53,7 @@ def main() -> None:
         if (
             plan.budget is not None
             and adversary == plan.budget_against
-            and (value or 0) > plan.budget
+            and (plan.epsilon_of_training or 0) > plan.budget
         ):
             told += f" after all rounds, above the budget of {plan.budget:g}"
         table.add_row(f"epsilon against {adversary}", told)
@@ -62,6 +62,8 @@ def main() -> None:
     table.add_row("sent per client and round", size(plan.uplink_bytes))
     table.add_row("received per client and round", size(plan.downlink_bytes))
     for name, fact in plan.mechanism_facts.items():
+        table.add_row(name, fact)
+    for name, fact in plan.evaluation_facts().items():
         table.add_row(name, fact)
     if plan.best_snr is not None:
         table.add_row("signal to noise at best", f"{plan.best_snr:.3g}")

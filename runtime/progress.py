@@ -110,6 +110,8 @@ class ConsoleProgress:
                 table.add_row(
                     f"{kind.name} of the best model", _shown(kind, best["test"].get(kind.name))
                 )
+        for name, metric in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
+            table.add_row(f"{name} on devices", on_devices(metric))
         if not summary["private"]:
             table.add_row("NOT PRIVATE", summary["not_private"])
         for adversary in in_order(summary["epsilon"]):
@@ -131,3 +133,10 @@ class ConsoleProgress:
 
 def _shown(kind: Metric, value: float | None) -> str:
     return "-" if value is None else metric(kind, value)
+
+
+def on_devices(metric: dict[str, Any]) -> str:
+    """What devices say of the last model: the mean with the deviation of its noise, and the means of groups."""
+    groups = ", ".join(f"{value:.3g}" for value in metric["groups"])
+    spread = f"; groups {groups}" if groups else ""
+    return f"{metric['mean']:.3g}, noise {metric['noise']:.2g}{spread}"

@@ -3,12 +3,14 @@
 import json
 import logging
 import math
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from fedsketch.conf import ConfigError
 from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
 from fedsketch.privacy.accounting.releases import Release
+from fedsketch.server.attempts import Attempt
 from fedsketch.strategies.shared.base import FederatedStrategy
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,11 @@ class Accounts:
                 "privacy.noise_multiplier."
             )
 
+    def charge_planned(self, first: int, last: int) -> None:
+        """These rounds as a plan has them: cohorts of the usual size."""
+        for start, end in _alike(self._strategy, first, last) if first <= last else ():
+            self.charge_whole(start, end, self._strategy.config.clients.per_round)
+
     def charge_whole(self, first: int, last: int, cohort: int) -> None:
         """Rounds that show the same as each other, each asked once and applied, with as many dropouts as they tolerate."""
         for name, seen in self._seen(first, cohort, None).items():
@@ -72,27 +79,38 @@ class Accounts:
             if name in _WAITING:
                 self._record(name, seen.with_known_cohort() if known_cohort else seen)
 
-    def charge_lost(self, attempts: list[tuple[int, int]]) -> None:
+    def charge_lost(self, attempts: Sequence[Attempt]) -> None:
         """Charge what was seen after a checkpoint and before a kill; those rounds will be played again with other noise.
 
-        The server saw every attempt. When a cohort was asked for a later round, the model of the round before it was out too.
+        The server saw every attempt. When a cohort was asked for a later round, or to evaluate the model of the round before it, then that
+        model was out too.
         """
-        for server_round, cohort in attempts:
-            self.charge_attempt(server_round, cohort)
-        for (server_round, cohort), (later, _) in pairwise(attempts):
-            if later > server_round:  # not a retry, and not the start of another life of the run
-                # The same cohort will be asked again.
-                for name, seen in self._seen(server_round, cohort, None).items():
-                    if name in _WAITING:
-                        self._record(name, seen.once_more())
+        for attempt in attempts:
+            if not attempt.evaluation:
+                self.charge_attempt(attempt.round, attempt.cohort)
+        for attempt, following in pairwise(attempts):
+            # Not a retry, and not the start of another life of the run.
+            out = following.evaluation or following.round > attempt.round
+            if out and not attempt.evaluation:
+                self._charge_once_more(attempt)
 
-    def epsilon(self) -> dict[str, float | None]:
-        """What each adversary can have learned so far; None means no guarantee."""
-        spent = {
-            name: math.inf if account is None else account.epsilon().epsilon
-            for name, account in self._accountants.items()
-        }
-        return {name: value if math.isfinite(value) else None for name, value in spent.items()}
+    def charge_lost_evaluations(self, attempts: Sequence[Attempt]) -> None:
+        """The same where these are the accounts of evaluations. Whatever came of them, all may have seen it."""
+        for attempt in attempts:
+            if attempt.evaluation:
+                self.charge_attempt(attempt.round, attempt.cohort)
+                self._charge_once_more(attempt)
+
+    def epsilon(self, beside: "Accounts | None" = None) -> dict[str, float | None]:
+        """What each adversary can have learned so far, from what `beside` has recorded too; None means no guarantee."""
+        return {name: self.epsilon_against(name, beside) for name in self._accountants}
+
+    def epsilon_against(self, name: str, beside: "Accounts | None" = None) -> float | None:
+        """The same for one adversary."""
+        account = self._accountants[name]
+        whole = account if beside is None else beside._added_to(account, name)
+        spent = math.inf if whole is None else whole.epsilon().epsilon
+        return spent if math.isfinite(spent) else None
 
     def to_json(self) -> str:
         accounts = self._accountants.items()
@@ -102,6 +120,19 @@ class Accounts:
         self._accountants = {
             name: state and Accountant.from_json(state) for name, state in json.loads(text).items()
         }
+
+    def _added_to(self, account: Accountant | None, name: str) -> Accountant | None:
+        """What an adversary of another strategy's accounts has seen in all. No theorem covers one whom these do not name."""
+        mine = self._accountants.get(name)
+        if not any(one is None or one.releases for one in self._accountants.values()):
+            return account
+        return None if account is None or mine is None else account.together(mine)
+
+    def _charge_once_more(self, attempt: Attempt) -> None:
+        """What those see who wait for a round to be applied; its cohort will be asked again."""
+        for name, seen in self._seen(attempt.round, attempt.cohort, None).items():
+            if name in _WAITING:
+                self._record(name, seen.once_more())
 
     def _record(self, name: str, seen: Release, count: int = 1) -> None:
         """Charge one adversary; who sees more than any theorem covers has no guarantee from then on."""
@@ -116,3 +147,15 @@ class Accounts:
     def _seen(self, server_round: int, cohort: int, clients: int | None) -> dict[str, Release]:
         arrived = self._strategy.sizes.survivors(cohort) if clients is None else clients
         return self._strategy.releases(server_round, cohort, arrived)
+
+
+def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """These rounds, cut into stretches whose rounds show the same: a strategy whose rounds differ says so by their noise, or by the
+    parts of the sum that it wants."""
+    first, before, parts = start, strategy.noise_of(start), strategy.wants_parts(start)
+    for current in range(start + 1, end + 1):
+        noise, wants = strategy.noise_of(current), strategy.wants_parts(current)
+        if wants != parts or (noise is not before and noise != before):
+            yield first, current - 1
+            first, before, parts = current, noise, wants
+    yield first, end

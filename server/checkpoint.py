@@ -31,6 +31,7 @@ class Checkpoint:
     traffic: tuple[float, float]
     attempts: int
     validation: dict[str, Any] = field(default_factory=dict)
+    evaluations: str = ""  # accounts of evaluations on devices, where there are any
 
     def save(self, folder: Path) -> None:
         """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""

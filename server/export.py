@@ -40,22 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def export(model: LoadedModel, to: str, path: Path) -> Path:
     """Write the model, with its normalisation and features, for batches of any size."""
-    examples = (torch.zeros(_BATCH, *model.shape, dtype=model.inputs),)
-    model(
-        *examples
-    )  # what is computed once, such as the filters of features, is computed before anything is traced
-    batches = ({0: torch.export.Dim("batch")},)
+    traced = _traced(model)
     if to == "torch":
-        torch.export.save(torch.export.export(model, examples, dynamic_shapes=batches), path)
+        torch.export.save(traced, path)
         return path
     try:
         torch.onnx.export(
-            model,
-            examples,
-            str(path),
+            traced,
+            f=str(path),
             input_names=["inputs"],
             output_names=["outputs"],
-            dynamic_shapes=batches,
             dynamo=True,
             external_data=False,
             verbose=False,
@@ -65,6 +59,35 @@ def export(model: LoadedModel, to: str, path: Path) -> Path:
             "ONNX has no operation for a part of this model: export it with --to torch."
         ) from error
     return path
+
+
+def _traced(model: LoadedModel) -> torch.export.ExportedProgram:
+    """The model as torch.export sees it, which computes the same for a batch as the model itself."""
+    examples = _examples(model, _BATCH)
+    model(
+        examples
+    )  # what is computed once, such as the filters of features, is computed before anything is traced
+    try:
+        batches = ({0: torch.export.Dim("batch")},)
+        traced = torch.export.export(model, (examples,), dynamic_shapes=batches)
+    except RuntimeError as error:
+        raise ModelError(
+            f"torch.export cannot trace this model ({str(error).strip().splitlines()[0]}): change what its layers do with a batch."
+        ) from error
+    probe = _examples(model, _BATCH + 1)
+    if not torch.allclose(traced.module()(probe), model(probe), rtol=1e-3, atol=1e-4):
+        raise ModelError(
+            "As a batch this model computes something else than one by one, so no export is right: look for a layer that mixes examples."
+        )
+    return traced
+
+
+def _examples(model: LoadedModel, count: int) -> torch.Tensor:
+    """So many made-up examples; zeros where they are numbers of something, such as tokens."""
+    if not model.inputs.is_floating_point:
+        return torch.zeros(count, *model.shape, dtype=model.inputs)
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(count, *model.shape, dtype=model.inputs, generator=generator)
 
 
 def refuse_missing_onnx() -> None:

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
+from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.strategies.shared.base import FederatedStrategy
 
 
-def guarantee(strategy: FederatedStrategy) -> str:
+def guarantee(strategy: FederatedStrategy, evaluations: DeviceEvaluations | None = None) -> str:
     privacy = strategy.config.privacy
     exposed = not_private(strategy.config)
     warning = "" if exposed is None else f"NOT PRIVATE: {exposed}."
@@ -17,6 +18,7 @@ def guarantee(strategy: FederatedStrategy) -> str:
     sentence = (
         f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against {strategy.adversary(strategy.bound)}."
         f"{strategy.remarks()}{_public_data(strategy.config.data)}{_validation(strategy.config)}"
+        f"{'' if evaluations is None else evaluations.sentence()}"
     )
     return f"{sentence} {warning}".strip()
 

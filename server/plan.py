@@ -1,19 +1,21 @@
 """What a configuration will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.guarantee import adversaries, guarantee, not_private
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
-from fedsketch.server.report.readable import in_order, plain
+from fedsketch.server.report.readable import in_order, plain, size
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
@@ -51,12 +53,30 @@ class Plan:
     mechanism_facts: Mapping[str, str]
     best_snr: float | None
     epsilon_over_rounds: dict[str, list[float | None]]
+    # Where devices evaluate, all epsilons above are of training and evaluations together.
+    epsilon_of_training: float | None  # against whom the budget binds
+    evaluations: Mapping[str, Any] | None
 
     def save(self, folder: Path) -> Path:
         """Write the plan and the plot of epsilon into a run's folder; returns the plot's path."""
         run = RunFolder(folder)
         run.write_plan(asdict(self), self._figure())
         return run.plan_figure
+
+    def evaluation_facts(self) -> dict[str, str]:
+        """What is told about evaluations on devices, if there are any."""
+        told = self.evaluations
+        if told is None:
+            return {}
+        groups = "" if told["groups"] == 1 else f" in {told['groups']} groups"
+        noise = f"standard deviation {told['noise_of_a_mean']:.3g}"
+        if told["groups"] > 1:
+            noise += f", in that of a group {told['noise_of_a_group']:.3g}"
+        return {
+            "evaluations on devices": f"{told['times']}, each by {told['clients']} clients{groups}",
+            "noise in a mean of theirs": noise,
+            "bytes of one, per client": f"{size(told['uplink_bytes'])} up, {size(told['downlink_bytes'])} down",
+        }
 
     def _figure(self) -> str:
         lines = []
@@ -68,14 +88,17 @@ class Plan:
             if known:
                 lines.append(Line(name, [x for x, _ in known], [y for _, y in known], color))
         alt = f"Epsilon over {self.rounds} rounds, per adversary."
-        levels = [Level(f"budget ({self.budget_against})", self.budget)] if self.budget else []
+        levels = []
+        if self.budget:
+            beside = (self.evaluations or {}).get("epsilon") or 0.0
+            levels.append(Level(f"budget ({self.budget_against})", self.budget + beside))
         return line_chart("plan", alt, lines, Axis("epsilon", plain), levels=levels)
 
 
 def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
     config = resolved(config)
-    job = Job(config)
+    job = Job(config, only_to_plan=True)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
@@ -88,10 +111,11 @@ def make_plan(config: Config) -> Plan:
     clip = strategy.clipping.facts(expected.noise_std, strategy.units(expected))
     accounts = Accounts(strategy)
     accounts.refuse_an_idle_run()
-    curve = _epsilon_curve(accounts, strategy)
+    evaluations = DeviceEvaluations.of(strategy)
+    curve = _epsilon_curve(accounts, strategy, evaluations)
     epsilon = {name: values[-1] for name, values in curve.items() if name != "round"}
     return Plan(
-        guarantee=guarantee(strategy),
+        guarantee=guarantee(strategy, evaluations),
         not_private=not_private(config),
         rounds=config.rounds,
         ends_after=_ends_after(strategy, curve),
@@ -114,21 +138,26 @@ def make_plan(config: Config) -> Plan:
         mechanism_facts={**clip, **mechanism.facts()},
         best_snr=_best_snr(mechanism, noise, cohort),
         epsilon_over_rounds=curve,
+        epsilon_of_training=accounts.epsilon_against(strategy.bound),
+        evaluations=None if evaluations is None else evaluations.planned(),
     )
 
 
 def _epsilon_curve(
-    accounts: Accounts, strategy: FederatedStrategy
+    accounts: Accounts, strategy: FederatedStrategy, evaluations: DeviceEvaluations | None
 ) -> dict[str, list[float | None]]:
-    """Epsilon after some of the rounds, the last among them."""
+    """Epsilon after some of the rounds, the last among them; with that of the evaluations on devices up to then."""
     config = strategy.config
     curve: dict[str, list[float | None]] = {"round": [], **{a: [] for a in accounts.epsilon()}}
     step = math.ceil(config.rounds / POINTS)
     for start in range(0, config.rounds, step):
         end = min(start + step, config.rounds)
-        _charge(accounts, strategy, start + 1, end)
+        accounts.charge_planned(start + 1, end)
+        if evaluations is not None:
+            evaluations.charge_planned(start + 1, end)
         curve["round"].append(end)
-        for name, value in accounts.epsilon().items():
+        beside = None if evaluations is None else evaluations.accounts
+        for name, value in accounts.epsilon(beside).items():
             curve[name].append(value)
     return curve
 
@@ -157,27 +186,8 @@ def _ends_after(strategy: FederatedStrategy, curve: dict[str, list[float | None]
 def _affordable(strategy: FederatedStrategy, server_round: int) -> bool:
     """Whether the budget pays for this round after all before it."""
     accounts = Accounts(strategy)
-    _charge(accounts, strategy, 1, server_round - 1)
+    accounts.charge_planned(1, server_round - 1)
     return accounts.affordable(server_round)
-
-
-def _charge(accounts: Accounts, strategy: FederatedStrategy, start: int, end: int) -> None:
-    """These rounds, whole."""
-    if start <= end:
-        for first, last in _alike(strategy, start, end):
-            accounts.charge_whole(first, last, strategy.config.clients.per_round)
-
-
-def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """These rounds, cut into stretches whose rounds show the same: a strategy whose rounds differ says so by their noise, or by the
-    parts of the sum that it wants."""
-    first, before, parts = start, strategy.noise_of(start), strategy.wants_parts(start)
-    for current in range(start + 1, end + 1):
-        noise, wants = strategy.noise_of(current), strategy.wants_parts(current)
-        if wants != parts or (noise is not before and noise != before):
-            yield first, current - 1
-            first, before, parts = current, noise, wants
-    yield first, end
 
 
 def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:

@@ -18,9 +18,11 @@ from torch import Tensor
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
-from fedsketch.secagg import Aborted, Directory
+from fedsketch.secagg import Aborted, Directory, SettingsError
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
+from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.server.grids.metered import MeteredGrid
@@ -64,7 +66,8 @@ class Rounds:
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
         self.accounts.refuse_an_idle_run()
-        self.sentence = guarantee(self.strategy)
+        self.evaluations = DeviceEvaluations.of(self.strategy)
+        self.sentence = guarantee(self.strategy, self.evaluations)
         self.not_private = not_private(config)
         self._metrics = [metric.name for metric in config.task.all_metrics]
         self.validation = Validation(config) if self.job.validation is not None else None
@@ -101,6 +104,8 @@ class Rounds:
         self.meter = MeteredGrid(grid)
         self.grid = aggregating(self.meter, self.config, strategy.parcels, roster, strategy.frozen)
         strategy.meet(self.grid)
+        if self.evaluations is not None:
+            self.evaluations.begin()
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
         while not self._finished(done):
@@ -163,13 +168,17 @@ class Rounds:
             strategy.model.load(checkpoint.model)
             strategy.resume(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
+            if self.evaluations is not None:
+                self.evaluations.accounts.load_json(checkpoint.evaluations)
         if self.validation is not None:
             if checkpoint is not None:
                 self.validation.load_state_dict(checkpoint.validation)
             self._restore_best(strategy)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
-            known = checkpoint.attempts if checkpoint else 0
-            self.accounts.charge_lost(self.folder.attempts_since(known))
+            lost = self.folder.attempts_since(checkpoint.attempts if checkpoint else 0)
+            self.accounts.charge_lost(lost)
+            if self.evaluations is not None:
+                self.evaluations.accounts.charge_lost_evaluations(lost)
         return strategy
 
     def _finished(self, done: int) -> bool:
@@ -182,7 +191,9 @@ class Rounds:
 
     def _round(self, current: int, strategy: FederatedStrategy) -> dict[str, Any]:
         start = time.monotonic()
-        clients_seconds = self._exchange(current, strategy)
+        evaluates = self.evaluations is not None and self.evaluations.may_follow(current)
+        following = current + 1 if current < self.config.rounds and not evaluates else None
+        clients_seconds = self._exchange(current, strategy, self.accounts, following)
         update_seconds = time.monotonic() - start - clients_seconds
         up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
@@ -194,7 +205,8 @@ class Rounds:
             "round": current,
             **metrics,
             **validated,
-            "epsilon": self.accounts.epsilon(),
+            **self._evaluated_by_devices(current),
+            "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
             "budget_against": strategy.bound,
             "private": self.not_private is None,
@@ -210,6 +222,27 @@ class Rounds:
             "snr": strategy.snr,
             **strategy.told(),
         }
+
+    def _evaluated_by_devices(self, current: int) -> dict[str, Any]:
+        """What devices say of the model of this round, if it is time to ask them. One that fails leaves its keys empty: the run goes on."""
+        evaluations = self.evaluations
+        if evaluations is None:
+            return {}
+        evaluations.strategy.means = {}
+        if evaluations.due(current, last=self._finished(current)):
+            try:
+                self._exchange(current, evaluations.strategy, evaluations.accounts, None)
+            except (TooFewClients, SettingsError) as failed:
+                log.warning("No evaluation on devices after round %d: %s", current, failed)
+        up, down = (total / max(evaluations.strategy.cohort_size, 1) for total in self.meter.take())
+        self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
+        return evaluations.row()
+
+    def _epsilon(self) -> dict[str, float | None]:
+        """Of training and of evaluations on devices together."""
+        return self.accounts.epsilon(
+            None if self.evaluations is None else self.evaluations.accounts
+        )
 
     def _validate(self, current: int, model: FlatModel) -> dict[str, Any]:
         """The metrics of this round's model on the validation examples, where there are any; the best model is kept."""
@@ -242,13 +275,20 @@ class Rounds:
         name = self.validation.metric.name
         return {"round": best.round, "metric": name, "value": best.value, "test": reached}
 
-    def _exchange(self, current: int, strategy: FederatedStrategy) -> float:
-        """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients."""
+    def _exchange(
+        self,
+        current: int,
+        strategy: FederatedStrategy,
+        accounts: Accounts,
+        following: int | None,
+    ) -> float:
+        """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients. `following` is the
+        round that comes next, if it is one of the same strategy."""
         waited = 0.0
         problem: Exception | None = None
         strategy.lost.clear()
         for attempt in range(self.config.clients.retries + 1):
-            if attempt and not self.accounts.affordable(current):
+            if attempt and not accounts.affordable(current):
                 raise TooFewClients(
                     f"Round {current} failed because {problem}, and another attempt would exceed the budget."
                 )
@@ -260,14 +300,13 @@ class Rounds:
                 strategy.pass_over(current)
                 # Where sizes are hidden it looks like all others, and so is its price. In a pass it costs nothing beyond the pass, but is
                 # booked: the accountant counts the rounds of a pass to know where the next one begins.
-                if strategy.noise.hidden or self.config.clients.sampling.in_passes:
-                    self.accounts.charge_applied(current, self.config.clients.per_round)
+                settings = strategy.config.clients
+                if strategy.noise.hidden or settings.sampling.in_passes:
+                    accounts.charge_applied(current, settings.per_round)
                 return waited
-            self.folder.announce(current, strategy.cohort_size)
-            following = current + 1
-            self.grid.expect(
-                strategy.nodes_of(following) if following <= self.config.rounds else None
-            )
+            evaluation = strategy is not self.strategy
+            self.folder.announce(Attempt(current, strategy.cohort_size, evaluation))
+            self.grid.expect(None if following is None else strategy.nodes_of(following))
             start = time.monotonic()
             try:
                 replies = self.grid.send_and_receive(messages, timeout=self.config.clients.timeout)
@@ -276,16 +315,16 @@ class Rounds:
             except (RoundAborted, Aborted) as aborted:
                 problem = aborted
                 log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
-                self.accounts.charge_attempt(current, strategy.cohort_size)
+                accounts.charge_attempt(current, strategy.cohort_size)
                 strategy.leave_out(getattr(aborted, "missing", ()))
                 continue
             strategy.explain_dropouts(self.grid.dropouts)
             for client, reason in strategy.dropped.items():
                 log.warning("Round %d: client %d dropped out: %s", current, client, reason)
-            self.accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
+            accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
             # Where the draw counts although sizes show, it counts for the first attempt only.
             known = attempt > 0 and not strategy.noise.hidden
-            self.accounts.charge_applied(
+            accounts.charge_applied(
                 current, strategy.cohort_size, strategy.arrived, known_cohort=known
             )
             return waited
@@ -301,6 +340,7 @@ class Rounds:
             model=strategy.model.vector,
             strategy=strategy.saved(),
             accounts=self.accounts.to_json(),
+            evaluations=self.evaluations.accounts.to_json() if self.evaluations else "",
             cohort_key=strategy.cohorts.key,
             seconds=seconds,
             traffic=self.traffic,
@@ -319,14 +359,17 @@ class Rounds:
             "rounds": row.get("round", 0),
             **{name: row.get(name) for name in self._metrics},
             "best": best,
-            "epsilon": self.accounts.epsilon(),
+            **{
+                name: row.get(name) for name in (self.evaluations.row() if self.evaluations else ())
+            },
+            "epsilon": self._epsilon(),
             "delta": self.config.privacy.delta,
             "budget_against": self.strategy.bound,
             "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
             "private": self.not_private is None,
             "not_private": self.not_private,
-            "adversaries": adversaries(self.strategy, self.accounts.epsilon()),
+            "adversaries": adversaries(self.strategy, self._epsilon()),
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],
             "downlink_bytes": self.traffic[1],

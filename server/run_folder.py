@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from fedsketch.conf import Config, ConfigError, from_json, to_json
+from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
 from fedsketch.tasks.interface import Interface
 
@@ -189,13 +190,14 @@ class RunFolder:
     def append_metrics(self, row: dict[str, Any]) -> None:
         _append(self.metrics, row)
 
-    def announce(self, round: int, cohort: int) -> None:
-        """Write down that a cohort is about to be asked, before it is: a kill must not make the run forget what was seen."""
-        _append(self.attempts, {"round": round, "cohort": cohort})
+    def announce(self, attempt: Attempt) -> None:
+        """Write down that a cohort is about to be asked, before it is."""
+        _append(self.attempts, attempt._asdict())
 
-    def attempts_since(self, known: int) -> list[tuple[int, int]]:
-        """(round, cohort) of every attempt on record after the first `known`, whoever made it."""
-        return [(row["round"], row["cohort"]) for row in _rows(self.attempts, "cohort")[known:]]
+    def attempts_since(self, known: int) -> list[Attempt]:
+        """Every attempt on record after the first `known`, whoever made it."""
+        rows = _rows(self.attempts, "cohort")[known:]
+        return [Attempt(row["round"], row["cohort"], bool(row.get("evaluation"))) for row in rows]
 
     def read_summary(self) -> dict[str, Any] | None:
         """How the run ended; None if it has not."""

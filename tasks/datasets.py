@@ -8,6 +8,7 @@ from typing import Any
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import DataSettings
 from fedsketch.tasks import digits, folder, synthetic, tabular, vision
+from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset
 
 Load = Callable[[Any, int], Dataset]  # its settings, the seed of the run
@@ -32,6 +33,19 @@ def load(settings: DataSettings, seed: int) -> Dataset:
     """The data set of these settings, ours or that of an installed package; the same arguments give the same object, which is read-only."""
     with _lock:
         return _load(settings, seed)
+
+
+def load_to_plan(settings: DataSettings, seed: int, *, exact: bool) -> Dataset:
+    """The same, but nothing is downloaded: of a data set that is not here, what is published about it does, unless a plan needs `exact`
+    contents."""
+    if BUILT_IN.get(settings.name) is not vision.load or vision.is_here(settings):
+        return load(settings, seed)
+    if exact:
+        raise DataError(
+            f"The plan needs the examples of data={settings.name} and downloads nothing: set data.root to the folder that has them, or "
+            "let a run with rounds=1 download them."
+        )
+    return vision.outline(settings.name)
 
 
 @functools.lru_cache(maxsize=2)

@@ -104,6 +104,11 @@ def shape_after(name: str | None, shape: Shape) -> Shape:
     return shape if name is None else feature_map(name, shape).after(shape)
 
 
+def own_edition(name: str | None, shape: Shape) -> str | None:
+    """The edition of a map of an installed package; None for ours, which are as old as the program."""
+    return None if name is None or name == _SCATTERING.name else own_map(name, shape).edition
+
+
 def seen_through(name: str | None, examples: Examples) -> Examples:
     """The examples as the model sees them."""
     return examples if name is None else feature_map(name, examples.shape)(examples)

@@ -7,15 +7,17 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
 from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.examples import Dataset, Examples
-from fedsketch.tasks.features import seen_through, shape_after
+from fedsketch.tasks.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
+from fedsketch.tasks.local_test import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.tabular import is_table, schema_of
@@ -43,14 +45,17 @@ class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
     The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
-    device opens. Given weights (`model.weights`) are the server's too.
+    device opens. Given weights (`model.weights`) are the server's too. A job that is `only_to_plan` downloads nothing.
 
     `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features` (`tasks.features`).
     """
 
-    def __init__(self, config: Config, kind: Kind | None = None) -> None:
+    def __init__(
+        self, config: Config, kind: Kind | None = None, *, only_to_plan: bool = False
+    ) -> None:
         self._config = config
         self._kind = kind
+        self._only_to_plan = only_to_plan
 
     @cached_property
     def task(self) -> Task:
@@ -59,10 +64,19 @@ class Job:
 
     @cached_property
     def dataset(self) -> Dataset:
-        dataset = datasets.load(self._config.data, self._config.seed)
+        dataset = self._load()
         for examples in (dataset.train, dataset.test):
             self.task.check(dataset.name, examples, dataset.classes)
         return dataset
+
+    def _load(self) -> Dataset:
+        data, seed = self._config.data, self._config.seed
+        if not self._only_to_plan:
+            return datasets.load(data, seed)
+        # The sizes of shards count where examples are protected; public examples are looked at.
+        public = isinstance(data, PartitionedSettings) and data.public > 0
+        exact = self._config.privacy.unit is Unit.EXAMPLE or public or data.public_root is not None
+        return datasets.load_to_plan(data, seed, exact=exact)
 
     @cached_property
     def test(self) -> Examples:
@@ -107,34 +121,76 @@ class Job:
         raise DataError(_no_public_data(data))
 
     def shard(self, client: int) -> Examples:
-        """The examples of one client."""
+        """The examples that one client trains on."""
+        own = self._own(client)
+        if not self._held_out_share:
+            return self._seen(own)
+        return self._seen(own.take(self._split(len(own))[0]))
+
+    def local_test(self, client: int) -> Examples:
+        """The examples of one client that are held out of training, for evaluations on devices."""
+        own = self._own(client)
+        return self._seen(own.take(self._split(len(own))[1]))
+
+    def _own(self, client: int) -> Examples:
         data = self._config.data
         if isinstance(data, FolderConfig):
             bounded = self._config.privacy.unit is Unit.EXAMPLE
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
-            own = folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
-            return self._seen(own)
+            return folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
         if not 0 <= client < len(self._parts):
             raise DataError(
                 f"data={data.name} is shared out among clients 0 to {len(self._parts) - 1}, and this node is {client}: start it with its "
                 "own number, as in fedsketch-node --node-config partition-id=0."
             )
-        return self._seen(self.dataset.train.take(self._parts[client]))
+        return self.dataset.train.take(self._parts[client])
+
+    def _split(self, examples: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return split(examples, self._held_out_share, self._config.seed)
+
+    @property
+    def _held_out_share(self) -> float:
+        """Of each client's examples: nothing, where devices do not evaluate."""
+        settings = self._config.evaluation
+        return settings.held_out if isinstance(settings, FederatedEvaluationConfig) else 0.0
 
     @property
     def examples(self) -> int:
-        """The number of examples of all clients together; where devices hold their own, the public bound on it."""
+        """The number of examples that all clients together train on; where devices hold their own, the public bound on it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard * self._config.clients.total
-        return sum(map(len, self._parts))
+        return sum(map(self._trained, self._sizes))
 
     @property
     def largest_shard(self) -> int:
-        """The number of examples of the client that has most, or the public bound on it."""
+        """The number of examples of the client that trains on most, or the public bound on it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard
-        return max(map(len, self._parts))
+        return max(map(self._trained, self._sizes))
+
+    @property
+    def largest_local_test(self) -> int:
+        """The same for held-out examples. Where it is known who has how many, a client that can hold out none is an error."""
+        data, share = self._config.data, self._held_out_share
+        if isinstance(data, FolderConfig):
+            return max(1, held_out_count(data.largest_shard, share))
+        fewest = min(self._sizes)
+        if not held_out_count(fewest, share):
+            raise DataError(
+                f"A client with {fewest} examples has none to hold out for evaluations on devices: set fewer clients.total, another "
+                "data.partition, or evaluation=server."
+            )
+        return max(held_out_count(size, share) for size in self._sizes)
+
+    def _trained(self, examples: int) -> int:
+        """How many of a client's examples it trains on."""
+        share = self._held_out_share
+        return examples - held_out_count(examples, share) if share else examples
+
+    @property
+    def _sizes(self) -> list[int]:
+        return list(map(len, self._parts))
 
     def histogram(self) -> torch.Tensor:
         """Examples per client and class, or per client where there are no classes; no rows where devices hold their own, unseen."""
@@ -157,6 +213,11 @@ class Job:
     def parameters(self) -> int:
         """How many parameters the model has, without making it."""
         return models.parameters(self._config.model, *self._model_kind)
+
+    @property
+    def features(self) -> str | None:
+        """The edition of the feature map in front of the model, if it is one of an installed package."""
+        return own_edition(self._config.model.features, self.kind.shape)
 
     @property
     def interface(self) -> Interface:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.initial import initialise
+from fedsketch.tasks.named import named_tensors
 
 
 class LoraLinear(nn.Module):
@@ -65,8 +66,8 @@ def start_adapters(module: nn.Module, seed: int) -> None:
 
 def plain_state(module: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers under the names that they have without adapters, with adapters merged: what `load_state_dict` of the
-    plain module takes."""
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    plain module takes. What has two names is there under both."""
+    state = named_tensors(module)
     for name, layer in module.named_modules(remove_duplicate=False):
         if isinstance(layer, LoraLinear):
             prefix = f"{name}." if name else ""

@@ -4,6 +4,7 @@ Only parameters with `requires_grad` are the d numbers that are clipped, sketche
 a fixed map, like everything else that a model does with an example, and it costs no privacy.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
@@ -35,7 +36,11 @@ def with_trained_part(
     module = _replaced(module, lambda name, layer: fixed(layer))
     if rank is not None:
         scale = rank if alpha is None else alpha
-        module = _replaced(module, lambda name, layer: adapted(name, layer, rank, scale))
+        alone = _with_own_weight(module)
+        module = _replaced(
+            module,
+            lambda name, layer: adapted(name, layer, rank, scale) if layer in alone else layer,
+        )
         if seed is not None:
             start_adapters(module, seed)
     elif alpha is not None:
@@ -61,6 +66,18 @@ def _train(module: nn.Module, patterns: tuple[str, ...]) -> None:
     for name, parameter in named:
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_()
+
+
+def _with_own_weight(module: nn.Module) -> set[nn.Module]:
+    """The layers that share no parameter with another: what an adapter makes of a shared one would have no place in the plain module."""
+    owners = [
+        (layer, parameter)
+        for layer in module.modules()
+        for parameter in layer.parameters(recurse=False)
+    ]
+    held = Counter(id(parameter) for _, parameter in owners)
+    shared = {layer for layer, parameter in owners if held[id(parameter)] > 1}
+    return {layer for layer, _ in owners} - shared
 
 
 def _replaced(module: nn.Module, replace: Callable[[str, nn.Module], nn.Module]) -> nn.Module:

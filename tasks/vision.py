@@ -39,8 +39,15 @@ class _Source:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     classes: int = 10
+    shape: tuple[int, int, int] = (1, 28, 28)
+    sizes: tuple[int, int] = (60_000, 10_000)  # of training and test set
     splits: tuple[str, str] = ("train", "t10k")  # how the files of the two begin
     downloadable: bool = True
+
+    def has_files(self, folder: Path) -> bool:
+        """Whether all four files are there, for those whose files are `idx`."""
+        kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+        return all(idx.find(folder, f"{split}-{kind}") for split in self.splits for kind in kinds)
 
 
 _SOURCES = {
@@ -56,6 +63,7 @@ _SOURCES = {
         (0.1736,),
         (0.3317,),
         classes=62,
+        sizes=(697_932, 116_323),
         splits=("emnist-byclass-train", "emnist-byclass-test"),
         downloadable=False,
     ),
@@ -66,6 +74,8 @@ _SOURCES = {
         "cifar-10-batches-py",
         (0.4914, 0.4822, 0.4465),
         (0.2470, 0.2435, 0.2616),
+        shape=(3, 32, 32),
+        sizes=(50_000, 10_000),
     ),
 }
 
@@ -77,13 +87,28 @@ def load(settings: DataSettings, seed: int) -> Dataset:
     return find(settings.name, settings.root, SYSTEM_FOLDERS)
 
 
+def outline(name: str) -> Dataset:
+    """What is known of a data set without its files, for plans: shape, classes and sizes, classes in equal parts, and no content."""
+    source = _SOURCES[name]
+    train, test = (
+        Examples(torch.zeros(1).expand(size, *source.shape), torch.arange(size) % source.classes)
+        for size in source.sizes
+    )
+    return Dataset(name, train, test, source.classes, source.mean, source.deviation)
+
+
+def is_here(settings: DataSettings) -> bool:
+    """Whether the files of a data set lie in one of its folders, so that nothing would be downloaded."""
+    source = _SOURCES[settings.name]
+    whole = Path.is_dir if source.torchvision_class == "CIFAR10" else source.has_files
+    return any(whole(folder) for folder in _folders(source, settings.root, SYSTEM_FOLDERS))
+
+
 def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
     """The data set of this name, below `root` or in one of the folders of the system, or downloaded to `root`."""
     source = _SOURCES[name]
     base = Path(root).expanduser() if root is not None else None
-    folders = [Path(folder) / source.system_folder for folder in system_folders]
-    if base is not None:
-        folders.insert(0, base / source.folder)
+    folders = _folders(source, root, system_folders)
     splits = _first_found(source, folders)
     if splits is None:
         searched = " or ".join(map(str, folders))
@@ -102,6 +127,13 @@ def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
             )
     train, test = (_normalised(source, *split) for split in splits)
     return Dataset(name, train, test, source.classes, source.mean, source.deviation)
+
+
+def _folders(source: _Source, root: str | None, system_folders: Sequence[str]) -> list[Path]:
+    folders = [Path(folder) / source.system_folder for folder in system_folders]
+    if root is not None:
+        folders.insert(0, Path(root).expanduser() / source.folder)
+    return folders
 
 
 def _first_found(source: _Source, folders: Sequence[Path]) -> tuple[_Pixels, _Pixels] | None:

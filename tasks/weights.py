@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsketch.tasks.errors import ModelError
+from fedsketch.tasks.named import named_tensors
 
 log = logging.getLogger(__name__)
 
@@ -14,11 +15,10 @@ log = logging.getLogger(__name__)
 def load_weights(module: nn.Module, path: str) -> None:
     """Copy the tensors of the file into the parameters of the same names, and into the statistics of batch norm layers. Those that the
     file lacks stay as they are, and the log says so; a tensor that has no place in the model is refused."""
-    parameters = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # How many batches made the statistics is of no use to anybody here.
     parameters, tensors = (
         {name: x for name, x in found.items() if not name.endswith("num_batches_tracked")}
-        for found in (parameters, _read(path))
+        for found in (named_tensors(module), _read(path))
     )
     for name, tensor in tensors.items():
         if name not in parameters:

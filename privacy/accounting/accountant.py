@@ -117,6 +117,13 @@ class Accountant:
         # The Renyi curve is never below the truth: if it fits, nothing finer is needed.
         return after.epsilon(tight=False).epsilon > budget and after.epsilon().epsilon > budget
 
+    def together(self, other: Accountant) -> Accountant:
+        """A new one that has recorded what both have."""
+        both = self._copy()
+        for release, count in other._ledger:
+            both.record(release, count)
+        return both
+
     def to_json(self) -> dict[str, Any]:
         """Everything recorded, in order, as plain JSON: readable, and enough to go on from."""
         ledger = [

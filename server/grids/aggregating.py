@@ -18,7 +18,7 @@ def aggregating(
     frozen: FrozenPart | None = None,
 ) -> WrappedGrid:
     """A Grid whose train replies are what `config.secagg` lets the server see; `roster` lets it drop a node whose signature is wrong."""
-    if frozen is not None and frozen.head():
+    if frozen is not None and frozen.sent:
         grid = DeliveryGrid(grid, frozen, FROZEN)
     if parcels is not None:
         grid = DeliveryGrid(grid, parcels)

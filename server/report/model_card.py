@@ -54,7 +54,11 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _model(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
-    yield f"- Model `{config.model.name}` with {summary['parameters']:,} parameters, after {summary['rounds']} of {config.rounds} rounds."
+    frozen = f", and {summary['frozen']:,} that were not trained" if summary.get("frozen") else ""
+    yield (
+        f"- Model `{config.model.name}` with {summary['parameters']:,} trained parameters{frozen}, after {summary['rounds']} of "
+        f"{config.rounds} rounds."
+    )
     if config.model.features is not None:
         yield f"- A frozen feature map, `{config.model.features}`, stands in front of it. It learned nothing."
     if config.model.weights is not None:

@@ -20,7 +20,7 @@ from fedsketch.server.report.run_record import Run, at, number, read_run
 from fedsketch.server.run_folder import RunFolder
 
 _COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
-    *("round", "epsilon", "delta", "budget_against", "private", "validation"),
+    *("round", "epsilon", "delta", "budget_against", "private", "validation", "evaluation"),
     *("clients", "dropped"),
     *("uplink_bytes", "downlink_bytes", "seconds", "snr", smoothing.KEY),
 }
@@ -131,7 +131,7 @@ def _guarantee(run: Run) -> str:
     multiplier = number({**(privacy or {}), **run.summary}, "noise_multiplier")
     facts = {
         "unit": run.setting("privacy.unit"),
-        "budget": f"{budget} against {run.bound()}",
+        "budget": f"{budget} against {run.bound()}{_beside(run)}",
         "delta": run.setting("privacy.delta"),
         "clip": clip,
         "noise multiplier": text_of(multiplier, readable.plain, "as the budget asks"),
@@ -143,6 +143,12 @@ def _guarantee(run: Run) -> str:
         for name, words in run.in_words().items()
     )
     return f'<div class="card"><p>{escape(str(sentence))}</p>{who}{_meaning(run)}<p class="soft">{settings}</p></div>'
+
+
+def _beside(run: Run) -> str:
+    """The budget of evaluations on devices, where there are any."""
+    epsilon = number(run.config, "evaluation", "epsilon")
+    return "" if epsilon is None else f", and {readable.plain(epsilon)} for evaluations on devices"
 
 
 def _meaning(run: Run) -> str:
@@ -170,7 +176,8 @@ def _figures(run: Run) -> Iterator[str]:
             note = "on the test set and on the validation examples"
         yield _curves(run, paths, readable.name(metric), note, plots.axis_of(metric))
     budget = number(run.config, "privacy", "epsilon")
-    levels = [Level(f"budget ({run.bound()})", budget)] if budget else []
+    evaluations = number(run.config, "evaluation", "epsilon") or 0.0
+    levels = [Level(f"budget ({run.bound()})", budget + evaluations)] if budget else []
     spent = {name: ("epsilon", name) for name in run.adversaries()}
     axis = Axis("epsilon", readable.plain)
     yield _curves(run, spent, "Epsilon", "spent so far, per adversary", axis, levels)

@@ -85,7 +85,7 @@ class FederatedStrategy(Strategy):
         self.config = config
         self.job = job
         self.model = model
-        self.frozen = FrozenPart(model)
+        self.frozen = FrozenPart(model, job.features)
         self.cohorts = cohorts
         self.sizes = CohortSizes(config)
         self.clipping = clipping_of(config)
@@ -187,6 +187,7 @@ class FederatedStrategy(Strategy):
         self.meet(grid)
         if arrays is not self._arrays:  # Flower's start() brings the initial model
             self.model.module.load_state_dict(arrays.to_torch_state_dict())
+            self.frozen = FrozenPart(self.model, self.job.features)
         cohort = [client for client in self.cohorts.draw(server_round) if client not in self.lost]
         self.arrived, self.dropped, self.snr = 0, {}, None
         if not self.noise_of(server_round).asked(len(cohort)):
@@ -247,12 +248,8 @@ class FederatedStrategy(Strategy):
 
     def saved(self) -> dict[str, Any]:
         """What a checkpoint holds besides the model."""
-        frozen = self.frozen.fingerprint
-        return {
-            "strategy": self.state_dict(),
-            "clipping": self.clipping.state_dict(),
-            "frozen": frozen,
-        }
+        shared = {"clipping": self.clipping.state_dict(), "frozen": self.frozen.fingerprint}
+        return {"strategy": self.state_dict(), **shared}
 
     def resume(self, saved: dict[str, Any]) -> None:
         self.frozen.refuse_another(saved["frozen"])

@@ -8,6 +8,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 
 MECHANISM = "mechanism"
 NUMBERS, GROUPS = "numbers", "groups"  # into how many sums a cohort is cut, if not one
+EVALUATION = "evaluation"  # among the numbers: the model is to be evaluated, not trained
 
 
 def reply_with(upload: Upload) -> RecordDict:

@@ -104,7 +104,9 @@ class Fleet:
         config = resolved(compose([*RUN, *self.overrides]))
         job = Job(config)
         self.strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
-        self.aggregating = aggregating(self.grid, config, self.strategy.parcels)
+        self.aggregating = aggregating(
+            self.grid, config, self.strategy.parcels, frozen=self.strategy.frozen
+        )
 
     def play(self, vector: torch.Tensor, server_round: int = 1, **changes: dict[str, Any]) -> str:
         """One round with this model, and with changes to the configuration in the message; how it ended, as the server sees it."""

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from safetensors.torch import save_file
 
 from fedsketch.conf import compose
 from fedsketch.tasks.job import Job
-from tests.client.fleet import RUN, Fleet, same
+from tests.client.fleet import NODES, RUN, Fleet, same
 
 NOISE_IN_TRAINING = (
     "strategy=fedpcdp",
@@ -74,6 +75,39 @@ def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
     assert told[0][0] == ["a sum", "a sum"]
     charged = [line for line in told[0][2][0] if line["entry"] == "charged"]
     assert len(charged) == 2
+
+
+@pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_a_frozen_part_that_overflows_on_a_private_pixel_reads_nothing(
+    worlds: Any, tmp_path: Path, fits: bool
+) -> None:
+    """It is asked for before anything is charged, kept on the device, and all else is as with any model; where it is not what all devices
+    were told, nobody trains."""
+    body = {"hidden.weight": torch.zeros(3, 4), "hidden.bias": torch.zeros(3)}
+    body["hidden.weight"][:, 0] = 3e38
+    body["hidden.bias"][:] = (
+        3.4e38 - 3e38 * 0.5
+    )  # infinite exactly if the first pixel exceeds a half
+    save_file(body, tmp_path / "body.safetensors")
+    crafted = ("model=mlp", "model.width=3", "model.trainable=[output.*]")
+
+    def attack(fleet: Fleet) -> list[str]:
+        if not fits:
+            fleet.strategy.frozen.fingerprint = "of another one"
+        start = torch.ones(fleet.strategy.model.size)
+        ends = [fleet.play(start, server_round) for server_round in (1, 2)]
+        kept = [folder / "frozen.safetensors" for folder in fleet.root.glob("device*")]
+        assert any(path.exists() for path in kept) == fits  # they share a process, so one is enough
+        return ends
+
+    low, high = _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9)
+    told = worlds(attack, low, high, *crafted, f"model.weights={tmp_path / 'body.safetensors'}")
+    same(told)
+    assert (told[0][0] == ["a sum", "a sum"]) is fits
+    questions = [what for _, what in told[0][1] if "frozen" in what[-1]]
+    assert len(questions) == NODES if fits else len(questions) >= NODES
+    charged = [line for line in told[0][2][0] if line["entry"] == "charged"]
+    assert len(charged) == (2 if fits else 0)
 
 
 def test_a_round_is_answered_once_whatever_model_comes_with_it(worlds: Any, tmp_path: Path) -> None:
@@ -185,6 +219,8 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "code by name": {"strategy": {"name": "os"}},
     "a model of a package": {"model": {"name": "antigravity"}},
+    "a feature map of a package": {"model": {"features": "antigravity"}},
+    "large adapters": {"model": {"lora_rank": 10**12}},
 }
 
 

@@ -46,6 +46,8 @@ from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.evaluation import FederatedEvaluation
+from fedsketch.strategies.shared.uploads import EVALUATION
 from fedsketch.tasks.folder import DATA_VARIABLE
 from fedsketch.tasks.job import Job
 
@@ -74,6 +76,7 @@ COMMON = [
     "privacy.epsilon=null",
     "privacy.noise_multiplier=1",
 ]
+EVALUATED = ("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=20")
 RUNS = (
     ("strategy=dp_fedavg",),
     (
@@ -98,6 +101,11 @@ RUNS = (
     ("strategy=dp_fedavg", "privacy.clip=adaptive"),
     (
         *("strategy=dome", "strategy.broadcast=replay", "privacy=example", "privacy.clip=adaptive"),
+        *("privacy.epsilon=null", "privacy.noise_multiplier=1"),
+    ),
+    ("strategy=dp_fedavg", *EVALUATED),
+    (
+        *("strategy=dome", "strategy.broadcast=replay", "privacy=example", *EVALUATED),
         *("privacy.epsilon=null", "privacy.noise_multiplier=1"),
     ),
 )
@@ -297,17 +305,30 @@ def _strategy(run: tuple[str, ...]) -> FederatedStrategy:
     return make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
 
 
+@cache
+def _evaluation(run: tuple[str, ...]) -> FederatedStrategy:
+    """The evaluations of a run, or, where it has none, its training once more."""
+    trained = _strategy(run)
+    federated = trained.config.evaluation.name == "federated"
+    return FederatedEvaluation(trained, 1) if federated else trained
+
+
 def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanism]:
     """One or two rounds of a hostile server; returns the mechanisms that they announced."""
-    strategy = _strategy(rng.choice(RUNS))
-    strategy._nodes = {client: client + 2 for client in range(NODES)}  # as if all had met
-    secure = aggregating(WrappedGrid(grid), strategy.config, strategy.parcels)
+    run = rng.choice(RUNS)
+    secure = aggregating(WrappedGrid(grid), _strategy(run).config, _strategy(run).parcels)
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
+        strategy = _evaluation(run) if rng.random() < 0.6 else _strategy(run)
+        strategy._nodes = {client: client + 2 for client in range(NODES)}  # as if all had met
         strategy.model.load(crafted_model(rng, strategy.model.size))
         strategy.clipping.load_state_dict({"clip": rng.choice((0.01, 0.3, 0.9))})
         asked = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), secure)
         content = asked[0].content
+        if rng.random() < 0.1:  # a training round as an evaluation
+            content["numbers"] = ConfigRecord(
+                {**content.config_records.get("numbers", {}), EVALUATION: True}
+            )
         announced.append(mechanism_from_record(content.config_records["mechanism"]))
         head = content.config_records["head"]
         if rng.random() < hostility:

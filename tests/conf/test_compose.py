@@ -308,4 +308,6 @@ def test_an_experiment_sets_what_the_main_file_proposes_and_the_user_has_the_las
     config = compose(["experiment=fashion_mnist"])
     assert (config.rounds, config.clients.total, config.data.name) == (150, 100, "fashion_mnist")
     assert (config.privacy.epsilon, config.strategy.server.lr) == (4.0, 0.005)
+    assert config.strategy.name == "dp_fedavg"  # as the file says
+    assert compose(["experiment=fashion_mnist", "strategy=fed_sgm"]).strategy.name == "fed_sgm"
     assert compose(["experiment=fashion_mnist", "rounds=7"]).rounds == 7

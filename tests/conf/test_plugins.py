@@ -195,3 +195,33 @@ def test_settings_of_ours_import_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+MODEL = """
+from fedsketch.conf.settings import ModelSettings
+from fedsketch.conf.types import Count, frozen
+
+@frozen
+class Own(ModelSettings):
+    depth: Count
+
+SETTINGS = Own
+"""
+
+
+def test_keys_of_the_base_class_need_not_stand_in_the_yaml_file(install: Install) -> None:
+    """They came after some packages; users can set them all the same, and other keys are still checked."""
+    files = {"__init__.py": "", "model/old.yaml": "name: old\ndepth: 2\n", "model/old.py": MODEL}
+    package = "plugin_old_model"
+    install(
+        package, files, {"fedsketch.conf": f"x = {package}", GROUPS["model"]: f"old = {package}"}
+    )
+    model = compose(["model=old", "model.weights=w.safetensors", "model.depth=3"]).model
+    assert (model.weights, model.features) == ("w.safetensors", None)
+    with pytest.raises(ConfigError, match=r"no key 'model\.width'"):
+        compose(["model=old", "model.width=3"])
+
+
+def test_a_key_that_a_choice_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.public"):
+        compose(["data=folder", "data.public=3"])

@@ -1,5 +1,7 @@
 """The in-process Grid: persistent contexts, errors as replies, and messages as everywhere else."""
 
+import time
+
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -106,3 +108,19 @@ def test_a_server_app_runs_to_its_end_and_its_errors_come_out(app: ClientApp) ->
     with pytest.raises(RuntimeError, match="at the end"):
         run_local(server_app, app, 5)
     assert len(seen) == 5
+
+
+def test_who_takes_longer_than_the_timeout_is_lost(app: ClientApp) -> None:
+    slow = {3: 0.3}
+
+    def handle(message: Message, context: Context) -> Message:
+        time.sleep(slow.get(context.node_id, 0))
+        return app(message, context)
+
+    grid = LocalGrid(handle, 3, timeout=0.2)  # type: ignore[arg-type]
+    questions = [Message(RecordDict(), node, "query.count") for node in (2, 3, 4)]
+    first, late, last = grid.send_and_receive(questions)
+    assert first.has_content()
+    assert last.has_content()
+    assert "longer than clients.timeout=0.2" in late.error.reason
+    assert late.metadata.src_node_id == 3

@@ -9,6 +9,7 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import NoSampling
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.attempts import Attempt
 from fedsketch.strategies.fed_sgm import EAVESDROPPER
 from fedsketch.strategies.shared.base import FederatedStrategy
 
@@ -65,7 +66,7 @@ def test_a_killed_attempt_was_seen_by_the_server_only(make: MakeStrategy) -> Non
     """Killed while round 6 was out, after the checkpoint of round 5."""
     plan = make()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9)])
+    accounts.charge_lost([Attempt(6, 9)])
     assert _spent(accounts) == (0.0, pytest.approx(_price(plan, Against.server, 1)))
 
 
@@ -73,7 +74,7 @@ def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too(make: Mak
     """Killed in round 8 after the checkpoint of round 5: the cohorts of 7 and 8 got the models of 6 and 7."""
     plan = make()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9), (7, 9), (8, 9)])
+    accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(8, 9)])
     model, server = _spent(accounts)
     assert server == pytest.approx(_price(plan, Against.server, 3))
     assert model == pytest.approx(_price(plan, Against.model, 2))
@@ -82,7 +83,7 @@ def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too(make: Mak
 def test_a_retry_of_a_lost_round_publishes_its_model_once(make: MakeStrategy) -> None:
     plan = make()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9), (7, 9), (7, 9)])
+    accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(7, 9)])
     model, server = _spent(accounts)
     assert server == pytest.approx(_price(plan, Against.server, 3))
     assert model == pytest.approx(_price(plan, Against.model, 1))
@@ -92,7 +93,7 @@ def test_two_kills_publish_two_models_of_the_same_round(make: MakeStrategy) -> N
     """Killed in round 7, resumed from 5, killed in round 7 again: two models of round 6 with different noise were seen."""
     plan = make()
     accounts = Accounts(plan)
-    accounts.charge_lost([(6, 9), (7, 9), (6, 9), (7, 9)])
+    accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(6, 9), Attempt(7, 9)])
     assert _spent(accounts)[0] == pytest.approx(_price(plan, Against.model, 2))
 
 
@@ -101,7 +102,7 @@ def test_a_lost_round_of_a_pass_is_paid_for_beside_the_pass(make: MakeStrategy) 
     round 4 or 5 was seen three times."""
     plan = make("clients.per_round=3", "clients.sampling=passes")
     accounts = Accounts(plan)
-    accounts.charge_lost([(1, 3), (2, 3)])
+    accounts.charge_lost([Attempt(1, 3), Attempt(2, 3)])
     for _ in range(5):
         accounts.charge_applied(1, 3)
     thrice = Accountant(plan.config.privacy.delta)
@@ -173,7 +174,7 @@ def test_the_eavesdropper_of_a_secret_sketch_is_charged_for_whatever_reaches_the
 def test_no_theorem_covers_a_second_look_at_a_secret_sketch(make: MakeStrategy) -> None:
     accounts = Accounts(make(*SKETCHED))
     accounts.charge_attempt(1, 9)
-    accounts.charge_lost([(1, 9)])
+    accounts.charge_lost([Attempt(1, 9)])
     assert accounts.epsilon()[EAVESDROPPER] is None
     resumed = Accounts(make(*SKETCHED))
     resumed.load_json(accounts.to_json())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ import torch
 
 import fedsketch
 from fedsketch.conf import Config, compose
-from fedsketch.server.export import main
+from fedsketch.server.export import export, main
 from fedsketch.server.loaded_model import LoadedModel
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.own_features import OwnMap
 
 Play = Callable[..., Any]
 
@@ -68,12 +71,18 @@ def _pixels(count: int = 3) -> Dataset:
     return Dataset("toy", examples, examples, 2, mean=(0.5,), deviation=(0.25,), class_names=names)
 
 
-@pytest.mark.parametrize("features", ["null", "scattering"])
+ADAPTED = ("model.trainable=['output.*']", "model.lora_rank=2")
+
+
+@pytest.mark.parametrize("overrides", [(), ("model.features=scattering",), ADAPTED], ids=str)
 def test_inputs_are_normalised_and_seen_through_features_as_in_training(
-    finished: Callable[..., Job], tmp_path: Path, features: str, monkeypatch: pytest.MonkeyPatch
+    finished: Callable[..., Job],
+    tmp_path: Path,
+    overrides: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FEDSKETCH_CACHE", str(tmp_path / "cache"))
-    job = finished(tmp_path / "run", f"model.features={features}", dataset=_pixels())
+    job = finished(tmp_path / "run", *overrides, dataset=_pixels())
     model = fedsketch.load(str(tmp_path / "run"))
     raw = 0.25 * job.dataset.test.inputs + 0.5  # before the data set normalised them
     torch.testing.assert_close(model(raw), job.model().module(job.test.inputs))
@@ -131,6 +140,31 @@ def test_an_export_for_torch_computes_the_same(
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "model.pt2")
     _same(fedsketch.load(tmp_path), torch.export.load(tmp_path / "model.pt2").module())
+
+
+class _Mixing(torch.nn.Module):
+    """Looks at the whole batch, as no feature map should."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs - inputs.mean(0)).flatten(1)
+
+
+@pytest.mark.parametrize("mixing", [False, True])
+def test_features_of_ones_own_are_exported_if_they_treat_a_batch_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixing: bool
+) -> None:
+    layers = [torch.nn.BatchNorm2d(1), torch.nn.Flatten()]
+    module = _Mixing() if mixing else torch.nn.Sequential(*layers).eval()
+    features = SimpleNamespace(of=OwnMap("own", module, (64,), ""))
+    monkeypatch.setattr("fedsketch.server.loaded_model.feature_map", lambda name, shape: features)
+    interface = Interface((1, 8, 8), (64,), "float32", 2, ("cat", "dog"), (0.0,), (1.0,))
+    model = LoadedModel(torch.nn.Linear(64, 2), interface, "own").eval()
+    if mixing:
+        with pytest.raises(ModelError, match="a layer that mixes examples"):
+            export(model, "torch", tmp_path / "own.pt2")
+    else:
+        export(model, "torch", tmp_path / "own.pt2")
+        _same(model, torch.export.load(tmp_path / "own.pt2").module())
 
 
 @pytest.mark.slow

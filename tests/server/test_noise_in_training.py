@@ -19,6 +19,7 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.attempts import Attempt
 from fedsketch.server.plan import make_plan
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
@@ -81,7 +82,7 @@ def test_what_was_seen_before_a_kill_is_charged_with_the_draws_of_the_devices(
     job = Job(config)
     strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
     accounts = Accounts(strategy)
-    accounts.charge_lost([(1, 6), (2, 6)])
+    accounts.charge_lost([Attempt(1, 6), Attempt(2, 6)])
     spent = accounts.epsilon()
     assert spent["model"] == pytest.approx(_epsilon(1))
     assert spent["server"] == pytest.approx(_epsilon(2))

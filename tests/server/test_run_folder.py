@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from fedsketch.conf import Config, ConfigError, compose, to_json
+from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.job import Job
@@ -73,8 +74,8 @@ def test_attempts_survive_in_order_whoever_made_them(tmp_path: Path, config: Con
     folder = RunFolder(tmp_path)
     folder.begin(config)
     for round, cohort in [(1, 4), (2, 4), (2, 3), (3, 4)]:
-        folder.announce(round, cohort)
-    assert RunFolder(tmp_path).attempts_since(1) == [(2, 4), (2, 3), (3, 4)]
+        folder.announce(Attempt(round, cohort))
+    assert RunFolder(tmp_path).attempts_since(1) == [Attempt(2, 4), Attempt(2, 3), Attempt(3, 4)]
     assert RunFolder(tmp_path).attempts_since(4) == []
 
 
@@ -91,14 +92,14 @@ def test_an_announcement_cut_off_by_a_kill_does_not_spoil_the_next(
 ) -> None:
     folder = RunFolder(tmp_path)
     folder.begin(config)
-    folder.announce(1, 4)
+    folder.announce(Attempt(1, 4))
     (attempts,) = tmp_path.glob("attempts*")
     attempts.write_text(attempts.read_text() + '{"round": 2, "co')
     resumed = RunFolder(tmp_path)
     resumed.begin(config)
     resumed.latest_checkpoint(config)
-    resumed.announce(2, 4)
-    assert RunFolder(tmp_path).attempts_since(0) == [(1, 4), (2, 4)]
+    resumed.announce(Attempt(2, 4))
+    assert RunFolder(tmp_path).attempts_since(0) == [Attempt(1, 4), Attempt(2, 4)]
 
 
 def test_the_finished_model_loads_into_the_module(tmp_path: Path, config: Config) -> None:

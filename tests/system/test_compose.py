@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fedsketch.server.roster import ROSTER_VARIABLE
+from fedsketch.tasks.features import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 FILES = ("docker-compose.yml", "docker-compose.device.yml")
@@ -49,7 +50,7 @@ def test_what_shall_last_is_watched_and_started_again(file: str, name: str) -> N
 def test_no_secret_is_an_environment_variable(file: str, name: str) -> None:
     named = set(services(file)[name].get("environment", {}))
     ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA"}
-    assert named <= ours | {ROSTER_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
+    assert named <= ours | {ROSTER_VARIABLE, CACHE_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
 
 
 def test_the_serverapp_reads_the_roster_where_register_writes_it() -> None:
@@ -150,3 +151,17 @@ def test_three_nodes_train_over_tls_in_containers() -> None:
     if last.startswith("skipped:"):
         pytest.skip(last)
     assert last == "ok"
+
+
+def test_features_outlive_a_container() -> None:
+    """The folder of the user is in memory and goes with the container; features take minutes."""
+    kept = {
+        "docker-compose.device.yml": ("supernode", "/node/device"),
+        "docker-compose.yml": ("serverapp", "/runs"),
+    }
+    for file, (name, place) in kept.items():
+        service = services(file)[name]
+        assert service["environment"][CACHE_VARIABLE].startswith(f"{place}/")
+        assert any(volume.split(":")[-1] == place for volume in service["volumes"])
+    script = (ROOT / "docker" / "supernode.sh").read_text()
+    assert f'export {CACHE_VARIABLE}="$node/' in script

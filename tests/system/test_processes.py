@@ -50,7 +50,9 @@ def _left(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "size", [[*TWO, "rounds=1"], pytest.param([], marks=pytest.mark.slow)], ids=["small", "large"]
+    "size",
+    [[*TWO, "rounds=1"], pytest.param(["evaluation=federated"], marks=pytest.mark.slow)],
+    ids=["small", "large, and evaluated by devices"],
 )
 def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
     fedsketch: Command, start: Start, tmp_path: Path, size: list[str]
@@ -69,6 +71,11 @@ def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
     assert models[0].keys() == models[1].keys()
     for name, tensor in models[0].items():
         assert torch.equal(models[1][name], tensor), name
+    told = [RunFolder(tmp_path / name).read_summary() or {} for name in ("local", "processes")]
+    assert told[0]["epsilon"] == told[1]["epsilon"]
+    if "evaluation=federated" in size:
+        assert told[0]["federated_accuracy"] is not None
+        assert told[0]["federated_accuracy"] == told[1]["federated_accuracy"]
     assert (tmp_path / "processes" / "report.html").exists()
     assert RunFolder(tmp_path / "processes").processes.stat().st_mode & 0o077 == 0
 

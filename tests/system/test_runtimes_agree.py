@@ -25,6 +25,8 @@ SETTINGS = [
     "privacy.noise_multiplier=0.25",
     "privacy.epsilon=null",
     "privacy.clip=adaptive",
+    "evaluation=federated",
+    "evaluation.clients=4",
 ]
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
@@ -49,11 +51,14 @@ def test_the_same_seed_gives_the_same_model(
     for name, tensor in models[0].items():
         torch.testing.assert_close(models[1][name], tensor, rtol=1e-4, atol=1e-5)
     assert len(rows[0]) == 3
+    assert rows[0][-1]["federated_loss"] is not None
     for mine, theirs in zip(*rows, strict=True):
         for key in ("clients", "dropped", "epsilon"):
             assert mine[key] == theirs[key]
         assert mine["clip"] == pytest.approx(theirs["clip"], rel=1e-4)
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
+        if mine["federated_loss"] is not None:
+            assert mine["federated_loss"] == pytest.approx(theirs["federated_loss"], rel=1e-3)
         # Only node ids and message ids may be longer or shorter there.
         for key in ("uplink_bytes", "downlink_bytes"):
             assert mine[key] == pytest.approx(theirs[key], rel=0.02)

@@ -1,5 +1,6 @@
 """Models of which a part is trained: which part, what it starts from, and what is saved."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, ConfigError, compose, from_json, to_json
 from fedsketch.conf.settings import ModelSettings
 from fedsketch.tasks import models
 from fedsketch.tasks.errors import ModelError
@@ -80,9 +81,12 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names(
             ask()
 
 
-def test_no_pattern_at_all_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.trainable"):
-        compose([*KEYS, "model.trainable=[]"])
+@pytest.mark.parametrize("patterns", [[], ["x" * 201], ["*"] * 101])
+def test_no_pattern_and_endless_ones_are_refused(patterns: list[str]) -> None:
+    tree = json.loads(to_json(_usual()))
+    tree["model"]["trainable"] = patterns
+    with pytest.raises(ConfigError, match="trainable"):
+        from_json(json.dumps(tree))
 
 
 def test_a_module_may_freeze_itself_and_a_pattern_has_the_last_word() -> None:
@@ -185,6 +189,28 @@ def test_a_module_that_is_one_linear_layer_is_merged_too() -> None:
     plain.load_state_dict(plain_state(adapted), strict=True)
     inputs = torch.randn(5, 4)
     torch.testing.assert_close(plain(inputs), adapted(inputs))
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 1}])
+def test_a_weight_with_two_names_is_saved_and_loaded_under_both(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    def tied() -> nn.Sequential:
+        first, second, third = (nn.Linear(3, 3) for _ in range(3))
+        second.weight = first.weight
+        return nn.Sequential(first, second, third, third)
+
+    model = FlatModel(_prepared(tied(), trainable=("2.bias", "1.bias"), **settings))
+    model.vector.normal_()  # a shared weight has no adapter, which would change one of its layers only
+    saved = plain_state(model.module)
+    assert {"0.weight", "1.weight", "2.bias", "3.bias"} <= saved.keys()
+    save_file(saved, tmp_path / "given.safetensors")
+    again, once_more = tied(), tied()
+    again.load_state_dict(saved, strict=True)
+    load_weights(once_more, str(tmp_path / "given.safetensors"))
+    for module in (again, once_more):
+        inputs = torch.randn(4, 3)
+        torch.testing.assert_close(module(inputs), model.module(inputs))
 
 
 # ---------------------------------------------------------------------- batch norm

@@ -17,8 +17,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from fedsketch.conf import compose
 from fedsketch.tasks import torchvision_import, vision
 from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.job import Job
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -250,3 +252,40 @@ def test_emnist_has_its_own_file_names_and_62_classes_and_is_not_downloaded(
         file.rename(folder / f"emnist-byclass-{'train' if split == 'train' else 'test'}-{rest}")
     found = vision.find("emnist", str(tmp_path), ())
     assert (found.classes, len(found.train), len(found.test)) == (62, 20, 6)
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "mnist", "emnist", "cifar10"])
+def test_a_plan_takes_what_is_published_and_downloads_nothing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(*_: object) -> None:
+        raise AssertionError("a plan downloads nothing")
+
+    monkeypatch.setattr(vision, "_download", download)
+    monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
+    asked = [f"data={name}", f"data.root={tmp_path}", "device=cpu"]
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)  # a folder without files is no data set
+    job = Job(compose(asked), only_to_plan=True)
+    color = name == "cifar10"
+    assert job.kind.shape == ((3, 32, 32) if color else (1, 28, 28))
+    assert job.kind.classes == (62 if name == "emnist" else 10)
+    assert job.examples == {"cifar10": 50_000, "emnist": 697_932}.get(name, 60_000)
+
+
+@pytest.mark.parametrize("more", ["privacy=example", "data.public=10"])
+def test_a_plan_that_needs_contents_says_so(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
+    job = Job(compose(["data=mnist", f"data.root={tmp_path}", more]), only_to_plan=True)
+    with pytest.raises(DataError, match="downloads nothing"):
+        _ = job.dataset
+
+
+def test_a_plan_takes_the_files_if_they_are_there(
+    arrays: list[Bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
+    write_idx(tmp_path / "MNIST" / "raw", arrays, zipped=True)
+    asked = ["data=mnist", f"data.root={tmp_path}", "clients.total=4", "clients.per_round=4"]
+    assert Job(compose(asked), only_to_plan=True).examples == 20

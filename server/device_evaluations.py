@@ -1,0 +1,135 @@
+"""Evaluations on devices, as the round loop sees them: when one is due, what it costs, and what a row tells of it."""
+
+import logging
+import math
+from typing import Any
+
+from fedsketch.conf import ConfigError
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.server.accounts import Accounts
+from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.evaluation import FederatedEvaluation, Mean, cohorts_of
+
+log = logging.getLogger(__name__)
+PREFIX = "federated_"  # of a metric that devices report
+
+
+class DeviceEvaluations:
+    """The evaluations of one run. Their accounts are their own, so that neither their budget nor that of training pays for the other."""
+
+    def __init__(self, trained: FederatedStrategy) -> None:
+        self._trained = trained
+        self.strategy = FederatedEvaluation(trained, trained.cohorts.key)
+        self.accounts = Accounts(self.strategy)
+        if trained.bound not in self.accounts.epsilon():
+            raise ConfigError(
+                f"No theorem says what evaluations on devices show to the {trained.bound}, whom the budget binds: set evaluation=server."
+            )
+
+    @classmethod
+    def of(cls, trained: FederatedStrategy) -> "DeviceEvaluations | None":
+        """Those of a run that trains by this strategy; None if it has none."""
+        federated = isinstance(trained.config.evaluation, FederatedEvaluationConfig)
+        return cls(trained) if federated else None
+
+    def begin(self) -> None:
+        """The clients are known, and a resumed run has the key of its cohorts."""
+        self.strategy.know_the_nodes_of(self._trained)
+        self.strategy.cohorts = cohorts_of(self.strategy.config, self._trained.cohorts.key)
+
+    def may_follow(self, server_round: int) -> bool:
+        """Whether one is planned after this round; there is one after the last round besides, whichever that is."""
+        settings, last = self.strategy.settings, self._trained.config.rounds
+        return settings.due(server_round) or server_round == last
+
+    def due(self, server_round: int, *, last: bool) -> bool:
+        """Whether one takes place after this round: it is time, and the budget of evaluations pays for it."""
+        planned = self.strategy.settings.due(server_round) or last
+        if planned and not self.accounts.affordable(server_round):
+            log.warning(
+                "No evaluation on devices after round %d: earlier attempts have spent evaluation.epsilon.",
+                server_round,
+            )
+            return False
+        return planned
+
+    def charge_planned(self, first: int, last: int) -> None:
+        """Those that a plan has after these rounds."""
+        settings, rounds = self.strategy.settings, self._trained.config.rounds
+        count = (
+            0 if settings.every is None else last // settings.every - (first - 1) // settings.every
+        )
+        if last == rounds and not settings.due(rounds):
+            count += 1
+        if count:
+            self.accounts.charge_planned(1, count)
+
+    def sentence(self) -> str:
+        """What the guarantee of a run says about them."""
+        privacy, settings = self._trained.config.privacy, self.strategy.settings
+        times = self.strategy.config.rounds
+        what = "once, after training," if times == 1 else f"{times} times"
+        sentence = (
+            f" Devices evaluate {what} on examples that are held out of training: noise multiplier {self.strategy.noise_multiplier:.4g} "
+            f"for a budget of their own, epsilon {settings.epsilon:g}."
+        )
+        if privacy.epsilon is not None and privacy.noise_multiplier is not None:
+            return sentence  # nobody knows how many rounds there will be
+        training, evaluations = Accounts(self._trained), Accounts(self.strategy)
+        training.charge_planned(1, self._trained.config.rounds)
+        evaluations.charge_planned(1, times)
+        total = training.epsilon_against(self._trained.bound, evaluations)
+        both = "have no guarantee" if total is None else f"cost epsilon {total:.4g}"
+        return f"{sentence} Training and evaluations together {both}."
+
+    def planned(self) -> dict[str, Any]:
+        """What a plan tells of them, with nobody lost; bytes are per client and evaluation."""
+        strategy, config = self.strategy, self.strategy.config
+        cohort, groups, noise = config.clients.per_round, strategy.settings.groups, strategy.noise
+        mechanism, members = strategy.mechanism(1, cohort), noise.sizes.members(cohort)
+        broadcast = strategy.planned_broadcast()
+        up, down = expected_traffic(config, broadcast, mechanism, noise.dim, cohort)
+        of_group = mechanism.noise_std(noise.variance(cohort, members))
+        units = members * (self._held_out() if noise.unit is Unit.EXAMPLE else 1.0)
+        return {
+            "times": config.rounds,
+            "clients": cohort,
+            "groups": groups,
+            "metrics": list(strategy.names),
+            "epsilon": strategy.settings.epsilon,
+            "noise_multiplier": strategy.noise_multiplier,
+            "noise_of_a_mean": of_group / (units * math.sqrt(groups)),
+            "noise_of_a_group": of_group / units,
+            "uplink_bytes": up,
+            "downlink_bytes": down,
+        }
+
+    def _held_out(self) -> float:
+        """Of a client, in the mean; at most, where nobody knows."""
+        job, share = self.strategy.job, self.strategy.settings.held_out
+        return job.examples / self._trained.config.clients.total * share / (1 - share)
+
+    def row(self) -> dict[str, Any]:
+        """What the last evaluation told; empty keys if there was none."""
+        means = self.strategy.means
+        flat = {
+            PREFIX + name: means[name].mean if name in means else None
+            for name in self.strategy.names
+        }
+        return {**flat, "evaluation": self._details(means) if means else None}
+
+    def _details(self, means: dict[str, Mean]) -> dict[str, Any]:
+        return {
+            "clients": self.strategy.arrived,
+            "metrics": {
+                name: {
+                    "mean": mean.mean,
+                    "noise": mean.noise,
+                    "groups": [value for value, _ in mean.groups],
+                    "noise_of_groups": [noise for _, noise in mean.groups],
+                }
+                for name, mean in means.items()
+            },
+        }
