@@ -4,6 +4,7 @@
 #     --build-arg TORCH_BACKEND=cu130      torch for CUDA (any name that `uv pip install --torch-backend` knows); cpu if not given
 #     --build-arg TORCH_INDEX=URL          torch from this index instead of PyTorch's own
 #     --build-context wheels=DIR           torch from a wheel in this folder: no index but the usual one is needed
+#     --build-arg PLUGINS="DIR WHEEL ..."  packages of one's own beside fedsketch, such as examples/own_task: docs/extending.md, "In containers"
 #     --secret id=pip,src=pip.conf         pip's settings for a mirror; they stay out of the image
 #
 # An unhelped `pip install torch` brings gigabytes of CUDA. uv knows where PyTorch keeps its builds for each backend.
@@ -48,7 +49,22 @@ FROM dependencies AS app
 COPY . /app
 RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
     pip --python /opt/venv/bin/python install --no-deps --prefix /opt/app --editable /app \
+    && rm -rf /app/examples /app/docker/plugins \
     && python -m compileall -q /app
+
+# Packages of one's own. Each is a folder or a wheel of the build context, never a name that an index could answer. What they need comes in
+# the versions that fedsketch has, or the build ends.
+FROM dependencies AS plugins
+ARG PLUGINS=
+COPY --from=app /opt/app /opt/venv
+COPY --from=app /app /app
+RUN --mount=type=bind,target=/context,rw --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
+    set -e; mkdir /opt/plugins; cd /context; \
+    for one in $PLUGINS; do \
+        [ -e "./$one" ] || { echo "PLUGINS: there is no $one below examples or docker/plugins." >&2; exit 1; }; \
+        set -- "$@" "./$one"; \
+    done; \
+    [ $# -eq 0 ] || pip --python /opt/venv/bin/python install -c /constraints.txt -c /torch.txt --prefix /opt/plugins "$@"
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fedsketch \
@@ -56,6 +72,7 @@ RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nolog
         /certs /certs/server /certs/nodes /trust /superexec /state /runs /nodes /results
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=app /opt/app /opt/venv
+COPY --from=plugins /opt/plugins /opt/venv
 COPY --from=app /app /app
 ENV PATH=/opt/venv/bin:$PATH HOME=/tmp FLWR_HOME=/tmp/flwr MPLCONFIGDIR=/tmp/matplotlib PYTHONUNBUFFERED=1 \
     FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 \

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedsketch.client.guard.card import DataCard
 from fedsketch.conf import Config, compose
 from fedsketch.conf.table_settings import TableSettings
-from fedsketch.tasks import folder
+from fedsketch.tasks import datasets, folder
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.schema import Schema, beside, load_schema
 from fedsketch.tasks.tabular import read_examples, schema_of
@@ -22,7 +22,7 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
     """
     path = Path(what)
     if not path.exists():
-        return card_for(compose([f"data={what}"]))
+        return _card_of_named(what)
     if schema is not None or path.suffix == ".csv" or beside(path).exists():
         if classes is not None:
             raise ValueError("--classes is not for tables: their schema names the classes.")
@@ -49,6 +49,15 @@ def card_for(config: Config) -> DataCard:
 def _card(schema: Schema, most: int) -> DataCard:
     kind = schema.target.kind.value
     return DataCard("folder", schema.shape, schema.public_classes, most, kind, schema.fingerprint)
+
+
+def _card_of_named(name: str) -> DataCard:
+    """Whatever the task, and however many devices share the data set."""
+    config = compose([f"data={name}"])
+    dataset = datasets.load(config.data, config.seed)
+    kind = dataset.train.kind_of_targets
+    names = dataset.class_names or tuple(map(str, range(dataset.classes)))
+    return DataCard(name, dataset.train.shape, names, _rounded_up(len(dataset.train)), kind.value)
 
 
 def _names(classes: str) -> Sequence[str]:

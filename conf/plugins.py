@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsketch.conf.errors import ConfigError
+from fedsketch.conf.metric_names import flaw_of
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
@@ -72,6 +73,9 @@ def settings_class(group: str, name: str) -> type[Settings]:
         raise ConfigError(
             f"{module} has no settings: end it with SETTINGS = a class derived from fedsketch.conf.settings.{base.__name__}."
         )
+    flaw = flaw_of(found) if issubclass(found, TaskSettings) else None
+    if flaw is not None:
+        raise ConfigError(f"The settings class of {module} {flaw}.")
     return found
 
 

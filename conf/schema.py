@@ -14,7 +14,7 @@ from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 from pydantic_core import PydanticCustomError
 
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
-from fedsketch.conf.plugins import FEATURES, refuse_unknown, settings_class
+from fedsketch.conf.plugins import FEATURES, built_in, refuse_unknown, settings_class
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
@@ -277,6 +277,15 @@ class Config:
 
     # Runs from before there was one have no such key.
     validation: ValidationConfig = ValidationConfig(examples=0, metric=None, patience=None)
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """What comes from installed packages, of all that devices are told: the group of each, and its name."""
+        groups = ("strategy", "task", "model", "data")
+        chosen = {group: getattr(self, group).name for group in groups}
+        if self.model.features is not None:
+            chosen[FEATURES] = self.model.features
+        return {group: name for group, name in chosen.items() if name not in built_in(group)}
 
     def __post_init__(self) -> None:
         metrics = [metric.name for metric in self.task.all_metrics]

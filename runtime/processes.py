@@ -205,6 +205,7 @@ def fitting_policy(config: Config) -> Policy:
         smallest_noise=0.0,
         unit=config.privacy.unit.value,
         epsilon=math.inf,
+        plugins=",".join(sorted(set(config.plugins.values()))),
         allow_semi_honest=config.secagg.name == "semi_honest",
         allow_unmasked=not masked,
     )

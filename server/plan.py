@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fedsketch.conf import Config
+from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.device_evaluations import DeviceEvaluations
@@ -101,6 +102,9 @@ def make_plan(config: Config) -> Plan:
     job = Job(config, only_to_plan=True)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients
+    # Devices' own data are tested on by a set that only the server may have.
+    if not isinstance(config.data, FolderConfig):
+        job.try_out(model)
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)

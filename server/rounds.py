@@ -63,6 +63,7 @@ class Rounds:
         self.job = Job(config)
         self.model = self.job.model()
         self.test = self.job.test
+        self.job.try_out(self.model)
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
         self.accounts.refuse_an_idle_run()

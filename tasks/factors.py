@@ -25,6 +25,7 @@ from fedsketch.tasks.layer_gradients import KnownLayer, known_layer
 from fedsketch.tasks.lora import LoraLinear
 from fedsketch.tasks.resnet import Block
 from fedsketch.tasks.slot_gradients import ExplicitRows, SlotGradients
+from fedsketch.tasks.task import losses_of
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Tensor | None]
 # What examples brought to the known layers and the gradients of what these made, by layer; gradients of other parameters. All (B, 1, ...)
@@ -181,7 +182,7 @@ def _together(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> P
     with torch.enable_grad():
         with _hooked((model.module.get_submodule(name), keep(name)) for name in how.known):
             made_of_all = model.module(inputs)
-        loss = model.task.losses(made_of_all, targets).sum()
+        loss = losses_of(model.task, made_of_all, targets).sum()
         gradients = torch.autograd.grad(loss, list(made.values()))
     outputs = {name: rows.unsqueeze(1) for name, rows in zip(made, gradients, strict=True)}
     return brought, outputs, {}
@@ -209,7 +210,7 @@ def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass
             made = _call(model.module, others, how.others, inputs)
         if brought.keys() != how.known.keys():
             raise ModelError(_CHANGED)
-        return model.task.losses(made, targets).sum(), brought
+        return losses_of(model.task, made, targets).sum(), brought
 
     shifts = {
         name: torch.zeros(layer.outputs, device=model.device) for name, layer in how.known.items()

@@ -17,7 +17,7 @@ from torch import nn
 from fedsketch.tasks.built_in_tasks import CLASSIFICATION
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.fixed_norm import FixedNorm
-from fedsketch.tasks.task import Task
+from fedsketch.tasks.task import Task, losses_of
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class FlatModel:
             raise ModelError("The mean gradient of an empty batch is not defined: leave it out.")
         self.zero_grad()
         outputs = self.module(inputs.to(self.device))
-        loss = self.task.losses(outputs, targets.to(self.device)).mean()
+        loss = losses_of(self.task, outputs, targets.to(self.device)).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), self.gradient
 

@@ -24,6 +24,7 @@ from fedsketch.tasks.tabular import is_table, schema_of
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
+from fedsketch.tasks.trial import try_out
 from fedsketch.tasks.weights import load_weights
 
 
@@ -208,6 +209,11 @@ class Job:
             load_weights(module, self._config.model.weights)
         module = with_trained_part(module, self._config.model, self._config.seed)
         return FlatModel(module, _device(self._config.device), self.task)
+
+    def try_out(self, model: FlatModel) -> None:
+        """Raise `TaskError` where model, task and the server's data do not go together; before a run."""
+        few = self.dataset.test.take(torch.arange(min(2, len(self.dataset.test))))
+        try_out(self._config, model, self._model_kind[1], self._seen(few))
 
     @property
     def parameters(self) -> int:

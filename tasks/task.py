@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.errors import DataError, ModelError
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.targets import Targets
 
@@ -59,8 +59,19 @@ _FITTING = {
 }
 
 
+def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each example, (B,)."""
+    losses = task.losses(outputs, targets)
+    if losses.shape != targets.shape[:1]:
+        raise ModelError(
+            f"task={task.settings.name} makes losses of the shape {tuple(losses.shape)} of {len(targets)} examples: "
+            "return one number for each, without a mean or a sum over them."
+        )
+    return losses
+
+
 @torch.no_grad()
 def measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     """All metrics and the mean loss of these outputs."""
-    loss = task.losses(outputs, targets).mean()
+    loss = losses_of(task, outputs, targets).mean()
     return {**task.metrics(outputs, targets), "loss": float(loss)}

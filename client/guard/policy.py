@@ -60,8 +60,8 @@ class Policy(OwnersFile):
     most_local_steps: int = key(10_000, "Most steps, or passes over the data, of one round.")
     plugins: str = key(
         "",
-        "Strategies, models, feature maps and data sets of installed packages that a run may use, with commas between their names.\n"
-        "Those of fedsketch itself are always allowed.",
+        "Strategies, tasks, models, feature maps and data sets of installed packages that a run may use, with commas\n"
+        "between their names. Those of fedsketch itself are always allowed.",
     )
     allow_semi_honest: bool = key(
         False,

@@ -14,7 +14,6 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.data.synthetic import SyntheticConfig
-from fedsketch.conf.plugins import FEATURES, built_in
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.secagg import Refusal
 from fedsketch.tasks.features import shape_after
@@ -26,12 +25,8 @@ _NO_FILES = ("digits", "synthetic")
 
 def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
     """The run as this device plays it; raises `Refusal` for what its owner does not allow."""
-    groups = ("strategy", "task", "model", "data")
-    named = {group: getattr(config, group).name for group in groups}
-    if config.model.features is not None:
-        named[FEATURES] = config.model.features
-    for group, name in named.items():
-        if name not in built_in(group) and name not in policy.allowed_plugins:
+    for group, name in config.plugins.items():
+        if name not in policy.allowed_plugins:
             raise Refusal(
                 f"This device's owner does not allow the {group} of an installed package."
             )

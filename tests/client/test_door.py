@@ -219,6 +219,7 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
     },
     "code by name": {"strategy": {"name": "os"}},
     "a model of a package": {"model": {"name": "antigravity"}},
+    "a task of a package": {"task": {"name": "antigravity"}},
     "a feature map of a package": {"model": {"features": "antigravity"}},
     "large adapters": {"model": {"lora_rank": 10**12}},
 }

@@ -12,6 +12,7 @@ from fedsketch.conf.plugins import built_in, implementation, settings_class
 
 GROUPS = {
     "strategy": "fedsketch.strategies",
+    "task": "fedsketch.tasks",
     "model": "fedsketch.models",
     "data": "fedsketch.data",
     "tracking": "fedsketch.trackers",
@@ -174,6 +175,59 @@ def test_a_package_that_is_not_whole_says_what_is_missing(install: Install) -> N
     )
     _strategy(install, "plugin_broken", "broken", settings="import nowhere_to_be_found")
     assert "nowhere_to_be_found" in _refusal(lambda: compose(["strategy=broken"]))
+
+
+WHOLE = """
+from typing import ClassVar
+from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.tasks.targets import Targets
+
+class Own(TaskSettings):
+    targets: ClassVar = Targets.numbers
+    metrics: ClassVar = (Metric("deviance"),)
+
+SETTINGS = Own
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        (
+            "targets: ClassVar = Targets.numbers",
+            "pass",
+            "has no targets: set them to Targets.classes",
+        ),
+        ("Targets.numbers", '"numbers"', "has no targets"),
+        (
+            'metrics: ClassVar = (Metric("deviance"),)',
+            "pass",
+            "has no metrics: set them to a tuple",
+        ),
+        (
+            "deviance",
+            "epsilon",
+            "has a metric named 'epsilon', and metrics.jsonl has something else",
+        ),
+        ("deviance", "loss", "has a metric named 'loss': give each a name of its own"),
+        ("deviance", "mean deviance", "has a metric named 'mean deviance': give each"),
+    ],
+)
+def test_a_task_that_is_not_whole_is_refused(
+    install: Install, right: str, wrong: str, sentence: str
+) -> None:
+    assert right in WHOLE
+    for package, name, text in (
+        ("plugin_whole", "whole", WHOLE),
+        ("plugin_task", "own", WHOLE.replace(right, wrong)),
+    ):
+        files = {"__init__.py": "", f"task/{name}.yaml": f"name: {name}", f"task/{name}.py": text}
+        entries = {"fedsketch.conf": f"x = {package}", GROUPS["task"]: f"{name} = {package}"}
+        install(package, files, entries)
+    assert compose(["task=whole"]).task.headline.name == "deviance"
+    refused = _refusal(lambda: compose(["task=own"]))
+    assert "plugin_task.task.own" in refused
+    assert sentence in refused
 
 
 def test_devices_are_not_sent_the_tracker(install: Install) -> None:

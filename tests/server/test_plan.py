@@ -3,11 +3,13 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedsketch.conf import compose
+from fedsketch.conf.plugins import FOLDER
 from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
 from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
 from fedsketch.server.accounts import Accounts
@@ -56,6 +58,41 @@ def test_the_budget_is_spent_by_the_last_round_and_not_before() -> None:
     ids=" ".join,
 )
 def test_rounds_in_one_go_cost_what_they_cost_one_by_one(overrides: tuple[str, ...]) -> None:
+    _check_one_by_one(overrides)
+
+
+OWN_STRATEGY = """
+from dataclasses import replace
+from fedsketch.strategies.dp_fedavg import DPFedAvg, DPFedAvgDevice
+
+class Own(DPFedAvg):
+    def releases(self, server_round, cohort, clients):
+        seen = super().releases(server_round, cohort, clients)
+        return {name: replace(one, times=1 + server_round % 3) for name, one in seen.items()}
+
+SERVER, DEVICE = Own, DPFedAvgDevice
+"""
+
+
+def test_a_strategy_of_a_package_is_planned_by_what_its_rounds_show(
+    install: Callable[..., None],
+) -> None:
+    """Its rounds differ in their releases alone: in how often something is seen."""
+    usual = (FOLDER / "strategy" / "dp_fedavg.yaml").read_text()
+    files = {
+        "__init__.py": OWN_STRATEGY,
+        "conf/strategy/own.yaml": usual.replace("dp_fedavg", "own"),
+        "conf/strategy/own.py": "from fedsketch.conf.settings import StrategySettings as SETTINGS",
+    }
+    entries = {"fedsketch.conf": "x = plugin_own.conf", "fedsketch.strategies": "own = plugin_own"}
+    install("plugin_own", files, entries)
+    fixed = ("privacy.epsilon=null", "privacy.noise_multiplier=4")
+    own = _check_one_by_one(("strategy=own", *fixed))
+    plain = _check_one_by_one(fixed)
+    assert own.epsilon["server"] > 1.2 * plain.epsilon["server"]
+
+
+def _check_one_by_one(overrides: tuple[str, ...]) -> Plan:
     config = compose([*SMALL, *CLIENTS, "rounds=120", *overrides])
     plan, job = make_plan(config), Job(config)
     strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
@@ -65,6 +102,7 @@ def test_rounds_in_one_go_cost_what_they_cost_one_by_one(overrides: tuple[str, .
         accounts.charge_applied(current, cohort)
     assert plan.epsilon == pytest.approx(accounts.epsilon(), rel=1e-9)
     assert plan.epsilon_over_rounds["round"] == list(range(3, 121, 3))
+    return plan
 
 
 def test_a_million_rounds_are_planned_at_once() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from fedsketch.conf import compose
+from fedsketch.conf.metric_names import TAKEN
 from fedsketch.replay.parcels import Parcels
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies.shared.cohort import TooFewClients
@@ -59,6 +60,23 @@ def test_the_summary_ends_with_the_last_rounds_values(play: Play, tmp_path: Path
     assert summary["uplink_bytes"] == pytest.approx(sum(r["uplink_bytes"] for r in played.rows))
     assert summary["versions"].keys() >= {"python", "fedsketch", "flwr", "torch"}
     assert summary["seconds"] >= sum(row["seconds"]["round"] for row in played.rows)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("strategy=dome", "validation.examples=6"),
+        ("privacy.clip=adaptive",),
+        ("strategy=fedceo", "strategy.every=1", "strategy.start=slots"),
+    ],
+    ids=" ".join,
+)
+def test_no_metric_of_a_task_can_have_the_name_of_anything_else(
+    play: Play, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    rows = play(*FAST, "rounds=1", *overrides).rows
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert {*rows[0], *summary} - {"accuracy", "loss"} <= TAKEN
 
 
 def test_the_log_of_a_clean_run_says_what_was_played_and_where(

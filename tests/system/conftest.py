@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
+from fedsketch.conf.plugins import implementation, settings_class
 from fedsketch.runtime import cli
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
@@ -21,6 +23,8 @@ from fedsketch.server.rounds import Rounds
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
 Play = Callable[..., int]
+ROOT = Path(__file__).parents[2]
+CLI = "from fedsketch.runtime.cli import main; main()"
 
 
 class _Stopped(Exception):
@@ -103,3 +107,50 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def pip_install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Installs folders of the repository by pip, from copies, because building leaves files behind; returns where they are then."""
+
+    def install(*sources: str) -> Path:
+        folder = tmp_path_factory.mktemp("installed")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        alone = ["--no-index", "--no-deps", "--no-build-isolation"]
+        copies = [shutil.copytree(ROOT / source, folder / Path(source).name) for source in sources]
+        subprocess.run([*pip, *alone, "--target", folder / "site", *copies], check=True)
+        return folder / "site"
+
+    return install
+
+
+@pytest.fixture
+def found_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Lets this process find the packages installed in a folder, until the test ends."""
+    sites: list[Path] = []
+
+    def find(site: Path) -> None:
+        sites.append(site)
+        settings_class.cache_clear()
+        monkeypatch.syspath_prepend(site)
+
+    yield find
+    settings_class.cache_clear()
+    implementation.cache_clear()
+    theirs = {path.stem for site in sites for path in site.iterdir()}
+    for name in [name for name in sys.modules if name.split(".")[0] in theirs]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def call_with(start: Start) -> Callable[..., str]:
+    """The command in a process that finds the packages installed in a folder; returns what it printed."""
+
+    def run(site: Path, *arguments: str) -> str:
+        path = os.pathsep.join([str(site), str(ROOT)])
+        process = start("-c", CLI, *arguments, PYTHONPATH=path)
+        output, _ = process.communicate(timeout=900)
+        assert process.returncode == 0, output
+        return output
+
+    return run

@@ -49,7 +49,7 @@ def test_what_shall_last_is_watched_and_started_again(file: str, name: str) -> N
 @pytest.mark.parametrize(("file", "name"), EVERY)
 def test_no_secret_is_an_environment_variable(file: str, name: str) -> None:
     named = set(services(file)[name].get("environment", {}))
-    ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA"}
+    ours = {"NODES", "SERVER_NAMES", "SUPERLINK", "FEDSKETCH_DEVICE", "FEDSKETCH_DATA", "DEMO_DATA"}
     assert named <= ours | {ROSTER_VARIABLE, CACHE_VARIABLE, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"}
 
 
@@ -127,7 +127,10 @@ def test_nothing_secret_can_get_into_an_image(name: str) -> None:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a git checkout, not an archive")
-@pytest.mark.parametrize("name", ["certs/ca.key", "device/auth.key", ".env", "docker/wheels/t.whl"])
+@pytest.mark.parametrize(
+    "name",
+    ["certs/ca.key", "device/auth.key", ".env", "docker/wheels/t.whl", "docker/plugins/mine/a.py"],
+)
 def test_nothing_secret_or_large_can_get_into_git(name: str) -> None:
     subprocess.run(["git", "check-ignore", "--quiet", "--no-index", name], cwd=ROOT, check=True)
 

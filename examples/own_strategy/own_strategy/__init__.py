@@ -1,0 +1,1 @@
+"""A strategy of one's own: a server that steps by signs."""

@@ -1,0 +1,3 @@
+from fedsketch.conf.settings import PartitionedSettings
+
+SETTINGS = PartitionedSettings

@@ -1,0 +1,19 @@
+from typing import ClassVar
+
+from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.conf.types import Positive, frozen
+from fedsketch.tasks.targets import Targets
+
+
+@frozen
+class VisitsTask(TaskSettings):
+    most: Positive
+
+    targets: ClassVar[Targets] = Targets.numbers
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("deviance", higher_is_better=False),
+        Metric("within_one", percent=True),
+    )
+
+
+SETTINGS = VisitsTask

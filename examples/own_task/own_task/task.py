@@ -1,0 +1,26 @@
+"""The task: a number of visits has a Poisson law, and the model gives the logarithm of its mean."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import poisson_nll_loss
+
+from fedsketch.tasks.task import Task
+
+
+class Visits(Task):
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return poisson_nll_loss(self._log_means(outputs), targets, reduction="none")
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        errors = (self._log_means(outputs).exp() - targets).abs()
+        return {"within_one": (errors <= 1).float()}
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        best = targets - torch.xlogy(targets, targets)  # the loss of who knew every number before
+        deviance = 2 * (self.losses(outputs, targets) - best).mean()
+        return {"deviance": float(deviance), **super().metrics(outputs, targets)}
+
+    def _log_means(self, outputs: Tensor) -> Tensor:
+        return outputs.squeeze(1).clamp(max=math.log(self.settings.most))
