@@ -7,17 +7,28 @@ from pathlib import Path
 
 from fedsketch.client.guard.card import DataCard
 from fedsketch.conf import Config, compose
+from fedsketch.conf.table_settings import TableSettings
 from fedsketch.tasks import datasets, folder
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.schema import Schema, beside, load_schema
+from fedsketch.tasks.tabular import read_examples, schema_of
 
 
-def card_of(what: str, classes: str | None = None) -> DataCard:
+def card_of(what: str, classes: str | None = None, schema: Path | None = None) -> DataCard:
     """The card of the owner's files at a path, or of a data set that has a name and holds nothing private.
 
-    `classes` is their number, or their names with commas between, where the data do not show all of them.
+    `classes` is their number, or their names with commas between, where the data do not show all of them. A table has a `schema`,
+    which is looked for beside it if it is not named.
     """
-    if not Path(what).exists():
+    path = Path(what)
+    if not path.exists():
         return _card_of_named(what)
+    if schema is not None or path.suffix == ".csv" or beside(path).exists():
+        if classes is not None:
+            raise ValueError("--classes is not for tables: their schema names the classes.")
+        told = load_schema(beside(path) if schema is None else schema)
+        most = _rounded_up(len(read_examples(path, told)))
+        return _card(told, most)
     shape, found = folder.survey(Path(what))
     names = found if classes is None else _names(classes)
     kind = folder.kind_of(Path(what))
@@ -28,9 +39,16 @@ def card_of(what: str, classes: str | None = None) -> DataCard:
 def card_for(config: Config) -> DataCard:
     """The card of devices that a run's data set is made for."""
     job = Job(config)
+    if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
+        return _card(schema_of(config.data), config.data.on_devices.largest_shard)
     names = getattr(config.data, "class_names", None) or tuple(map(str, range(job.kind.classes)))
     most = _rounded_up(job.largest_shard)
     return DataCard(config.data.name, job.kind.shape, names, most, config.task.targets.value)
+
+
+def _card(schema: Schema, most: int) -> DataCard:
+    kind = schema.target.kind.value
+    return DataCard("folder", schema.shape, schema.public_classes, most, kind, schema.fingerprint)
 
 
 def _card_of_named(name: str) -> DataCard:

@@ -73,8 +73,14 @@ def add_data_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="the device's data (images by class, or an .npz file), to be described in its data card; or the name of a data set "
+        help="the device's data (images by class, an .npz file, or a table), to be described in its data card; or the name of a data set "
         "that holds nothing private",
+    )
+    parser.add_argument(
+        "--schema",
+        type=Path,
+        metavar="FILE",
+        help="the schema of a table, where it does not lie beside --data as NAME.schema.yaml",
     )
     parser.add_argument(
         "--classes",
@@ -86,12 +92,12 @@ def add_data_arguments(parser: Parser) -> None:
 def asked_card(asked: argparse.Namespace) -> DataCard | None:
     """The card of the data that a command names, if it does."""
     if asked.data is None:
-        if asked.classes is not None:
-            raise ValueError("--classes goes with --data.")
+        if asked.classes is not None or asked.schema is not None:
+            raise ValueError("--classes and --schema go with --data.")
         return None
     from fedsketch.client.describe import card_of  # torch: not for those who only look
 
-    return card_of(asked.data, asked.classes)
+    return card_of(asked.data, asked.classes, asked.schema)
 
 
 def _run(asked: argparse.Namespace) -> None:
@@ -222,7 +228,7 @@ def _say_what_is_next(folder: Path, public: bytes) -> None:
     if not (folder / CARD).exists():
         print(
             "Next: describe the data, or the device takes part in nothing:\n"
-            f"  fedsketch-enroll {folder} --data <images by class, or an .npz file>"
+            f"  fedsketch-enroll {folder} --data <images by class, an .npz file, or a table>"
         )
     if node is None:
         print(

@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedsketch.conf.common_keys import settable
+from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
+from fedsketch.conf.table_settings import TableSettings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -70,9 +73,16 @@ def to_json(config: Config) -> str:
 
 
 def device_json(config: Config) -> str:
-    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device, and
-    without the place of the first weights, which come with the model."""
-    return _ADAPTER.dump_json(config, exclude={"tracking": True, "model": {"weights"}}).decode()
+    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device,
+    without the place of the first weights, which come with the model, and without the server's files where devices have their own."""
+    hidden: dict[str, Any] = {"tracking": True, "model": {"weights"}}
+    if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
+        config = replace(config, data=config.data.on_devices)
+    if isinstance(config.data, FolderConfig):
+        config = replace(
+            config, data=replace(config.data, root=None, public_root=None, schema=None)
+        )
+    return _ADAPTER.dump_json(config, exclude=hidden).decode()
 
 
 @lru_cache(maxsize=8)

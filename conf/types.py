@@ -1,5 +1,6 @@
 """What all settings classes are made of: the decorator that freezes and checks them, and the ranges of their numbers."""
 
+from dataclasses import field
 from typing import Annotated, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field
@@ -9,7 +10,7 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=T
 _T = TypeVar("_T")
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(Field,))
+@dataclass_transform(frozen_default=True, field_specifiers=(Field, field))
 def frozen(settings: type[_T]) -> type[_T]:
     """A class whose objects are checked when they are made, and cannot be changed afterwards."""
     return dataclass(settings, frozen=True, config=_STRICT)  # type: ignore[return-value]

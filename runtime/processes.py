@@ -18,6 +18,7 @@ from fedsketch.client.guard.guard import DEVICE_VARIABLE
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig, Randomness
+from fedsketch.conf.table_settings import TableSettings
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.runtime.certificates import (
     AUTH_KEY,
@@ -76,12 +77,17 @@ class Network:
     def running(self, late: Collection[int] = ()) -> Iterator["Network"]:
         """All nodes registered and all processes up, but for those of `late` clients; when it ends, none is left."""
         from fedsketch.client.describe import card_for  # torch, which a refusal does not need
+        from fedsketch.tasks.job import Job
+        from fedsketch.tasks.tabular import resolved, write_parts
 
-        nodes = self.config.clients.total
+        config, nodes = resolved(self.config), self.config.clients.total
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
         policy = self.private / "policy.toml"
         policy.write_text(fitting_policy(self.config).to_toml())
-        make_all(self.private, nodes=nodes, policy=policy, card=card_for(self.config))
+        make_all(self.private, nodes=nodes, policy=policy, card=card_for(config))
+        if self._tables:
+            files = [self._table(client) for client in range(nodes)]
+            write_parts(config, Job(config).parts, files)
         for state in self.private.glob(f"{_STATE}*"):
             state.unlink()  # or a SuperLink would start the interrupted run once more, beside the resumed one
         self._port = _free_port()
@@ -142,7 +148,21 @@ class Network:
             variables[SEED_VARIABLE] = str(self.config.seed)
         else:
             variables[DEVICE_VARIABLE] = str(place / DEVICE)
+        if self._tables:
+            from fedsketch.tasks.folder import DATA_VARIABLE
+            from fedsketch.tasks.tabular import SCHEMA_VARIABLE
+
+            variables[DATA_VARIABLE] = str(self._table(client))
+            variables.pop(SCHEMA_VARIABLE, None)  # it lies beside the file
         self._children.start(name, command, variables)
+
+    @property
+    def _tables(self) -> bool:
+        """Whether each node gets its rows of a table as a file of its own, as an owner would have them."""
+        return isinstance(self.config.data, TableSettings) and not self._simulated
+
+    def _table(self, client: int) -> Path:
+        return self.private / NODES / str(client) / "data.csv"
 
     @property
     def _simulated(self) -> bool:

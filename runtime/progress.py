@@ -110,8 +110,8 @@ class ConsoleProgress:
                 table.add_row(
                     f"{kind.name} of the best model", _shown(kind, best["test"].get(kind.name))
                 )
-        for name, metric in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
-            table.add_row(f"{name} on devices", on_devices(metric))
+        for name, told in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
+            table.add_row(f"{name} on devices", on_devices(told))
         if not summary["private"]:
             table.add_row("NOT PRIVATE", summary["not_private"])
         for adversary in in_order(summary["epsilon"]):

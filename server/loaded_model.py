@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from fedsketch.conf import Config, ConfigError
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks import models
+from fedsketch.tasks.columns import inputs_of
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.features import feature_map
 from fedsketch.tasks.interface import Interface
+from fedsketch.tasks.schema import Schema, load_schema
+from fedsketch.tasks.tables import read_table
 from fedsketch.tasks.trained import all_frozen
 
 
@@ -22,7 +25,7 @@ class LoadedModel(nn.Module):
     """Takes examples as they are in the world, (N, *shape): images with pixels from 0 to 1, say. They are normalised as in training, go
     through the frozen features if there are any, and then through `module`, the network that was trained.
 
-    `classes` are the names of what its outputs stand for; without names, their numbers.
+    `classes` are the names of what its outputs stand for; without names, their numbers. A model of tables has their `schema`.
     """
 
     mean: Tensor
@@ -35,10 +38,17 @@ class LoadedModel(nn.Module):
         self.classes = interface.classes
         self.inputs = getattr(torch, interface.inputs)
         self.features = features
+        self.schema: Schema | None = None
         per_channel = (1, -1) + (1,) * (len(self.shape) - 1)
         self.normalised = interface.mean != (0.0,) or interface.deviation != (1.0,)
         self.register_buffer("mean", torch.tensor(interface.mean).view(per_channel))
         self.register_buffer("deviation", torch.tensor(interface.deviation).view(per_channel))
+
+    def read(self, table: Path | str) -> Tensor:
+        """The rows of a .csv file with the columns that the model was trained on, as inputs; it needs no column to learn."""
+        if self.schema is None:
+            raise ModelError("The model was not trained on a table: give it tensors.")
+        return inputs_of(read_table(Path(table), self.schema, targets=False), self.schema)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(N, *shape) to the outputs of the network: logits of classes, or numbers."""
@@ -66,7 +76,10 @@ def load(folder: Path, *, best: bool = False) -> LoadedModel:
     module = models.build(config.model, interface.network_shape, interface.outputs, config.seed)
     module = all_frozen(module)
     _fill(module, path)
-    return LoadedModel(module, interface, config.model.features).eval()
+    model = LoadedModel(module, interface, config.model.features).eval()
+    if files.schema.is_file():
+        model.schema = load_schema(files.schema)
+    return model
 
 
 def _described(files: RunFolder) -> tuple[Config, Interface]:

@@ -24,6 +24,7 @@ from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.tabular import resolved
 
 POINTS = 50  # of the curve of epsilon
 
@@ -97,6 +98,7 @@ class Plan:
 
 def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
+    config = resolved(config)
     job = Job(config, only_to_plan=True)
     model = job.model()
     job.histogram()  # raises if the data cannot be spread over the clients

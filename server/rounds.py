@@ -36,6 +36,7 @@ from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
+from fedsketch.tasks.tabular import is_table, resolved, schema_of
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Rounds:
 
     def __init__(self, config: Config, path: Path, observer: Observer) -> None:
         # Everything is built and planned here, so that what does not fit fails before anything starts.
+        config = resolved(config)
         self.config = config
         self.folder = RunFolder(path)
         self.observer = tracked(config, path, observer)
@@ -79,6 +81,8 @@ class Rounds:
             summary = self.folder.read_summary()
             if summary is None:
                 self.folder.write_interface(self.job.interface)
+                if is_table(self.config.data):
+                    self.folder.schema.write_text(schema_of(self.config.data).to_yaml())
                 try:
                     self._play(grid, roster)
                 except BaseException:

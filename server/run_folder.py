@@ -43,6 +43,7 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.best = path / "best.safetensors"
         self.interface = path / "model.json"
+        self.schema = path / "schema.yaml"
         self.card = path / "MODEL_CARD.md"
         self.summary = path / "summary.json"
         self.report = path / "report.html"

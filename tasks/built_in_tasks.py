@@ -82,8 +82,8 @@ class Regression(Task):
         mean_squared = errors.square().mean()
         variance = targets.double().var(correction=0)
         return {
-            "rmse": float(mean_squared.sqrt()),
-            "mae": float(errors.abs().mean()),
+            "rmse": float(mean_squared.sqrt()) * self.settings.unit,
+            "mae": float(errors.abs().mean()) * self.settings.unit,
             "r2": float(1 - mean_squared / variance) if variance > 0 else 0.0,
             **super().metrics(outputs, targets),
         }

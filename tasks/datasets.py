@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import DataSettings
-from fedsketch.tasks import digits, folder, synthetic, vision
+from fedsketch.tasks import digits, folder, synthetic, tabular, vision
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset
 
@@ -17,6 +17,8 @@ BUILT_IN: dict[str, Load] = {
     "digits": digits.load,
     "synthetic": synthetic.load,
     "folder": folder.load,
+    "csv": tabular.load,
+    "text": tabular.load,
     "fashion_mnist": vision.load,
     "mnist": vision.load,
     "emnist": vision.load,

@@ -1,4 +1,4 @@
-"""Examples that somebody put into a folder: images by class, or an .npz file.
+"""Examples that somebody put into a folder: images by class, an .npz file, or a table with its schema (`tasks.tabular`).
 
 On a device they are its owner's own. Where they lie is said on the device, by FEDSKETCH_DATA, and never by a message: a
 server cannot point a device at another path. What is wrong with them is told to the owner; the server learns only that they do not fit.
@@ -19,6 +19,7 @@ import torch
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.tabular import own_table, read_examples, schema_of
 from fedsketch.tasks.targets import Targets
 
 if TYPE_CHECKING:
@@ -39,22 +40,32 @@ def load(settings: FolderConfig, seed: int) -> Dataset:
             "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz file."
         )
     path, names = Path(settings.root).expanduser(), settings.class_names
-    test = read(path, settings.shape, names, kind_of(path))
-    none = Examples(torch.empty(0, *settings.shape), test.targets[:0])
+    if settings.schema is not None:
+        schema = schema_of(settings)
+        test, names = read_examples(path, schema), schema.class_names
+    else:
+        test = read(path, settings.shape, names, kind_of(path))
+    none = Examples(test.inputs[:0], test.targets[:0])
     return Dataset("folder", none, test, len(names), class_names=names)
 
 
 def own(
-    shape: Sequence[int], classes: Sequence[str], kind: Targets, most: int | None = None
+    shape: Sequence[int],
+    classes: Sequence[str],
+    kind: Targets,
+    most: int | None = None,
+    fingerprint: str | None = None,
 ) -> Examples:
-    """This device's examples, at most `most` of them. Its log says what is wrong with them; the error, which the server sees, does not."""
+    """This device's examples, at most `most` of them; with a `fingerprint` a table whose schema has it.
+
+    Its log says what is wrong with them; the error, which the server sees, does not."""
     try:
         place = os.environ.get(DATA_VARIABLE)
         if not place:
             raise DataError(
-                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class or to an .npz file."
+                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class, an .npz file or a table."
             )
-        examples = read(Path(place), shape, classes, kind)
+        examples = _found(Path(place), shape, classes, kind, fingerprint)
         if most is not None and len(examples) > most:
             raise DataError(
                 f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have {most:,} at most: "
@@ -67,6 +78,14 @@ def own(
             "This device's data do not fit the run: the log of its node says why."
         ) from None
     return examples
+
+
+def _found(
+    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets, fingerprint: str | None
+) -> Examples:
+    if fingerprint is None:
+        return read(path, shape, classes, kind)
+    return own_table(path, fingerprint)
 
 
 def kind_of(path: Path) -> Targets:

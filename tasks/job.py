@@ -20,6 +20,7 @@ from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.local_test import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
+from fedsketch.tasks.tabular import is_table, schema_of
 from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
@@ -114,7 +115,8 @@ class Job:
             names = tuple(map(str, range(classes)))
             if isinstance(data, FolderConfig):
                 names = data.class_names
-            return read_public(data.public_root, self.dataset, shape, names)
+            schema = schema_of(data) if is_table(data) else None
+            return read_public(data.public_root, self.dataset, shape, names, schema)
         if isinstance(data, PartitionedSettings) and data.public:
             return self.dataset.train.take(self._held_out[0][0])
         raise DataError(_no_public_data(data))
@@ -137,7 +139,7 @@ class Job:
             bounded = self._config.privacy.unit is Unit.EXAMPLE
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
-            return folder.own(data.shape, data.class_names, kind, most)
+            return folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
         if not 0 <= client < len(self._parts):
             raise DataError(
                 f"data={data.name} is shared out among clients 0 to {len(self._parts) - 1}, and this node is {client}: start it with its "
@@ -256,6 +258,11 @@ class Job:
         """The shape that the model takes, and how many numbers it makes of it."""
         shape, classes = self.kind
         return shape_after(self._config.model.features, shape), self.task.outputs(classes)
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The indices of each client's examples among those to train on; not where devices hold their own."""
+        return self._parts
 
     @cached_property
     def _parts(self) -> list[torch.Tensor]:

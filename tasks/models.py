@@ -97,14 +97,15 @@ def _logistic(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
 
 
 def _mlp(settings: MlpConfig, shape: Shape, outputs: int) -> nn.Module:
-    return nn.Sequential(
-        OrderedDict(
-            flatten=nn.Flatten(),
-            hidden=nn.Linear(math.prod(shape), settings.width, bias=settings.bias),
-            relu=nn.ReLU(),
-            output=nn.Linear(settings.width, outputs, bias=settings.bias),
-        )
-    )
+    layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    before = math.prod(shape)
+    for number, width in enumerate(settings.widths, 1):
+        suffix = "" if number == 1 else str(number)
+        layers[f"hidden{suffix}"] = nn.Linear(before, width, bias=settings.bias)
+        layers[f"relu{suffix}"] = nn.ReLU()
+        before = width
+    layers["output"] = nn.Linear(before, outputs, bias=settings.bias)
+    return nn.Sequential(layers)
 
 
 def _cnn(settings: CnnConfig, shape: Shape, outputs: int) -> nn.Module:

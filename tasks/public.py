@@ -17,6 +17,8 @@ import torch
 from fedsketch.tasks import folder
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.schema import Schema
+from fedsketch.tasks.tabular import read_examples
 
 _STREAM = 1  # of the seed: the partition draws from another one
 
@@ -70,10 +72,16 @@ def _rising(indices: Sequence[int]) -> torch.Tensor:
 
 
 def read_public(
-    root: str, dataset: Dataset, shape: Sequence[int], classes: Sequence[str]
+    root: str,
+    dataset: Dataset,
+    shape: Sequence[int],
+    classes: Sequence[str],
+    schema: Schema | None = None,
 ) -> Examples:
     """The public examples below `root`, on the scale of the data set; refused if some are examples of the data set itself."""
-    examples = dataset.normalised(folder.read(Path(root).expanduser(), shape, classes))
+    path = Path(root).expanduser()
+    examples = read_examples(path, schema) if schema else folder.read(path, shape, classes)
+    examples = dataset.normalised(examples)
     contents = _contents(examples)
     for what, others in (("test", dataset.test), ("training", dataset.train)):
         both = set(_contents(others)).intersection(contents)

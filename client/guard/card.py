@@ -41,6 +41,11 @@ class DataCard(OwnersFile):
         'What is to be learned of an example: its class ("classes"), a number ("numbers") or several labels ("labels").',
     )
 
+    schema: str = key(
+        "",
+        "For a table: the fingerprint of its schema. A run must have the same.",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.need(

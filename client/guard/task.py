@@ -44,10 +44,13 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
         _within(numbers * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
+    data = replace(data, root=None, public_root=None)
+    if isinstance(data, FolderConfig):
+        data = replace(data, schema=None)
     played = replace(
         config,
         device="auto",
-        data=replace(data, root=None, public_root=None),
+        data=data,
         model=replace(config.model, weights=None),
     )
     return Assignment(played, Kind(card.shape, len(card.classes)))
@@ -63,6 +66,7 @@ def _compare(config: Config, card: DataCard) -> None:
     fits = data.name == card.data and config.task.targets == card.targets
     if isinstance(data, FolderConfig):
         fits &= (data.shape, data.class_names) == (card.shape, card.classes)
+        fits &= (data.fingerprint or "") == card.schema
         if config.privacy.unit is Unit.EXAMPLE:
             fits &= data.largest_shard >= card.largest_shard
     elif isinstance(data, SyntheticConfig):

@@ -23,12 +23,19 @@ class FolderConfig(DataSettings):
         | Annotated[tuple[str | int, ...], Field(min_length=1, max_length=_MOST_CLASSES)]
     )
     largest_shard: Count
+    # For tables: the server's file, which devices are not told, and its fingerprint, which they are (`tasks.schema`).
+    schema: str | None
+    fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = Field(
+        default=None, kw_only=True
+    )
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError("data.classes names a class twice: take one away")
 
     def check(self, config: "Config") -> None:
+        if self.schema is not None and self.fingerprint is None:
+            return  # the schema, which the server reads, says what shape and classes are
         if config.task.targets is Targets.classes and len(self.class_names) < 2:
             raise ValueError(
                 f"task={config.task.name} needs two classes at least: name them in data.classes"

@@ -12,6 +12,7 @@ class RegressionConfig(TaskSettings):
     loss: Literal["squared", "huber"]
     delta: Positive
     largest_error: Positive
+    unit: Positive
 
     targets: ClassVar[Targets] = Targets.numbers
     metrics: ClassVar[tuple[Metric, ...]] = (

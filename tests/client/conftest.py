@@ -3,13 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedsketch.client.app import app
+from fedsketch.client.guard.card import DataCard
 from fedsketch.conf import Config, compose
+from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
@@ -17,7 +21,9 @@ from fedsketch.server.grids.aggregating import aggregating
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.tasks.folder import DATA_VARIABLE
 from fedsketch.tasks.job import Job
+from tests.client.fleet import CARD, Fleet
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -61,3 +67,26 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
             return Exchange(strategy, grid)
 
         yield build
+
+
+@pytest.fixture
+def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Plays the same attack against two fleets with different data; returns what each let out."""
+    monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
+
+    def play(
+        attack: Any, first: Path | None, second: Path | None, *overrides: str, card: DataCard = CARD
+    ) -> Any:
+        told = []
+        for number, data in enumerate((first, second)):
+            if data is None:
+                monkeypatch.delenv(DATA_VARIABLE, raising=False)
+            else:
+                monkeypatch.setenv(DATA_VARIABLE, str(data))
+            (tmp_path / f"world{number}").mkdir()
+            fleet = Fleet(tmp_path / f"world{number}", overrides, card)
+            ends = attack(fleet)
+            told.append((ends, fleet.grid.seen, fleet.ledgers()))
+        return told
+
+    return play

@@ -5,53 +5,21 @@ messages. Everything that leaves them is compared, except the masked vectors the
 sizes, every text, and the lines of the ledgers.
 """
 
-import json
 import logging
 import resource
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from safetensors.torch import save_file
 
-from fedsketch.client.app import make_app
-from fedsketch.client.enroll import enrol
-from fedsketch.client.guard.card import DataCard
-from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import compose
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
-from fedsketch.runtime.local import LocalGrid
-from fedsketch.secagg import Aborted, WrappedGrid
-from fedsketch.server.grids.aggregating import aggregating
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.folder import DATA_VARIABLE
 from fedsketch.tasks.job import Job
-
-NODES = 4
-POLICY = Policy(smallest_cohort=3, assumed_colluders=0.0, smallest_noise=0.1, epsilon=1000.0)
-CARD = DataCard("folder", (1, 2, 2), ("0", "1"), 4)
-RUN = [
-    "strategy=dp_fedavg",
-    "data=folder",
-    "data.shape=[1,2,2]",
-    "data.classes=2",
-    "model=logistic",
-    "device=cpu",
-    f"clients.total={NODES}",
-    f"clients.per_round={NODES}",
-    "clients.timeout=60",
-    "secagg.colluders=0",
-    "privacy.epsilon=null",
-    "privacy.noise_multiplier=1",
-]
-
+from tests.client.fleet import NODES, RUN, Fleet, same
 
 NOISE_IN_TRAINING = (
     "strategy=fedpcdp",
@@ -61,101 +29,6 @@ NOISE_IN_TRAINING = (
     "privacy.epsilon=null",
     "privacy.noise_multiplier=1",
 )
-
-
-class _Watching(WrappedGrid):
-    """Remembers what comes from the devices, but for random bytes."""
-
-    def __init__(self, grid: LocalGrid) -> None:
-        super().__init__(grid)
-        self.seen: list[Any] = []
-        self.sent: list[tuple[RecordDict, int]] = []  # train messages as they were sent
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        outgoing = list(messages)
-        self.sent += [
-            (RecordDict(dict(message.content)), message.metadata.dst_node_id)
-            for message in outgoing
-            if message.metadata.message_type == "train"
-        ]
-        return super().push_messages(outgoing)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        replies = list(super().pull_messages(message_ids))
-        self.seen += [(reply.metadata.src_node_id, _shape(reply)) for reply in replies]
-        return replies
-
-
-def _shape(reply: Message) -> Any:
-    if reply.has_error():
-        return ("error", reply.error.code, reply.error.reason)
-    told = {
-        name: {key: len(v) if isinstance(v, bytes) else v for key, v in record.items()}
-        for name, record in reply.content.config_records.items()
-    }
-    arrays = {
-        name: {key: (a.dtype, tuple(a.shape), len(a.data)) for key, a in record.items()}
-        for name, record in reply.content.array_records.items()
-    }
-    return (reply.metadata.message_type, told, arrays, sorted(reply.content))
-
-
-@dataclass
-class Fleet:
-    """Devices with the same data each, and the server that attacks them."""
-
-    root: Path
-    overrides: tuple[str, ...] = ()
-    grid: _Watching = field(init=False)
-
-    def __post_init__(self) -> None:
-        by_example = "strategy=fedpcdp" in self.overrides
-        policy = replace(POLICY, unit="example") if by_example else POLICY
-        (self.root / "policy.toml").write_text(policy.to_toml())
-        roster = self.root / "roster.json"
-        folders = {node: self.root / f"device{node}" for node in range(2, NODES + 2)}
-        for node, folder in folders.items():
-            enrol(folder, node, roster, self.root / "policy.toml", CARD)
-        for folder in folders.values():
-            enrol(folder, roster=roster)
-        local = LocalGrid(make_app(), NODES)
-        for node, folder in folders.items():
-            local._contexts[node].node_config["device"] = str(folder)
-        self.grid = _Watching(local)
-        config = compose([*RUN, *self.overrides])
-        job = Job(config)
-        self.strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
-        self.aggregating = aggregating(
-            self.grid, config, self.strategy.parcels, frozen=self.strategy.frozen
-        )
-
-    def play(self, vector: torch.Tensor, server_round: int = 1, **changes: dict[str, Any]) -> str:
-        """One round with this model, and with changes to the configuration in the message; how it ended, as the server sees it."""
-        self.strategy.model.load(vector)
-        asked = self.strategy.configure_train(
-            server_round, self.strategy.arrays(), ConfigRecord(), self.aggregating
-        )
-        head = asked[0].content.config_records["head"]
-        config = json.loads(str(head["config"]))
-        for group, keys in changes.items():
-            whole = group != "strategy" and "name" in keys  # another choice has other keys
-            config[group] = keys if whole else {**config[group], **keys}
-        head["config"] = json.dumps(config)
-        try:
-            list(self.aggregating.send_and_receive(asked, timeout=60))
-        except Aborted as aborted:
-            return str(aborted)
-        return "a sum"
-
-    def ledgers(self) -> list[list[dict[str, Any]]]:
-        """All lines, but for the clock, the chain of hashes and the hash of the round, which hold random keys."""
-        read = []
-        for node in range(2, NODES + 2):
-            text = (self.root / f"device{node}" / "ledger.jsonl").read_text()
-            lines = [json.loads(line) for line in text.splitlines()]
-            random = ("time", "before", "digest", "survivors", "hash")
-            read.append([{k: v for k, v in line.items() if k not in random} for line in lines])
-        return read
 
 
 def _npz(path: Path, pixel: float, count: int = 3) -> Path:
@@ -170,34 +43,6 @@ def _overflows_above(threshold: float, size: int) -> torch.Tensor:
     model = torch.zeros(size)
     model[0], model[8] = 3e38, 3.4e38 - 3e38 * threshold  # the largest float32 is 3.4028e38
     return model
-
-
-@pytest.fixture
-def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Plays the same attack against two fleets with different data; returns what each let out."""
-    monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
-
-    def play(attack: Any, first: Path | None, second: Path | None, *overrides: str) -> Any:
-        told = []
-        for number, data in enumerate((first, second)):
-            if data is None:
-                monkeypatch.delenv(DATA_VARIABLE, raising=False)
-            else:
-                monkeypatch.setenv(DATA_VARIABLE, str(data))
-            (tmp_path / f"world{number}").mkdir()
-            fleet = Fleet(tmp_path / f"world{number}", overrides)
-            ends = attack(fleet)
-            told.append((ends, fleet.grid.seen, fleet.ledgers()))
-        return told
-
-    return play
-
-
-def _same(told: Any) -> None:
-    (ends, seen, ledgers), (other_ends, other_seen, other_ledgers) = told
-    assert ends == other_ends
-    assert seen == other_seen
-    assert ledgers == other_ledgers
 
 
 def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
@@ -226,7 +71,7 @@ def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
 
     low, high = _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9)
     told = worlds(attack, low, high, *overrides)
-    _same(told)
+    same(told)
     assert told[0][0] == ["a sum", "a sum"]
     charged = [line for line in told[0][2][0] if line["entry"] == "charged"]
     assert len(charged) == 2
@@ -257,7 +102,7 @@ def test_a_frozen_part_that_overflows_on_a_private_pixel_reads_nothing(
 
     low, high = _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9)
     told = worlds(attack, low, high, *crafted, f"model.weights={tmp_path / 'body.safetensors'}")
-    _same(told)
+    same(told)
     assert (told[0][0] == ["a sum", "a sum"]) is fits
     questions = [what for _, what in told[0][1] if "frozen" in what[-1]]
     assert len(questions) == NODES if fits else len(questions) >= NODES
@@ -275,7 +120,7 @@ def test_a_round_is_answered_once_whatever_model_comes_with_it(worlds: Any, tmp_
         return ends
 
     told = worlds(attack, _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9))
-    _same(told)
+    same(told)
     assert "out of order or repeated" in str(told[0][1][-1]) or "does not know" in str(
         told[0][1][-1]
     )
@@ -313,7 +158,7 @@ def test_broken_data_look_like_any_other(
 
     with caplog.at_level(logging.ERROR):
         told = worlds(attack, _npz(tmp_path / "good.npz", 0.5), bad, *overrides)
-    _same(told)
+    same(told)
     assert told[0][0] == "a sum"
     if trouble in ("none", "missing", "broken", "other shape", "other classes"):
         assert "Training failed" in caplog.text  # the owner is told
@@ -333,7 +178,7 @@ def test_more_examples_than_the_run_allows_look_like_any_other(worlds: Any, tmp_
     )
     few, many = _npz(tmp_path / "few.npz", 0.5, 3), _npz(tmp_path / "many.npz", 0.5, 9)
     told = worlds(attack, few, many, *bound)
-    _same(told)
+    same(told)
     assert told[0][0] == "a sum"
 
 
@@ -380,6 +225,12 @@ HOSTILE: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+TABLE = {"name": "csv", "partition": PARTITION, "test_root": None, "test_share": 0.5}
+HOSTILE |= {
+    "a table by its path": {"data": {**TABLE, "root": "/etc/passwd", "schema": None}},
+    "a schema by its path": {"data": {**TABLE, "root": None, "schema": "/etc/passwd"}},
+    "a fingerprint that is none": {"data": {"fingerprint": "../../etc/passwd"}},
+}
 OTHER_KINDS: dict[str, dict[str, dict[str, Any]]] = {
     "another shape": {"data": {"shape": [1, 4, 1]}},
     "more classes": {"data": {"classes": 3}},
@@ -389,6 +240,7 @@ OTHER_KINDS: dict[str, dict[str, dict[str, Any]]] = {
         "data": {"largest_shard": 3},
         "privacy": {"unit": "example", "clip": 0.1},
     },
+    "a table": {"data": {"fingerprint": "0" * 32}},
     "made-up data": {
         "data": {"name": "synthetic", "root": None, "partition": PARTITION, **MADE_UP}
     },
@@ -405,7 +257,7 @@ def test_a_run_for_other_data_is_refused_by_the_card(worlds: Any, tmp_path: Path
 
     few, many = _npz(tmp_path / "few.npz", 0.5, 3), _npz(tmp_path / "many.npz", 0.5, 4000)
     told = worlds(attack, few, many)
-    _same(told)
+    same(told)
     for end in told[0][0]:
         assert "The run is for data of another kind than the data card of this device says" in end
 
@@ -424,7 +276,7 @@ def test_hostile_settings_are_refused_before_any_work(
         return end
 
     told = worlds(attack, _npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
-    _same(told)
+    same(told)
     assert told[0][0] != "a sum"
     assert all(line["entry"] != "charged" for ledger in told[0][2] for line in ledger)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -39,6 +39,7 @@ def size(module: nn.Module) -> int:
         ("mlp", MNIST, {"width": 32}, 25_450),
         ("mlp", MNIST, {"width": 256}, 203_530),
         ("mlp", DIGITS, {}, 2_410),
+        ("mlp", (30,), {"width": (64, 32)}, 31 * 64 + 65 * 32 + 33 * 10),
         ("mlp", MNIST, {"width": 64, "bias": False}, 784 * 64 + 64 * 10),
         ("cnn", MNIST, {}, 26_010),
         ("cnn", DIGITS, {}, 10_650),

@@ -12,6 +12,12 @@ from fedsketch.conf import compose
 from fedsketch.secagg import Refusal
 
 
+def test_a_device_opens_no_schema_that_a_message_names() -> None:
+    asked = compose(["data=folder", "data.schema=/etc/passwd"])
+    played = admitted(asked, Policy(), card_for(compose(["data=folder"]))).config
+    assert played.data.schema is None  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("data", ["folder", "digits"])
 def test_a_device_drops_every_path_that_a_message_names(data: str) -> None:
     paths = ["data.root=/etc", "data.public_root=/home", "model.weights=/root/file"]

@@ -1,0 +1,12 @@
+"""One table in a CSV file, dealt out to the clients of this machine (docs/tables.md)."""
+
+from fedsketch.conf.table_settings import TableSettings
+from fedsketch.conf.types import frozen
+
+
+@frozen
+class CsvConfig(TableSettings):
+    schema: str | None
+
+
+SETTINGS = CsvConfig

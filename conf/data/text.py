@@ -1,0 +1,27 @@
+"""Texts with a class each, dealt out to the clients of this machine (docs/tables.md)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedsketch.conf.table_settings import TableSettings
+from fedsketch.conf.types import frozen
+
+
+@frozen
+class TextConfig(TableSettings):
+    text: str
+    label: str
+    classes: Annotated[tuple[str | int, ...], Field(max_length=65_536)]
+    buckets: Annotated[int, Field(ge=2, le=2**20)]
+    ngrams: Annotated[int, Field(ge=1, le=8)]
+    characters: bool
+
+    def __post_init__(self) -> None:
+        if len(set(map(str, self.classes))) < max(2, len(self.classes)):
+            raise ValueError(
+                "data=text needs the names of two classes at least, each once: set data.classes=[ham,spam]"
+            )
+
+
+SETTINGS = TextConfig

@@ -1,0 +1,315 @@
+"""The schema of a table: a small YAML file that says what the columns are, and what is public about them (docs/tables.md).
+
+    columns:
+      age: {number: [0, 110]}
+      sex: {category: [f, m]}
+      note: {text: 1024, ngrams: 2}
+      name: ignore
+    target: {column: diagnosis, class: [benign, malignant]}
+    client: hospital
+
+Bounds, categories and class names are public. They are written by people and never computed from the data: a statistic of clients' data
+would be one more release, which no accountant has seen. So a number without bounds is refused.
+
+The fingerprint is of what examples are made by: the columns that go in, in their order, and the target. Who has the same one makes the
+same vector of the same row.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.targets import Targets
+
+SUFFIX = ".schema.yaml"
+_MOST_BUCKETS = 2**20
+
+
+@dataclass(frozen=True)
+class Number:
+    """Scaled so that the bounds become -1 and 1; what lies outside is moved to the nearer bound."""
+
+    least: float
+    most: float
+    width = 1
+
+    @property
+    def unit(self) -> float:
+        """How much 1 on the new scale is on the old one."""
+        return (self.most - self.least) / 2
+
+    def original(self, scaled: Any) -> Any:
+        """Back from the new scale to the old one, for numbers or tensors."""
+        return (scaled + 1) * self.unit + self.least
+
+
+@dataclass(frozen=True)
+class Category:
+    """A place for each value, and a last one for values that are unknown or missing."""
+
+    values: tuple[str, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.values) + 1
+
+
+@dataclass(frozen=True)
+class Text:
+    """Runs of up to `ngrams` words, or of characters, hashed into buckets with signs; each text has norm 1."""
+
+    buckets: int
+    ngrams: int = 1
+    characters: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.buckets
+
+
+Column = Number | Category | Text
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be learned: a class, with names; a number, with bounds; or labels, one column of 0 and 1 for each."""
+
+    kind: Targets
+    columns: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    bounds: Number | None = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the columns of a table are. Those that are `ignored` may differ between tables of the same fingerprint."""
+
+    inputs: dict[str, Column]
+    target: Target
+    ignored: frozenset[str] = frozenset()
+    client: str | None = None  # the column that says whose row it is
+    test: str | None = None  # the column that says whether a row is for the test
+    delimiter: str = ","
+
+    @property
+    def shape(self) -> tuple[int]:
+        """That of an example: a vector."""
+        return (sum(column.width for column in self.inputs.values()),)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes or labels, or that of the number."""
+        return self.target.values or self.target.columns
+
+    @property
+    def public_classes(self) -> tuple[str, ...]:
+        """The same as a message may tell it: names of classes, but numbers instead of the names of columns."""
+        return self.target.values or tuple(map(str, range(len(self.target.columns))))
+
+    @property
+    def unit(self) -> float | None:
+        """How much 1 in the targets is in the units of the table; None where they are no numbers."""
+        return None if self.target.bounds is None else self.target.bounds.unit
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits."""
+        told = [self._told(), {"target": self.target.kind, **_facts(self.target)}]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _told(self) -> list[Any]:
+        return [[name, type(one).__name__, _facts(one)] for name, one in self.inputs.items()]
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that a table must have, to make examples of it."""
+        return (*self.inputs, *self.target.columns)
+
+    def to_yaml(self) -> str:
+        """A file for tables of the same fingerprint, with little beyond what that covers."""
+        columns = {name: _written(one) for name, one in self.inputs.items()}
+        target: dict[str, Any] = {"labels": list(self.target.columns)}
+        if self.target.kind is Targets.classes:
+            target = {"column": self.target.columns[0], "class": list(self.target.values)}
+        elif self.target.bounds is not None:
+            target = {"column": self.target.columns[0], **_written(self.target.bounds)}
+        told = {"columns": columns, "target": target, "delimiter": self.delimiter}
+        return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
+
+
+def beside(data: Path) -> Path:
+    """Where the schema of a file or folder is looked for, if nobody says: patients.schema.yaml for patients.csv."""
+    return data.with_name(data.name.removesuffix(data.suffix) + SUFFIX)
+
+
+def load_schema(path: Path) -> Schema:
+    """Read and check a schema file; raises `DataError` with a sentence that names the file and the column."""
+    try:
+        told = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"There is no schema {path}: write one, as docs/tables.md says, or name it by data.schema."
+        ) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{path} is not readable YAML: {' '.join(str(error).split())}.") from error
+    return _Reader(path).schema(told)
+
+
+def _facts(one: Any) -> dict[str, Any]:
+    """The fields, for a fingerprint."""
+    return {
+        name: _facts(value) if isinstance(value, Number) else value
+        for name, value in vars(one).items()
+    }
+
+
+def _written(column: Column) -> dict[str, Any]:
+    if isinstance(column, Number):
+        return {"number": [column.least, column.most]}
+    if isinstance(column, Category):
+        return {"category": list(column.values)}
+    return {"text": column.buckets, "ngrams": column.ngrams, "characters": column.characters}
+
+
+class _Reader:
+    """From what YAML gives to a schema; every complaint names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def schema(self, told: Any) -> Schema:
+        known = ("columns", "target", "client", "test", "delimiter")
+        self._keys(told, "it", known, ("columns", "target"))
+        columns = told["columns"]
+        if not isinstance(columns, dict) or not columns:
+            self._refuse("columns is a mapping from the name of a column to what it is")
+        inputs: dict[str, Column] = {}
+        ignored = set()
+        for name, what in ((self._name(key), what) for key, what in columns.items()):
+            if what == "ignore":
+                ignored.add(name)
+            else:
+                inputs[name] = self._column(name, what)
+        target = self._target(told["target"])
+        client, test = (self._optional(told, key) for key in ("client", "test"))
+        others = [*target.columns, *(name for name in (client, test) if name is not None)]
+        for name in others:
+            if name in inputs or others.count(name) > 1:
+                self._refuse(f"column {name} has two uses: name it once")
+        if not inputs:
+            self._refuse("it has no column to learn from: describe one under columns")
+        delimiter = told.get("delimiter", ",")
+        if not isinstance(delimiter, str) or len(delimiter) != 1:
+            self._refuse("delimiter is one character, in quotes")
+        return Schema(inputs, target, frozenset(ignored), client, test, delimiter)
+
+    def _column(self, name: str, what: Any) -> Column:
+        if what == "number":
+            self._no_bounds(name)
+        makers: dict[str, Callable[[str, dict[str, Any]], Column]] = {
+            "number": self._number,
+            "category": self._category,
+            "text": self._text,
+        }
+        kinds = [kind for kind in makers if isinstance(what, dict) and kind in what]
+        if len(kinds) != 1:
+            self._refuse(
+                f"column {name} is one of {{number: [least, most]}}, {{category: [names]}}, {{text: buckets}} or ignore"
+            )
+        return makers[kinds[0]](name, what)
+
+    def _number(self, name: str, what: dict[str, Any]) -> Number:
+        bounds = what["number"]
+        if not isinstance(bounds, list) or len(bounds) != 2 or None in bounds:
+            self._no_bounds(name)
+        real = all(type(bound) in (int, float) and math.isfinite(bound) for bound in bounds)
+        if set(what) != {"number"} or not real or not bounds[0] < bounds[1]:
+            self._refuse(
+                f"column {name} has no bounds that are two numbers, the smaller one first: write {{number: [0, 110]}}"
+            )
+        return Number(float(bounds[0]), float(bounds[1]))
+
+    def _no_bounds(self, name: str) -> NoReturn:
+        self._refuse(
+            f"column {name} is a number without bounds: write {{number: [least, most]}}, from public knowledge and not from the data, "
+            "because a statistic of the clients' data would be one more release"
+        )
+
+    def _category(self, name: str, what: dict[str, Any]) -> Category:
+        self._keys(what, f"column {name}", ("category",))
+        return Category(self._values(name, what["category"], least=1))
+
+    def _text(self, name: str, what: dict[str, Any]) -> Text:
+        self._keys(what, f"column {name}", ("text", "ngrams", "characters"))
+        buckets, ngrams = what["text"], what.get("ngrams", 1)
+        characters = what.get("characters", False)
+        fits = type(buckets) is int and 1 < buckets <= _MOST_BUCKETS
+        if not fits or type(ngrams) is not int or not 1 <= ngrams <= 8:
+            self._refuse(
+                f"column {name} is {{text: buckets, ngrams: n}}, with 2 to {_MOST_BUCKETS:,} buckets and n from 1 to 8"
+            )
+        if type(characters) is not bool:
+            self._refuse(f"characters of column {name} is true or false")
+        return Text(buckets, ngrams, characters)
+
+    def _target(self, told: Any) -> Target:
+        self._keys(told, "target", ("column", "class", "number", "labels"))
+        if set(told) == {"labels"}:
+            return Target(Targets.labels, self._values("target", told["labels"], least=1))
+        if set(told) == {"column", "class"}:
+            name = self._name(told["column"])
+            values = self._values(name, told["class"], least=2)
+            return Target(Targets.classes, (name,), values)
+        if "column" in told and len(told) == 1:
+            self._no_bounds(self._name(told["column"]))
+        if set(told) != {"column", "number"}:
+            self._refuse(
+                "target is one of {column: NAME, class: [names]}, {column: NAME, number: [least, most]} or {labels: [columns]}"
+            )
+        name = self._name(told["column"])
+        return Target(
+            Targets.numbers, (name,), bounds=self._number(name, {"number": told["number"]})
+        )
+
+    def _values(self, name: str, told: Any, least: int) -> tuple[str, ...]:
+        if not isinstance(told, list) or len(told) < least:
+            self._refuse(f"{name} needs a list of {least} values at least, which are public")
+        if any(type(value) not in (str, int) for value in told):
+            self._refuse(
+                f"the values of {name} are texts or whole numbers: put others, and words such as yes and no, into quotes"
+            )
+        values = tuple(str(value).strip() for value in told)
+        if len(set(values)) < len(values):
+            self._refuse(f"a value of {name} occurs twice: take one away")
+        return values
+
+    def _name(self, told: Any) -> str:
+        if type(told) not in (str, int):
+            self._refuse(f"{told!r} is no name of a column: put it into quotes")
+        return str(told).strip()
+
+    def _optional(self, told: dict[str, Any], key: str) -> str | None:
+        return None if told.get(key) is None else self._name(told[key])
+
+    def _keys(
+        self, told: Any, what: str, known: tuple[str, ...], needed: tuple[str, ...] = ()
+    ) -> None:
+        if not isinstance(told, dict):
+            self._refuse(f"{what} is a mapping with the keys {', '.join(known)}")
+        for key in told:
+            if key not in known:
+                self._refuse(f"{what} has no key {key!r}: the keys are {', '.join(known)}")
+        for key in needed:
+            if key not in told:
+                self._refuse(f"{what} lacks the key {key}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise DataError(f"{self._path}: {what}.")

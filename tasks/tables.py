@@ -1,0 +1,126 @@
+"""Tables as they are in files, every cell a text: a CSV file with a header, or a folder of .txt files by class.
+
+Whatever is wrong is told with the file, the line and the column.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsketch.tasks.errors import DataError
+from fedsketch.tasks.schema import Schema, Text
+from fedsketch.tasks.targets import Targets
+
+_LONGEST_CELL = (
+    2**24
+)  # characters: a text may be long, a forgotten quote swallows the rest of the file
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells by column, and the place of each row: the line in which it ends, or the file that it is."""
+
+    path: Path
+    columns: dict[str, list[str]]
+    places: list[str]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def wrong(self, row: int, column: str, what: str) -> DataError:
+        """The error for one cell."""
+        return DataError(f"{self.places[row]}, column {column}: {what}.")
+
+    def write(self, path: Path, names: Sequence[str], rows: Sequence[int]) -> None:
+        """A CSV file of these columns and rows."""
+        columns = [self.columns[name] for name in names]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(names)
+            writer.writerows([cells[row] for cells in columns] for row in rows)
+
+
+def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
+    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be missing."""
+    try:
+        if path.is_dir():
+            return _texts(path, schema)
+        table = _csv(path, schema.delimiter)
+    except PermissionError as error:
+        raise DataError(f"{error.filename} may not be read: allow it.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from error
+    for name in schema.needed if targets else schema.inputs:
+        if name not in table.columns:
+            raise DataError(
+                f"{path} has no column {name}, which its schema names: add it, or correct the schema."
+            )
+    for name in table.columns:
+        if name not in (*schema.needed, *schema.ignored, schema.client, schema.test):
+            raise DataError(
+                f"{path} has a column {name}, which its schema does not name: describe it there, or write `{name}: ignore`."
+            )
+    if not len(table):
+        raise DataError(f"{path} holds no row: put some in.")
+    return table
+
+
+def _csv(path: Path, delimiter: str) -> Table:
+    if not path.is_file():
+        raise DataError(f"There is no table {path}: name a .csv file that exists.")
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            _check_header(path, header)
+            rows, places = [], []
+            for row in reader:
+                if not row:
+                    continue  # an empty line
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells, and the header has {len(header)}."
+                    )
+                rows.append(row)
+                places.append(f"{path}, line {reader.line_num}")
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}.") from error
+    finally:
+        csv.field_size_limit(before)
+    cells = map(list, zip(*rows, strict=True)) if rows else ([] for _ in header)
+    return Table(path, dict(zip(header, cells, strict=True)), places)
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise DataError(f"{path} is empty: its first line names the columns.")
+    for name in header:
+        if header.count(name) > 1:
+            raise DataError(f"{path} has two columns {name!r}: rename one of them.")
+
+
+def _texts(root: Path, schema: Schema) -> Table:
+    """One row per file. Folders are looked up among the classes of the schema, never the other way round."""
+    text, *more = schema.inputs
+    target = schema.target
+    if more or not isinstance(schema.inputs[text], Text) or target.kind is not Targets.classes:
+        raise DataError(
+            f"{root} is a folder, and its schema is not of one text column and a class: name a .csv file, or change the schema."
+        )
+    texts, labels, places = [], [], []
+    for folder in sorted(root.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        if folder.name not in target.values:
+            raise DataError(
+                f"{folder} is no class of the schema: rename it to one of {', '.join(target.values)}, or move it away."
+            )
+        for file in sorted(folder.glob("*.txt")):
+            texts.append(file.read_text(encoding="utf-8"))
+            labels.append(folder.name)
+            places.append(str(file))
+    if not texts:
+        raise DataError(f"{root} holds no example: put .txt files into {root}/<class>.")
+    return Table(root, {text: texts, target.columns[0]: labels}, places)
