@@ -160,10 +160,7 @@ class Job:
     @cached_property
     def train(self) -> Examples:
         """What all clients train on, client by client. Simulations of whole cohorts hold it; a device never does."""
-        parts = self._parts
-        if self._held_out_share:
-            parts = [part[self._split(len(part))[0]] for part in parts]
-        return self._seen(self.dataset.train.take(torch.cat(parts)))
+        return self._seen(self.dataset.train.take(torch.cat(self._parts)))
 
     def shards(self, clients: Sequence[int]) -> Shards:
         """The examples that several clients train on."""
@@ -176,7 +173,7 @@ class Job:
     @cached_property
     def _spans(self) -> list[range]:
         """Where each client's examples are in `train`."""
-        return side_by_side(list(map(self._trained, self._sizes)))
+        return side_by_side([len(part) for part in self._parts])
 
     @property
     def examples(self) -> int:
