@@ -9,6 +9,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
+from fedsketch.conf.targets import Targets
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
@@ -17,11 +18,10 @@ from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
-from fedsketch.tasks.local_test import held_out_count, split
+from fedsketch.tasks.local_tests import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.tabular import is_table, schema_of
-from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
 from fedsketch.tasks.trial import try_out

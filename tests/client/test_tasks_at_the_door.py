@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedsketch.client.guard.card import DataCard
-from fedsketch.tasks.targets import Targets
+from fedsketch.conf.targets import Targets
 from tests.client import test_door
 from tests.client.test_door import NODES, POLICY, Fleet, _npz, _same, worlds
 
@@ -21,7 +21,7 @@ __all__ = ["worlds"]  # a fixture
 OWN_SETTINGS = """
 from typing import ClassVar
 from fedsketch.conf.settings import TaskSettings
-from fedsketch.tasks.targets import Targets
+from fedsketch.conf.targets import Targets
 
 class Own(TaskSettings):
     targets: ClassVar = Targets.KIND

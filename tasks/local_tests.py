@@ -7,9 +7,9 @@ private rests on who is held out: a server that chooses seeds chooses which exam
 import torch
 from torch import Tensor
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 
 LOSS = "loss"
