@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedsketch.client.app import app
 from fedsketch.client.guard.card import DataCard
+from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config, compose
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
@@ -23,7 +24,7 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.tasks.folder import DATA_VARIABLE
 from fedsketch.tasks.job import Job
-from tests.client.fleet import CARD, Fleet
+from tests.client.fleet import CARD, POLICY, Fleet
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -75,7 +76,12 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
 
     def play(
-        attack: Any, first: Path | None, second: Path | None, *overrides: str, card: DataCard = CARD
+        attack: Any,
+        first: Path | None,
+        second: Path | None,
+        *overrides: str,
+        card: DataCard = CARD,
+        policy: Policy = POLICY,
     ) -> Any:
         told = []
         for number, data in enumerate((first, second)):
@@ -84,7 +90,7 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             else:
                 monkeypatch.setenv(DATA_VARIABLE, str(data))
             (tmp_path / f"world{number}").mkdir()
-            fleet = Fleet(tmp_path / f"world{number}", overrides, card)
+            fleet = Fleet(tmp_path / f"world{number}", overrides, card, policy)
             ends = attack(fleet)
             told.append((ends, fleet.grid.seen, fleet.ledgers()))
         return told

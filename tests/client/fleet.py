@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -85,11 +86,12 @@ class Fleet:
     root: Path
     overrides: tuple[str, ...] = ()
     card: DataCard = CARD
+    policy: Policy = POLICY
     grid: _Watching = field(init=False)
 
     def __post_init__(self) -> None:
         by_example = "strategy=fedpcdp" in self.overrides
-        policy = replace(POLICY, unit="example") if by_example else POLICY
+        policy = replace(self.policy, unit="example") if by_example else self.policy
         (self.root / "policy.toml").write_text(policy.to_toml())
         roster = self.root / "roster.json"
         folders = {node: self.root / f"device{node}" for node in range(2, NODES + 2)}
@@ -135,6 +137,14 @@ class Fleet:
             random = ("time", "before", "digest", "survivors", "hash")
             read.append([{k: v for k, v in line.items() if k not in random} for line in lines])
         return read
+
+
+def npz(path: Path, pixel: float, count: int = 3) -> Path:
+    """A device's data: images of class 0 whose first pixel is given."""
+    inputs = np.zeros((count, 1, 2, 2), dtype=np.float32)
+    inputs[:, 0, 0, 0] = pixel
+    np.savez(path, inputs=inputs, targets=np.zeros(count, dtype=np.int64))
+    return path
 
 
 def same(told: Any) -> None:

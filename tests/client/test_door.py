@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from fedsketch.conf import compose
 from fedsketch.tasks.job import Job
-from tests.client.fleet import NODES, RUN, Fleet, same
+from tests.client.fleet import NODES, RUN, Fleet, npz, same
 
 NOISE_IN_TRAINING = (
     "strategy=fedpcdp",
@@ -29,13 +29,6 @@ NOISE_IN_TRAINING = (
     "privacy.epsilon=null",
     "privacy.noise_multiplier=1",
 )
-
-
-def _npz(path: Path, pixel: float, count: int = 3) -> Path:
-    inputs = np.zeros((count, 1, 2, 2), dtype=np.float32)
-    inputs[:, 0, 0, 0] = pixel
-    np.savez(path, inputs=inputs, targets=np.zeros(count, dtype=np.int64))
-    return path
 
 
 def _overflows_above(threshold: float, size: int) -> torch.Tensor:
@@ -69,7 +62,7 @@ def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
         crafted = _overflows_above(0.5, fleet.strategy.model.size)
         return [fleet.play(crafted, server_round) for server_round in (1, 2)]
 
-    low, high = _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9)
+    low, high = npz(tmp_path / "low.npz", 0.4), npz(tmp_path / "high.npz", 0.9)
     told = worlds(attack, low, high, *overrides)
     same(told)
     assert told[0][0] == ["a sum", "a sum"]
@@ -100,7 +93,7 @@ def test_a_frozen_part_that_overflows_on_a_private_pixel_reads_nothing(
         assert any(path.exists() for path in kept) == fits  # they share a process, so one is enough
         return ends
 
-    low, high = _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9)
+    low, high = npz(tmp_path / "low.npz", 0.4), npz(tmp_path / "high.npz", 0.9)
     told = worlds(attack, low, high, *crafted, f"model.weights={tmp_path / 'body.safetensors'}")
     same(told)
     assert (told[0][0] == ["a sum", "a sum"]) is fits
@@ -119,7 +112,7 @@ def test_a_round_is_answered_once_whatever_model_comes_with_it(worlds: Any, tmp_
         list(fleet.grid.send_and_receive([Message(content, node, "train")]))
         return ends
 
-    told = worlds(attack, _npz(tmp_path / "low.npz", 0.4), _npz(tmp_path / "high.npz", 0.9))
+    told = worlds(attack, npz(tmp_path / "low.npz", 0.4), npz(tmp_path / "high.npz", 0.9))
     same(told)
     assert "out of order or repeated" in str(told[0][1][-1]) or "does not know" in str(
         told[0][1][-1]
@@ -149,15 +142,15 @@ def test_broken_data_look_like_any_other(
     elif trouble == "other classes":
         np.savez(bad, inputs=np.zeros((2, 1, 2, 2), np.float32), targets=np.array([0, 7]))
     elif trouble == "huge":
-        _npz(bad, 3e38)
+        npz(bad, 3e38)
     elif trouble == "more":
-        _npz(bad, 0.5, count=137)
+        npz(bad, 0.5, count=137)
 
     def attack(fleet: Fleet) -> str:
         return fleet.play(torch.zeros(fleet.strategy.model.size))
 
     with caplog.at_level(logging.ERROR):
-        told = worlds(attack, _npz(tmp_path / "good.npz", 0.5), bad, *overrides)
+        told = worlds(attack, npz(tmp_path / "good.npz", 0.5), bad, *overrides)
     same(told)
     assert told[0][0] == "a sum"
     if trouble in ("none", "missing", "broken", "other shape", "other classes"):
@@ -176,7 +169,7 @@ def test_more_examples_than_the_run_allows_look_like_any_other(worlds: Any, tmp_
         "privacy.epsilon=null",
         "privacy.noise_multiplier=1",
     )
-    few, many = _npz(tmp_path / "few.npz", 0.5, 3), _npz(tmp_path / "many.npz", 0.5, 9)
+    few, many = npz(tmp_path / "few.npz", 0.5, 3), npz(tmp_path / "many.npz", 0.5, 9)
     told = worlds(attack, few, many, *bound)
     same(told)
     assert told[0][0] == "a sum"
@@ -255,7 +248,7 @@ def test_a_run_for_other_data_is_refused_by_the_card(worlds: Any, tmp_path: Path
         start = torch.zeros(fleet.strategy.model.size)
         return [fleet.play(start, n + 1, **OTHER_KINDS[what]) for n, what in enumerate(OTHER_KINDS)]
 
-    few, many = _npz(tmp_path / "few.npz", 0.5, 3), _npz(tmp_path / "many.npz", 0.5, 4000)
+    few, many = npz(tmp_path / "few.npz", 0.5, 3), npz(tmp_path / "many.npz", 0.5, 4000)
     told = worlds(attack, few, many)
     same(told)
     for end in told[0][0]:
@@ -275,7 +268,7 @@ def test_hostile_settings_are_refused_before_any_work(
         assert time.monotonic() - began < 10  # seconds for four devices, on a busy machine
         return end
 
-    told = worlds(attack, _npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
+    told = worlds(attack, npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
     same(told)
     assert told[0][0] != "a sum"
     assert all(line["entry"] != "charged" for ledger in told[0][2] for line in ledger)

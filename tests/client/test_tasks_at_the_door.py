@@ -1,7 +1,4 @@
-"""Tasks of installed packages on real devices: the owner decides which may run, and one that breaks tells nothing.
-
-The fleets and the comparison of all that leaves them are those of `test_door`.
-"""
+"""Tasks of installed packages on real devices: the owner decides which may run, and one that breaks tells nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +10,7 @@ import torch
 
 from fedsketch.client.guard.card import DataCard
 from fedsketch.conf.targets import Targets
-from tests.client import test_door
-from tests.client.test_door import NODES, POLICY, Fleet, _npz, _same, worlds
-
-__all__ = ["worlds"]  # a fixture
+from tests.client.fleet import NODES, POLICY, Fleet, npz, same
 
 OWN_SETTINGS = """
 from typing import ClassVar
@@ -68,18 +62,18 @@ def own_task(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_task_that_is_installed_runs_only_where_the_owner_allows_it(
-    worlds: Any, tmp_path: Path, own_task: Any, monkeypatch: pytest.MonkeyPatch, allowed: bool
+    worlds: Any, tmp_path: Path, own_task: Any, allowed: bool
 ) -> None:
     """Without: refused in the same words whatever the data, nothing charged, and the task's code is not imported."""
     imported = own_task()
-    if allowed:
-        monkeypatch.setattr(test_door, "POLICY", replace(POLICY, plugins="other, own"))
+    policy = replace(POLICY, plugins="other, own" if allowed else "other")
 
     def attack(fleet: Fleet) -> str:
         return fleet.play(torch.zeros(fleet.strategy.model.size), task={"name": "own"})
 
-    told = worlds(attack, _npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
-    _same(told)
+    low, nothing = npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz"
+    told = worlds(attack, low, nothing, policy=policy)
+    same(told)
     assert imported.exists() is allowed
     charged = [line for ledger in told[0][2] for line in ledger if line["entry"] == "charged"]
     if allowed:
@@ -98,8 +92,8 @@ def test_a_task_that_is_not_installed_is_refused_without_a_list_of_what_is(
     def attack(fleet: Fleet) -> str:
         return fleet.play(torch.zeros(fleet.strategy.model.size), task={"name": "os"})
 
-    told = worlds(attack, _npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
-    _same(told)
+    told = worlds(attack, npz(tmp_path / "low.npz", 0.1), tmp_path / "nothing.npz")
+    same(told)
     assert "The message is not one that this device can train on" in told[0][0]
     assert "own" not in told[0][0].replace("known", "")
     assert not imported.exists()
@@ -119,35 +113,32 @@ def test_a_task_that_breaks_looks_like_any_other(
     worlds: Any,
     tmp_path: Path,
     own_task: Any,
-    monkeypatch: pytest.MonkeyPatch,
     losses: str,
     unit: str,
 ) -> None:
     """Losses that are no numbers, of another shape, or that raise for some data: a sum of noise, charged as every other."""
     own_task(losses)
     policy = replace(POLICY, plugins="own", unit=unit)
-    monkeypatch.setattr(test_door, "POLICY", policy)
 
     def attack(fleet: Fleet) -> str:
         return fleet.play(torch.zeros(fleet.strategy.model.size), task={"name": "own"})
 
     run = (f"privacy={unit}", "data.largest_shard=5", "privacy.epsilon=null")
-    good, none = _npz(tmp_path / "good.npz", 0.5), tmp_path / "nothing.npz"
-    told = worlds(attack, good, none, *run, "privacy.noise_multiplier=1")
-    _same(told)
+    good, none = npz(tmp_path / "good.npz", 0.5), tmp_path / "nothing.npz"
+    told = worlds(attack, good, none, *run, "privacy.noise_multiplier=1", policy=policy)
+    same(told)
     assert told[0][0] == "a sum"
     charged = [line for ledger in told[0][2] for line in ledger if line["entry"] == "charged"]
     assert len(charged) == NODES
 
 
 def test_a_device_learns_numbers_from_its_own_table_by_an_installed_task(
-    worlds: Any, tmp_path: Path, own_task: Any, monkeypatch: pytest.MonkeyPatch
+    worlds: Any, tmp_path: Path, own_task: Any
 ) -> None:
     """Rows of three numbers and a number to predict, which the card says; a run for classes is refused by the same card."""
     own_task("(outputs.squeeze(1) - targets).square()", Targets.numbers)
     card = DataCard("folder", (3,), ("visits",), 4, Targets.numbers.value)
-    monkeypatch.setattr(test_door, "CARD", card)
-    monkeypatch.setattr(test_door, "POLICY", replace(POLICY, plugins="own"))
+    policy = replace(POLICY, plugins="own")
     tables = [tmp_path / "low.npz", tmp_path / "high.npz"]
     for path, value in zip(tables, (0.0, 1.0), strict=True):
         inputs = np.full((3, 3), value, np.float32)
@@ -158,7 +149,8 @@ def test_a_device_learns_numbers_from_its_own_table_by_an_installed_task(
         classes = {"name": "classification"}, {"classes": ["a", "b"]}
         return [fleet.play(start), fleet.play(start, 2, task=classes[0], data=classes[1])]
 
-    told = worlds(attack, *tables, "task=own", "data.shape=[3]", "data.classes=[visits]")
-    _same(told)
+    keys = ("task=own", "data.shape=[3]", "data.classes=[visits]")
+    told = worlds(attack, *tables, *keys, card=card, policy=policy)
+    same(told)
     assert told[0][0][0] == "a sum"
     assert "data of another kind than the data card" in told[0][0][1]
