@@ -87,7 +87,7 @@ class Workspace:
                 "the mechanism protects another unit than the configuration names."
             )
         frozen = self._model(task)
-        if broadcast.numbers.get(FROZEN, frozen.fingerprint) != frozen.fingerprint:
+        if frozen.sent and broadcast.numbers.get(FROZEN) != frozen.fingerprint:
             raise UnsafeUpdateError("the broadcast names a frozen part that is not here.")
         model = frozen.model
         model.load(broadcast.model)

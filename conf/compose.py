@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedsketch.conf.common_keys import settable
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.errors import ConfigError
+from fedsketch.conf.overrides import for_hydra
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
 from fedsketch.conf.table_settings import TableSettings
@@ -43,15 +43,26 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
     search_installed_packages()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
-            composed = hydra_compose("config", settable(overrides), return_hydra_config=True)
+            composed = hydra_compose("config", for_hydra(overrides), return_hydra_config=True)
             folder = str(composed.hydra.run.dir or "").strip()
             with open_dict(composed):
                 del composed["hydra"]
         except (HydraException, OmegaConfBaseException, ValueError) as error:
+            if _interrupted(error):
+                raise KeyboardInterrupt from error
             raise ConfigError(composition_sentence(error)) from error
     if not folder:
         raise ConfigError("hydra.run.dir is empty: name a folder, or leave the key out.")
     return load(composed), Path(folder)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether it comes of Ctrl-C, which Hydra turns into an error of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def load(composed: "DictConfig") -> Config:

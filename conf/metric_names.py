@@ -1,7 +1,7 @@
 """What a task's settings class must say of itself, and the names that its metrics cannot have."""
 
 from fedsketch.conf.settings import LOSS, TaskSettings
-from fedsketch.tasks.targets import Targets
+from fedsketch.conf.targets import Targets
 
 # What else a line of metrics.jsonl or summary.json holds, of all our strategies: `tests/server/test_rounds.py` compares.
 TAKEN = frozenset(
@@ -48,7 +48,7 @@ ON_DEVICES = "federated_"  # before the name of a metric, where devices measured
 def flaw_of(settings: type[TaskSettings]) -> str | None:
     """The end of a sentence about the class, if something is wrong with it."""
     if not isinstance(getattr(settings, "targets", None), Targets):
-        return "has no targets: set them to Targets.classes, Targets.numbers or Targets.labels of fedsketch.tasks.targets"
+        return "has no targets: set them to Targets.classes, Targets.numbers or Targets.labels of fedsketch.conf.targets"
     metrics = getattr(settings, "metrics", None)
     if not isinstance(metrics, tuple):
         return "has no metrics: set them to a tuple of fedsketch.conf.settings.Metric, which is empty if the loss is enough"

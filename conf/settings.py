@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
+from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import Count, Positive, Share, frozen
-from fedsketch.tasks.targets import Targets
 
 if TYPE_CHECKING:
     from fedsketch.conf.schema import Config

@@ -14,8 +14,8 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 from fedsketch.conf import Config, ConfigError, load
-from fedsketch.conf.common_keys import settable
 from fedsketch.conf.compose import FOLDER, compose_with_folder, composition_sentence
+from fedsketch.conf.overrides import for_hydra
 from fedsketch.conf.schema import SimulationRuntimeConfig
 from fedsketch.runtime.help import FEDSKETCH, answer
 from fedsketch.runtime.resume import resumed_run
@@ -119,7 +119,7 @@ def _hydra_main() -> None:
     from fedsketch.conf.search_path import search_installed_packages
 
     search_installed_packages()
-    sys.argv[1:] = settable(sys.argv[1:])
+    sys.argv[1:] = for_hydra(sys.argv[1:])
 
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")
     def job(composed: DictConfig) -> None:

@@ -23,6 +23,7 @@ _KEYS = {
     "privacy.clip": "largest norm of what a client sends in a round, or adaptive",
     "privacy.against": "whom the budget binds: server, client (fellow participants), or model (those who only see the models)",
     "data.root": "folder of a data set that is on disk",
+    "validation.examples": "examples that the server holds out to find the best model; validation.patience stops early",
     "hydra.run.dir": "folder that the run writes into",
 }
 

@@ -135,8 +135,8 @@ def _shown(kind: Metric, value: float | None) -> str:
     return "-" if value is None else metric(kind, value)
 
 
-def on_devices(metric: dict[str, Any]) -> str:
+def on_devices(told: dict[str, Any]) -> str:
     """What devices say of the last model: the mean with the deviation of its noise, and the means of groups."""
-    groups = ", ".join(f"{value:.3g}" for value in metric["groups"])
+    groups = ", ".join(f"{value:.3g}" for value in told["groups"])
     spread = f"; groups {groups}" if groups else ""
-    return f"{metric['mean']:.3g}, noise {metric['noise']:.2g}{spread}"
+    return f"{told['mean']:.3g}, noise {told['noise']:.2g}{spread}"

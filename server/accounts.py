@@ -55,6 +55,30 @@ class Accounts:
         for start, end in _alike(self._strategy, first, last) if first <= last else ():
             self.charge_whole(start, end, self._strategy.config.clients.per_round)
 
+    def as_planned(self, done: int) -> tuple[int, "Accounts"]:
+        """The last round that the budget pays for, if all rounds after `done` go as planned, and the accounts after it.
+
+        What was spent never shrinks, so the rounds that can be afforded are the first ones: their last is found by bisection.
+        """
+        rounds = self._strategy.config.rounds
+        accounts, paid, too_many, middle = self.copy(), done, rounds + 1, rounds
+        while too_many - paid > 1:
+            tried = accounts.copy()
+            tried.charge_planned(paid + 1, middle - 1)
+            if tried.affordable(middle):
+                tried.charge_planned(middle, middle)
+                accounts, paid = tried, middle
+            else:
+                too_many = middle
+            middle = (paid + too_many) // 2
+        return paid, accounts
+
+    def copy(self) -> "Accounts":
+        """The same accounts, to be charged on their own."""
+        other = Accounts(self._strategy)
+        other.load_json(self.to_json())
+        return other
+
     def charge_whole(self, first: int, last: int, cohort: int) -> None:
         """Rounds that show the same as each other, each asked once and applied, with as many dropouts as they tolerate."""
         for name, seen in self._seen(first, cohort, None).items():

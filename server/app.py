@@ -9,6 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import SimulationRoster
 from fedsketch.server.flower_keys import translated
@@ -97,6 +98,11 @@ def _check_simulation(config: Config, nodes: int) -> None:
     if config.data.name == "folder":
         raise ConfigError(
             "data=folder is what real devices hold, and a simulation has none: choose other data."
+        )
+    if config.privacy.randomness is Randomness.seeded:
+        raise ConfigError(
+            "Under flwr run nobody tells simulated devices the seed of their noise: run fedsketch runtime=simulation "
+            "privacy.randomness=seeded, or leave privacy.randomness out."
         )
     total = config.clients.total
     if total > nodes:

@@ -57,6 +57,15 @@ class DeviceEvaluations:
 
     def charge_planned(self, first: int, last: int) -> None:
         """Those that a plan has after these rounds."""
+        self._charge(self.accounts, first, last)
+
+    def as_planned(self, done: int, last: int) -> Accounts:
+        """The accounts after this last round, if all that a plan has between `done` and it took place."""
+        accounts = self.accounts.copy()
+        self._charge(accounts, done + 1, last)
+        return accounts
+
+    def _charge(self, accounts: Accounts, first: int, last: int) -> None:
         settings, rounds = self.strategy.settings, self._trained.config.rounds
         count = (
             0 if settings.every is None else last // settings.every - (first - 1) // settings.every
@@ -64,7 +73,7 @@ class DeviceEvaluations:
         if last == rounds and not settings.due(rounds):
             count += 1
         if count:
-            self.accounts.charge_planned(1, count)
+            accounts.charge_planned(1, count)
 
     def sentence(self) -> str:
         """What the guarantee of a run says about them."""

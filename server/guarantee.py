@@ -68,12 +68,15 @@ def _validation(config: Config) -> str:
     count = config.validation.examples
     if not count:
         return ""
+    early = ""
+    if config.validation.patience is not None:
+        early = " They may end the run early: its epsilon is that of all planned rounds, whenever it ends."
     whose = "its own, which no device reads"
     if isinstance(config.data, PartitionedSettings):
         whose = "the training set, which no client has"
     return (
         f" The server chooses the best model by {count:,} validation examples of {whose}: nothing about them counts as private, and the "
-        "choice looks at nothing else but models that are out, so it costs nothing."
+        f"choice looks at nothing else but models that are out, so it costs nothing.{early}"
     )
 
 

@@ -116,13 +116,14 @@ def make_plan(config: Config) -> Plan:
     accounts = Accounts(strategy)
     accounts.refuse_an_idle_run()
     evaluations = DeviceEvaluations.of(strategy)
+    last, _ = accounts.as_planned(0)
     curve = _epsilon_curve(accounts, strategy, evaluations)
     epsilon = {name: values[-1] for name, values in curve.items() if name != "round"}
     return Plan(
         guarantee=guarantee(strategy, evaluations),
         not_private=not_private(config),
         rounds=config.rounds,
-        ends_after=_ends_after(strategy, curve),
+        ends_after=last if last < config.rounds else None,
         parameters=model.size,
         frozen=model.frozen_size,
         # Without given weights they follow from the seed, and nothing is sent.
@@ -164,34 +165,6 @@ def _epsilon_curve(
         for name, value in accounts.epsilon(beside).items():
             curve[name].append(value)
     return curve
-
-
-def _ends_after(strategy: FederatedStrategy, curve: dict[str, list[float | None]]) -> int | None:
-    """The round after which the run stops, because the budget does not pay for the next; None if it pays for all.
-
-    What was spent never shrinks, so the rounds that can be afforded are the first ones: their last is found by bisection, between the last
-    point of the curve within the budget and the end.
-    """
-    budget, rounds = strategy.config.privacy.epsilon, strategy.config.rounds
-    if budget is None or _affordable(strategy, rounds):
-        return None
-    spent = zip(curve["round"], curve[strategy.bound], strict=True)
-    within = [int(end) for end, value in spent if end and value is not None and value <= budget]
-    paid, too_many = max((end for end in within if end < rounds), default=1), rounds
-    while too_many - paid > 1:
-        middle = (paid + too_many) // 2
-        if _affordable(strategy, middle):
-            paid = middle
-        else:
-            too_many = middle
-    return paid
-
-
-def _affordable(strategy: FederatedStrategy, server_round: int) -> bool:
-    """Whether the budget pays for this round after all before it."""
-    accounts = Accounts(strategy)
-    accounts.charge_planned(1, server_round - 1)
-    return accounts.affordable(server_round)
 
 
 def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:

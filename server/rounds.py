@@ -7,14 +7,12 @@ A round is applied whole or not at all. One that lost too many clients is tried 
 import logging
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
@@ -34,7 +32,6 @@ from fedsketch.server.validation import Validation
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
 from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
-from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.tabular import is_table, resolved, schema_of
 
@@ -71,7 +68,7 @@ class Rounds:
         self.sentence = guarantee(self.strategy, self.evaluations)
         self.not_private = not_private(config)
         self._metrics = [metric.name for metric in config.task.all_metrics]
-        self.validation = Validation(config) if self.job.validation is not None else None
+        self.validation = Validation.of(config, self.job.validation, self.folder)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
@@ -117,7 +114,9 @@ class Rounds:
                 elapsed = before + time.monotonic() - started
                 self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
-        best = self._best_of_all(strategy)
+        best = None
+        if self.validation is not None:
+            best = self.validation.chosen(strategy.model, self.test)
         stopped = self._why_it_stopped(done, strategy)
         summary = self._summary(row, stopped, before + time.monotonic() - started, best)
         self.folder.write_card(model_card(self.config, summary))
@@ -130,7 +129,10 @@ class Rounds:
         if done == self.config.rounds:
             return None
         if self.validation is not None and self.validation.stopped is not None:
-            return f"Stopped after round {done}: {self.validation.stopped}."
+            return (
+                f"Stopped after round {done}: {self.validation.stopped}. Epsilon is that of all rounds that were planned: the models "
+                "decided when to stop, so the epsilon of fewer rounds would not hold."
+            )
         return f"Stopped after round {done}: another would exceed {budget(strategy)}."
 
     def _card_of_an_interrupted_run(self) -> None:
@@ -174,7 +176,7 @@ class Rounds:
         if self.validation is not None:
             if checkpoint is not None:
                 self.validation.load_state_dict(checkpoint.validation)
-            self._restore_best(strategy)
+            self.validation.restore(strategy.model)
         if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
             lost = self.folder.attempts_since(checkpoint.attempts if checkpoint else 0)
             self.accounts.charge_lost(lost)
@@ -183,8 +185,14 @@ class Rounds:
         return strategy
 
     def _finished(self, done: int) -> bool:
-        given_up = self.validation is not None and self.validation.stopped is not None
-        return done == self.config.rounds or given_up or not self.accounts.affordable(done + 1)
+        if done == self.config.rounds or self._given_up:
+            return True
+        return not self.accounts.affordable(done + 1)
+
+    @property
+    def _given_up(self) -> bool:
+        """Whether the validation examples say that nothing gets better any more."""
+        return self.validation is not None and self.validation.stopped is not None
 
     def _due(self, done: int, every: int) -> bool:
         """Whether something that is done every so many rounds is done after this one: the last always counts."""
@@ -198,7 +206,12 @@ class Rounds:
         update_seconds = time.monotonic() - start - clients_seconds
         up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
-        validated = self._validate(current, strategy.model)
+        validated: dict[str, Any] = {}
+        if self.validation is not None:
+            looks = self._due(current, self.config.evaluate_every)
+            validated["validation"] = (
+                self.validation.look(current, strategy.model) if looks else None
+            )
         metrics: dict[str, float | None] = dict.fromkeys(self._metrics)
         if self._due(current, self.config.evaluate_every):
             metrics |= evaluate(strategy.model, self.test)
@@ -207,7 +220,7 @@ class Rounds:
             **metrics,
             **validated,
             **self._evaluated_by_devices(current),
-            "epsilon": self._epsilon(),
+            "epsilon": self._epsilon(current),
             "delta": self.config.privacy.delta,
             "budget_against": strategy.bound,
             "private": self.not_private is None,
@@ -239,42 +252,15 @@ class Rounds:
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
         return evaluations.row()
 
-    def _epsilon(self) -> dict[str, float | None]:
-        """Of training and of evaluations on devices together."""
-        return self.accounts.epsilon(
-            None if self.evaluations is None else self.evaluations.accounts
-        )
-
-    def _validate(self, current: int, model: FlatModel) -> dict[str, Any]:
-        """The metrics of this round's model on the validation examples, where there are any; the best model is kept."""
-        examples = self.job.validation
-        if self.validation is None or examples is None:
-            return {}
-        if not self._due(current, self.config.evaluate_every):
-            return {"validation": None}
-        metrics = evaluate(model, examples)
-        if self.validation.note(current, metrics[self.validation.metric.name], model.vector):
-            self.folder.write_best(model)
-        return {"validation": metrics}
-
-    def _restore_best(self, strategy: FederatedStrategy) -> None:
-        """The best model on disk is that of the rounds that count: a kill may have left one of a round that is played again."""
-        assert self.validation is not None
-        if self.validation.best is None:
-            self.folder.forget_best()
-        else:
-            with _loaded(strategy.model, self.validation.best.vector):
-                self.folder.write_best(strategy.model)
-
-    def _best_of_all(self, strategy: FederatedStrategy) -> dict[str, Any] | None:
-        """Which model was the best on the validation examples, and what it reaches on the test set."""
-        if self.validation is None or self.validation.best is None:
-            return None
-        best = self.validation.best
-        with _loaded(strategy.model, best.vector):
-            reached = evaluate(strategy.model, self.test)
-        name = self.validation.metric.name
-        return {"round": best.round, "metric": name, "value": best.value, "test": reached}
+    def _epsilon(self, done: int) -> dict[str, float | None]:
+        """Of training and of evaluations on devices together, after so many rounds; of all planned rounds, where the models have ended the
+        run (`server.validation` says why)."""
+        evaluations = self.evaluations
+        if self._given_up:
+            last, accounts = self.accounts.as_planned(done)
+            beside = None if evaluations is None else evaluations.as_planned(done, last)
+            return accounts.epsilon(beside)
+        return self.accounts.epsilon(None if evaluations is None else evaluations.accounts)
 
     def _exchange(
         self,
@@ -356,21 +342,23 @@ class Rounds:
         seconds: float,
         best: dict[str, Any] | None,
     ) -> dict[str, Any]:
+        done = row.get("round", 0)
+        epsilon = self._epsilon(done)
         return {
-            "rounds": row.get("round", 0),
+            "rounds": done,
             **{name: row.get(name) for name in self._metrics},
             "best": best,
             **{
                 name: row.get(name) for name in (self.evaluations.row() if self.evaluations else ())
             },
-            "epsilon": self._epsilon(),
+            "epsilon": epsilon,
             "delta": self.config.privacy.delta,
             "budget_against": self.strategy.bound,
             "noise_multiplier": self.strategy.noise_multiplier,
             "guarantee": self.sentence,
             "private": self.not_private is None,
             "not_private": self.not_private,
-            "adversaries": adversaries(self.strategy, self._epsilon()),
+            "adversaries": adversaries(self.strategy, epsilon),
             "stopped": stopped,
             "uplink_bytes": self.traffic[0],
             "downlink_bytes": self.traffic[1],
@@ -381,14 +369,3 @@ class Rounds:
             "versions": versions(),
             "partition": {"histogram": self.job.histogram().tolist()},
         }
-
-
-@contextmanager
-def _loaded(model: FlatModel, vector: Tensor) -> Iterator[None]:
-    """The model with other parameters, until the end of the block."""
-    own = model.vector.clone()
-    model.load(vector)
-    try:
-        yield
-    finally:
-        model.load(own)

@@ -1,10 +1,18 @@
 """The best model so far, by a metric on the server's validation examples, and when to stop looking for a better one.
 
-Both look at the models that the rounds release and at examples that are no client's and no test's. So they are post-processing: the
-epsilon of a run that stops early is that of the rounds that it played, and choosing a model among those that are out costs nothing more.
+Both look at nothing but the models that rounds release, and at examples that are no client's and no test's. So they are post-processing
+of these models: whatever is chosen or stopped costs no more than all planned rounds cost.
+
+It costs no less either. Let T rounds be planned, with epsilon_k after k of them at one delta. A run that stops after a round R that its
+own models choose is a function of the run of all T rounds, so it has epsilon_T. That it has epsilon_R is not true in general: for each
+fixed k the privacy loss exceeds epsilon_k with probability delta at most, but at a time that the outputs choose it may do so with up to
+T delta (Rogers, Roth, Ullman, Vadhan 2016: an odometer needs a bound for all times at once). So a run that was stopped by its models
+states epsilon_T (`Rounds._epsilon`). Before that, the row of a round k is about the first k rounds, and epsilon_k holds for these.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +20,10 @@ from torch import Tensor
 
 from fedsketch.conf import Config
 from fedsketch.conf.settings import Metric
+from fedsketch.server.evaluation import evaluate
+from fedsketch.server.run_folder import RunFolder
+from fedsketch.tasks.examples import Examples
+from fedsketch.tasks.flat import FlatModel
 
 
 @dataclass(frozen=True)
@@ -24,15 +36,30 @@ class Best:
 
 
 class Validation:
-    """Keeps the best model. A value that is not a number is never better, and neither is an equal one."""
+    """Keeps the best model, in the run's folder too. A value that is not a number is never better, and neither is an equal one."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, examples: Examples, folder: RunFolder) -> None:
         name = config.validation.metric
         metrics = {metric.name: metric for metric in config.task.all_metrics}
         self.metric: Metric = config.task.headline if name is None else metrics[name]
         self.best: Best | None = None
+        self._examples, self._folder = examples, folder
         self._waited = 0  # evaluations since the best, or since the first if none was a number
         self._patience = config.validation.patience
+
+    @classmethod
+    def of(
+        cls, config: Config, examples: Examples | None, folder: RunFolder
+    ) -> "Validation | None":
+        """That of a run; None if it holds out no examples."""
+        return None if examples is None else cls(config, examples, folder)
+
+    def look(self, server_round: int, model: FlatModel) -> dict[str, float]:
+        """The metrics of this round's model on the validation examples; if it is the best so far, it is kept."""
+        metrics = evaluate(model, self._examples)
+        if self.note(server_round, metrics[self.metric.name], model.vector):
+            self._folder.write_best(model)
+        return metrics
 
     def note(self, server_round: int, value: float, vector: Tensor) -> bool:
         """Take note of an evaluation; returns whether this model is the best so far."""
@@ -54,9 +81,22 @@ class Validation:
             return f"{name} was not a number in {self._waited} {times}"
         return f"{name} was best after round {self.best.round}, and {self._waited} {times} since found no better"
 
-    def _better(self, value: float) -> bool:
-        assert self.best is not None
-        return value > self.best.value if self.metric.higher_is_better else value < self.best.value
+    def chosen(self, model: FlatModel, test: Examples) -> dict[str, Any] | None:
+        """Which model was the best, and what it reaches on the test set."""
+        if self.best is None:
+            return None
+        with _holding(model, self.best.vector):
+            reached = evaluate(model, test)
+        told = {"round": self.best.round, "metric": self.metric.name, "value": self.best.value}
+        return {**told, "test": reached}
+
+    def restore(self, model: FlatModel) -> None:
+        """Write the best model of the rounds that count: a kill may have left that of a round which is played again."""
+        if self.best is None:
+            self._folder.forget_best()
+        else:
+            with _holding(model, self.best.vector):
+                self._folder.write_best(model)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -65,3 +105,18 @@ class Validation:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best = state["best"] and Best(**state["best"])
         self._waited = state["waited"]
+
+    def _better(self, value: float) -> bool:
+        assert self.best is not None
+        return value > self.best.value if self.metric.higher_is_better else value < self.best.value
+
+
+@contextmanager
+def _holding(model: FlatModel, vector: Tensor) -> Iterator[None]:
+    """The model with other parameters, until the end of the block."""
+    own = model.vector.clone()
+    model.load(vector)
+    try:
+        yield
+    finally:
+        model.load(own)

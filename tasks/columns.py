@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.capacity import refuse_beyond_memory
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.schema import Category, Number, Schema, Text
 from fedsketch.tasks.tables import Table
-from fedsketch.tasks.targets import Targets
 
-MISSING = frozenset(("", "na", "nan", "null", "?"))
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 
 _Floats = npt.NDArray[np.float32]
@@ -83,19 +82,9 @@ def _scaled(table: Table, name: str, column: Number) -> _Floats:
     try:
         numbers = np.array(cells, dtype=np.float64)
     except ValueError:  # some are missing, or no numbers
-        numbers = np.array([_number(table, name, row) for row in range(len(cells))])
+        numbers = np.array([table.number(row, name) for row in range(len(cells))])
     scaled = (np.clip(numbers, column.least, column.most) - column.least) / column.unit - 1
     return scaled.astype(np.float32)
-
-
-def _number(table: Table, name: str, row: int) -> float:
-    cell = table.columns[name][row].strip()
-    if cell.lower() in MISSING:
-        return float("nan")
-    try:
-        return float(cell)
-    except ValueError as error:
-        raise table.wrong(row, name, f"{cell!r} is no number") from error
 
 
 def _places(cells: Sequence[str], values: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.targets import Targets
 
 _FORMS = {
     (torch.int64, 1): Targets.classes,

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 
 from fedsketch.conf.data.folder import FolderConfig
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.tabular import own_table, read_examples, schema_of
-from fedsketch.tasks.targets import Targets
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,6 +9,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
+from fedsketch.conf.targets import Targets
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks import datasets, folder, models
 from fedsketch.tasks.built_in_tasks import make_task
@@ -17,11 +18,10 @@ from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.interface import Interface
-from fedsketch.tasks.local_test import held_out_count, split
+from fedsketch.tasks.local_tests import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
 from fedsketch.tasks.tabular import is_table, schema_of
-from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
 from fedsketch.tasks.trial import try_out
@@ -123,29 +123,28 @@ class Job:
 
     def shard(self, client: int) -> Examples:
         """The examples that one client trains on."""
-        own = self._own(client)
-        if not self._held_out_share:
-            return self._seen(own)
-        return self._seen(own.take(self._split(len(own))[0]))
+        return self._seen(self._own(client, 0))
 
     def local_test(self, client: int) -> Examples:
         """The examples of one client that are held out of training, for evaluations on devices."""
-        own = self._own(client)
-        return self._seen(own.take(self._split(len(own))[1]))
+        return self._seen(self._own(client, 1))
 
-    def _own(self, client: int) -> Examples:
+    def _own(self, client: int, half: int) -> Examples:
+        """What a client trains on, or what it holds out."""
         data = self._config.data
         if isinstance(data, FolderConfig):
             bounded = self._config.privacy.unit is Unit.EXAMPLE
             most = data.largest_shard if bounded else None
             kind = self._config.task.targets
-            return folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
-        if not 0 <= client < len(self._parts):
+            own = folder.own(data.shape, data.class_names, kind, most, data.fingerprint)
+            return own.take(self._split(len(own))[half])
+        parts = self._halves[half]
+        if not 0 <= client < len(parts):
             raise DataError(
-                f"data={data.name} is shared out among clients 0 to {len(self._parts) - 1}, and this node is {client}: start it with its "
+                f"data={data.name} is shared out among clients 0 to {len(parts) - 1}, and this node is {client}: start it with its "
                 "own number, as in fedsketch-node --node-config partition-id=0."
             )
-        return self.dataset.train.take(self._parts[client])
+        return self.dataset.train.take(parts[client])
 
     def _split(self, examples: int) -> tuple[torch.Tensor, torch.Tensor]:
         return split(examples, self._held_out_share, self._config.seed)
@@ -161,14 +160,14 @@ class Job:
         """The number of examples that all clients together train on; where devices hold their own, the public bound on it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard * self._config.clients.total
-        return sum(map(self._trained, self._sizes))
+        return sum(map(len, self._parts))
 
     @property
     def largest_shard(self) -> int:
         """The number of examples of the client that trains on most, or the public bound on it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard
-        return max(map(self._trained, self._sizes))
+        return max(map(len, self._parts))
 
     @property
     def largest_local_test(self) -> int:
@@ -176,22 +175,14 @@ class Job:
         data, share = self._config.data, self._held_out_share
         if isinstance(data, FolderConfig):
             return max(1, held_out_count(data.largest_shard, share))
-        fewest = min(self._sizes)
-        if not held_out_count(fewest, share):
+        tests = self._halves[1]
+        if not min(map(len, tests)):
+            fewest = min(map(len, self._parts))
             raise DataError(
                 f"A client with {fewest} examples has none to hold out for evaluations on devices: set fewer clients.total, another "
                 "data.partition, or evaluation=server."
             )
-        return max(held_out_count(size, share) for size in self._sizes)
-
-    def _trained(self, examples: int) -> int:
-        """How many of a client's examples it trains on."""
-        share = self._held_out_share
-        return examples - held_out_count(examples, share) if share else examples
-
-    @property
-    def _sizes(self) -> list[int]:
-        return list(map(len, self._parts))
+        return max(map(len, tests))
 
     def histogram(self) -> torch.Tensor:
         """Examples per client and class, or per client where there are no classes; no rows where devices hold their own, unseen."""
@@ -261,11 +252,30 @@ class Job:
 
     @property
     def parts(self) -> list[torch.Tensor]:
-        """The indices of each client's examples among those to train on; not where devices hold their own."""
-        return self._parts
+        """The indices of each client's examples among those to train on, whatever it holds out; not where devices hold their own."""
+        return self._shared_out
+
+    @property
+    def _parts(self) -> list[torch.Tensor]:
+        """Which examples each client trains on."""
+        return self._halves[0]
 
     @cached_property
-    def _parts(self) -> list[torch.Tensor]:
+    def _halves(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Which examples each client trains on, and which it holds out."""
+        whole = self._shared_out
+        if not self._held_out_share:
+            return whole, [part[:0] for part in whole]
+        split = [self._split(len(part)) for part in whole]
+        trained, held_out = (
+            [part[chosen[half]] for part, chosen in zip(whole, split, strict=True)]
+            for half in (0, 1)
+        )
+        return trained, held_out
+
+    @cached_property
+    def _shared_out(self) -> list[torch.Tensor]:
+        """Which examples each client has."""
         data = self._config.data
         if not isinstance(data, PartitionedSettings):
             raise DataError(

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 
 import yaml
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.targets import Targets
 
 SUFFIX = ".schema.yaml"
 _MOST_BUCKETS = 2**20

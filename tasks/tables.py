@@ -4,14 +4,16 @@ Whatever is wrong is told with the file, the line and the column.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.schema import Schema, Text
-from fedsketch.tasks.targets import Targets
 
+MISSING = frozenset(("", "na", "nan", "null", "?"))
 _LONGEST_CELL = (
     2**24
 )  # characters: a text may be long, a forgotten quote swallows the rest of the file
@@ -32,6 +34,25 @@ class Table:
         """The error for one cell."""
         return DataError(f"{self.places[row]}, column {column}: {what}.")
 
+    def number(self, row: int, column: str) -> float:
+        """The number in a cell; not a number where it is missing."""
+        cell = self.columns[column][row].strip()
+        if cell.lower() in MISSING:
+            return float("nan")
+        try:
+            return float(cell)
+        except ValueError as error:
+            raise self.wrong(row, column, f"{cell!r} is no number") from error
+
+    def holds_numbers(self, column: str) -> bool:
+        """Whether every cell of a column is a number or missing."""
+        try:
+            for row in range(len(self)):
+                self.number(row, column)
+        except DataError:
+            return False
+        return True
+
     def write(self, path: Path, names: Sequence[str], rows: Sequence[int]) -> None:
         """A CSV file of these columns and rows."""
         columns = [self.columns[name] for name in names]
@@ -43,14 +64,10 @@ class Table:
 
 def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
     """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be missing."""
-    try:
-        if path.is_dir():
+    if path.is_dir():
+        with _readable(path):
             return _texts(path, schema)
-        table = _csv(path, schema.delimiter)
-    except PermissionError as error:
-        raise DataError(f"{error.filename} may not be read: allow it.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from error
+    table = read_cells(path, schema.delimiter)
     for name in schema.needed if targets else schema.inputs:
         if name not in table.columns:
             raise DataError(
@@ -64,6 +81,22 @@ def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
     if not len(table):
         raise DataError(f"{path} holds no row: put some in.")
     return table
+
+
+def read_cells(path: Path, delimiter: str) -> Table:
+    """A CSV file as it is."""
+    with _readable(path):
+        return _csv(path, delimiter)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise DataError(f"{error.filename} may not be read: allow it.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from error
 
 
 def _csv(path: Path, delimiter: str) -> Table:

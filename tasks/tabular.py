@@ -21,13 +21,13 @@ from fedsketch.conf.data.text import TextConfig
 from fedsketch.conf.schema import Randomness
 from fedsketch.conf.settings import DataSettings
 from fedsketch.conf.table_settings import TableSettings
+from fedsketch.conf.targets import Targets
 from fedsketch.conf.task.regression import RegressionConfig
 from fedsketch.tasks.columns import examples_of, flags
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.schema import Schema, Target, Text, beside, load_schema
 from fedsketch.tasks.tables import Table, read_table
-from fedsketch.tasks.targets import Targets
 
 SCHEMA_VARIABLE = "FEDSKETCH_SCHEMA"
 _STREAM = 2  # of the seed: partition and public data draw from others

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError, ModelError
 from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.targets import Targets
 
 
 class Task:

@@ -115,6 +115,10 @@ def test_the_bundle_says_what_it_is_made_for_and_has_its_licence() -> None:
     """Flower itself checks the rest of format 1 when it builds: target, lower bound and licence."""
     bundle = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT)))
     assert bundle.read("LICENSE") == (ROOT / "LICENSE").read_bytes()
+    packed = set(bundle.namelist())
+    for file in (p for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")):
+        name = file.relative_to(ROOT).as_posix()
+        assert name in packed, f"Flower leaves {name} out of bundles: call it by another name."
     app = tomllib.loads(bundle.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
     assert app["fab-format-version"] == 1
     assert app["flwr-version-target"] == version("flwr")

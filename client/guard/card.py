@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsketch.client.guard.owners_file import OwnersFile, key, needed
-from fedsketch.tasks.targets import Targets
+
+# The words of `conf.targets`, which is not imported: the guard answers before anything heavy is.
+CLASSES = "classes"
+TARGETS = (CLASSES, "numbers", "labels")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class DataCard(OwnersFile):
     )
 
     targets: str = key(
-        Targets.classes.value,
+        CLASSES,
         'What is to be learned of an example: its class ("classes"), a number ("numbers") or several labels ("labels").',
     )
 
@@ -52,8 +55,8 @@ class DataCard(OwnersFile):
             len(self.shape) >= 1 and all(size >= 1 for size in self.shape),
             "shape is a list of numbers: channels, height, width of an image, or the length of a vector.",
         )
-        self.need(self.targets in list(Targets), f"targets is one of {', '.join(Targets)}.")
-        fewest = 2 if self.targets == Targets.classes else 1
+        self.need(self.targets in TARGETS, f"targets is one of {', '.join(TARGETS)}.")
+        fewest = 2 if self.targets == CLASSES else 1
         self.need(
             len(self.classes) >= fewest and len(set(self.classes)) == len(self.classes),
             f"classes holds {fewest} names at least, each once.",

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from fedsketch.conf.settings import DataSettings
+from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import Count, frozen
-from fedsketch.tasks.targets import Targets
 
 if TYPE_CHECKING:
     from fedsketch.conf.schema import Config

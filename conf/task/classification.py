@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import frozen
-from fedsketch.tasks.targets import Targets
 
 
 @frozen

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedsketch.conf import Config
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Noise, NoSecAggConfig, Randomness
 from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.privacy.accounting.releases import Unit
@@ -32,7 +33,7 @@ def model_card(config: Config, summary: Mapping[str, Any]) -> str:
         "Trust and threat model": _trust(config, summary),
         "Data, and who was exposed to it": _data(config),
         "Utility and bias": _utility(config, summary),
-        "Access, and what else is released": _access(summary),
+        "Access, and what else is released": _access(config, summary),
         "Implementation hazards": _hazards(config, summary),
         "To be added by whoever publishes the model": _to_add(),
     }
@@ -122,9 +123,11 @@ def _mechanism(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
 def _accounting(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     clients = config.clients
     yield (
-        f"- {summary['rounds']} rounds were composed, with {clients.per_round} of {clients.total} clients in a round "
+        f"- {summary['rounds']} rounds were played, with {clients.per_round} of {clients.total} clients in a round "
         f"(sampling: {clients.sampling.value})."
     )
+    if config.validation.patience is not None:
+        yield "- The models may end such a run early, so epsilon is that of all planned rounds once they have."
     yield "- The server is charged for every attempt at a round, also for those that failed; all others for the rounds that were applied."
     yield (
         "- Epsilon is for this run alone. Other runs on the same data, such as those that chose its settings, add to it and are not "
@@ -177,7 +180,9 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     best = summary.get("best")
     if best:
         yield f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the validation examples."
-    yield "- These numbers are over the whole test set. No group of people was looked at on its own."
+    for name, told in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
+        yield f"- {name} on examples that devices held out: {readable.plain(told['mean'])}, with noise of {readable.plain(told['noise'])}."
+    yield "- No group of people was looked at on its own: a number may hide that the model is worse for some."
     if config.privacy.clip is not None:
         yield (
             "- Clipping shortens those updates most that are unlike the others, and noise hides rare patterns: expect more errors on small "
@@ -185,10 +190,12 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _access(summary: Mapping[str, Any]) -> Iterator[str]:
+def _access(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     if not summary.get("not_private") and summary["epsilon"].get("model") is not None:
         yield "- Whoever is given the model is the adversary `model` at most: it, and what is computed from it, costs that epsilon."
     yield "- Metrics on the test set are not covered: the server holds that set, and nothing about it counts as private."
+    if isinstance(config.evaluation, FederatedEvaluationConfig):
+        yield "- Metrics on devices' own examples are noised, and in the epsilons above."
     yield "- `metrics.jsonl` and `report.html` name how many clients took part in each round: they are for the server."
     yield "- `checkpoints/` holds the secret key of the cohorts, and of some strategies the noise: never give it away."
 

@@ -227,7 +227,7 @@ class FederatedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return []  # the server evaluates: client metrics in clear would leak
+        return []  # metrics in clear would leak: devices evaluate by `strategies.shared.evaluation`
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

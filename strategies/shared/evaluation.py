@@ -1,7 +1,7 @@
 """Federated evaluation: what devices say of a model on their own held-out examples, bounded, noised and summed like an update.
 
 Every example gives m numbers from 0 to 1: the scores of the run's task, and its loss as a part of `evaluation.loss_bound`
-(`tasks.local_test`). A device sends them less one half, so that each lies within [-1/2, 1/2]:
+(`tasks.local_tests`). A device sends them less one half, so that each lies within [-1/2, 1/2]:
 
 - unit client: one row, the means over its held-out examples; the server adds 1/2 to the mean of the rows.
 - unit example: a row for each held-out example, and in each the number 1/2 besides, so that the sum tells how many there are.
@@ -42,7 +42,7 @@ from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.local_test import LOSS, score_names, scores_of
+from fedsketch.tasks.local_tests import LOSS, score_names, scores_of
 
 _STEPS = 2.0**12  # of a bound: the resolution of rings that do not rotate
 _FINE_RING = 32  # bits: the vector is short, so a ring in which nothing is lost costs nothing

@@ -14,7 +14,7 @@ from fedsketch.privacy.mechanisms import skellam_ring
 from fedsketch.privacy.mechanisms.encoding import round_conditionally
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.shared import evaluation
-from fedsketch.tasks.local_test import scores_of
+from fedsketch.tasks.local_tests import scores_of
 
 SMALL = (
     *("strategy=dp_fedavg", "clients.total=2", "clients.per_round=2", "secagg.colluders=0"),

@@ -75,7 +75,14 @@ def _attack(fleet: Fleet) -> str:
 
 
 @pytest.mark.parametrize(
-    "trouble", ["another age", "more", "a broken cell", "no schema", "other bounds"]
+    "trouble",
+    [
+        "another age",
+        "a broken cell",
+        "other bounds",
+        pytest.param("more", marks=pytest.mark.slow),
+        pytest.param("no schema", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_wrong_with_a_table_stays_with_its_owner(
     worlds: Any,
@@ -103,6 +110,7 @@ def test_what_is_wrong_with_a_table_stays_with_its_owner(
         assert word not in str(told[1][:2]).replace("message", "").replace("stage", "")
 
 
+@pytest.mark.slow
 def test_the_owner_may_keep_the_schema_elsewhere(
     worlds: Any,
     tmp_path: Path,

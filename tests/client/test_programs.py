@@ -76,4 +76,4 @@ def test_a_name_that_flower_does_not_have_is_refused() -> None:
 
 def test_the_release_is_the_one_that_the_project_pins() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert f"flwr[simulation]=={programs.RELEASE}" in project["dependencies"]
+    assert f"flwr[simulation]>={programs.RELEASE},=={programs.RELEASE}" in project["dependencies"]

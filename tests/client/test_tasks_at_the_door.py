@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from fedsketch.client.guard.card import DataCard
-from fedsketch.tasks.targets import Targets
+from fedsketch.conf.targets import Targets
 from tests.client.fleet import NODES, POLICY, Fleet, npz, same
 
 OWN_SETTINGS = """
 from typing import ClassVar
 from fedsketch.conf.settings import TaskSettings
-from fedsketch.tasks.targets import Targets
+from fedsketch.conf.targets import Targets
 
 class Own(TaskSettings):
     targets: ClassVar = Targets.KIND

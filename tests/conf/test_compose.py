@@ -311,3 +311,24 @@ def test_an_experiment_sets_what_the_main_file_proposes_and_the_user_has_the_las
     assert config.strategy.name == "dp_fedavg"  # as the file says
     assert compose(["experiment=fashion_mnist", "strategy=fed_sgm"]).strategy.name == "fed_sgm"
     assert compose(["experiment=fashion_mnist", "rounds=7"]).rounds == 7
+
+
+def test_letters_beyond_ascii_need_no_quotes() -> None:
+    config, folder = compose_with_folder(["hydra.run.dir=/a/größe", "model.weights=é.safetensors"])
+    assert folder == Path("/a/größe")
+    assert config.model.weights == "é.safetensors"
+    assert compose_with_folder(['hydra.run.dir="/a/größe"'])[1] == folder
+    with pytest.raises(ConfigError, match="put it in quotes"):
+        compose_with_folder(["hydra.run.dir=größe,grün"])
+
+
+def test_ctrl_c_is_no_mistake_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ValueError from error
+
+    monkeypatch.setattr("hydra.compose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compose()

@@ -180,7 +180,7 @@ def test_a_package_that_is_not_whole_says_what_is_missing(install: Install) -> N
 WHOLE = """
 from typing import ClassVar
 from fedsketch.conf.settings import Metric, TaskSettings
-from fedsketch.tasks.targets import Targets
+from fedsketch.conf.targets import Targets
 
 class Own(TaskSettings):
     targets: ClassVar = Targets.numbers

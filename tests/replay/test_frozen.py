@@ -73,6 +73,12 @@ def test_a_file_of_no_use_is_asked_for_again_and_replaced(harm: str, tmp_path: P
     assert torch.equal(load_file(path)["0.weight"], _value(server))
 
 
+def test_a_server_that_goes_on_wants_the_frozen_part_that_it_began_with() -> None:
+    _part(1).refuse_another(_part(1).fingerprint)
+    with pytest.raises(ModelError, match=r"not the one that the run began with.*model\.weights"):
+        _part(2).refuse_another(_part(1).fingerprint)
+
+
 @pytest.mark.parametrize("other", [None, "another"])
 def test_another_feature_map_is_refused_with_a_sentence(other: str | None) -> None:
     model = FlatModel(nn.Linear(3, 2))

@@ -130,6 +130,8 @@ def test_a_simulation_refuses_what_would_never_come() -> None:
         _check_simulation(compose(TINY.split()), 2)
     _check_simulation(compose(TINY.split()), 4)
     own = ["data=folder", "data.classes=[a,b]", "data.shape=[1,2,3]", "data.largest_shard=5"]
+    with pytest.raises(ConfigError, match="runtime=simulation"):
+        _check_simulation(compose([*TINY.split(), "privacy.randomness=seeded"]), 4)
     with pytest.raises(ConfigError, match="real devices"):
         _check_simulation(compose(own), 60)
 

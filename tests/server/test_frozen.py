@@ -65,10 +65,10 @@ def head_alone(
     ("keys", "seed"),
     [
         ([], 0),
-        ([], 7),
         (SECAGG, 7),
-        (BY_EXAMPLE, 7),
-        ([*DOME, "strategy.broadcast=replay"], 7),
+        pytest.param([], 7, marks=pytest.mark.slow),
+        pytest.param(BY_EXAMPLE, 7, marks=pytest.mark.slow),
+        pytest.param([*DOME, "strategy.broadcast=replay"], 7, marks=pytest.mark.slow),
     ],
 )
 def test_a_frozen_body_costs_and_learns_what_the_head_alone_does(
@@ -103,7 +103,7 @@ def test_a_frozen_body_costs_and_learns_what_the_head_alone_does(
         assert torch.equal(ended[name], started[name])
 
 
-@pytest.mark.parametrize("keys", [[], SECAGG])
+@pytest.mark.parametrize("keys", [[], pytest.param(SECAGG, marks=pytest.mark.slow)])
 def test_frozen_weights_are_sent_once_and_only_if_the_seed_does_not_give_them(
     keys: list[str], play: Play, small: list[str], tmp_path: Path
 ) -> None:
@@ -143,6 +143,7 @@ def test_a_run_with_adapters_saves_a_plain_model_and_is_resumed_with_them(
     assert whole.summary["frozen"] == 53
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_another_frozen_part(
     play: Play, small: list[str], tmp_path: Path
 ) -> None:

@@ -104,3 +104,12 @@ def test_who_holds_public_data_is_said(sentence_of: Sentence) -> None:
     assert "the public examples in elsewhere, which no device reads" in named
     for sentence in (held_out, named):
         assert "nothing about them counts as private" in sentence
+
+
+def test_who_chooses_the_best_model_by_which_examples_is_said(sentence_of: Sentence) -> None:
+    assert "validation" not in sentence_of("strategy=dome")
+    chosen = sentence_of("strategy=dome", "validation.examples=5")
+    assert "by 5 validation examples of the training set, which no client has" in chosen
+    assert "end the run early" not in chosen
+    stops = sentence_of("strategy=dome", "validation.examples=5", "validation.patience=3")
+    assert "its epsilon is that of all planned rounds, whenever it ends" in stops

@@ -13,8 +13,11 @@ import torch
 from fedsketch.conf import ConfigError, compose
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
+from fedsketch.server.plan import make_plan
+from fedsketch.server.run_folder import RunFolder
 from fedsketch.server.validation import Validation
 from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.job import Job
 
 Play = Callable[..., Any]
@@ -22,7 +25,8 @@ HELD_OUT = ("validation.examples=12", "privacy.randomness=seeded")
 
 
 def _validation(*overrides: str) -> Validation:
-    return Validation(compose(["validation.examples=5", *overrides]))
+    nothing = Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
+    return Validation(compose(["validation.examples=5", *overrides]), nothing, RunFolder(Path()))
 
 
 def _noted(validation: Validation, *values: float) -> list[bool]:
@@ -86,7 +90,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
         assert len(examples) in (12, 20)
         return {**told, "accuracy": next(script, 0.0)} if len(examples) == 12 else told
 
-    monkeypatch.setattr("fedsketch.server.rounds.evaluate", measured)
+    monkeypatch.setattr("fedsketch.server.validation.evaluate", measured)
 
 
 def test_a_run_stops_when_nothing_gets_better_and_keeps_its_best_model(
@@ -104,9 +108,8 @@ def test_a_run_stops_when_nothing_gets_better_and_keeps_its_best_model(
         "value": 0.7,
         "test": None,
     }
-    # Its epsilon is that of the rounds that were played, and its best model that of round 2.
-    assert played.summary["epsilon"] == played.rows[-1]["epsilon"]
     assert played.rows[-1]["accuracy"] is not None
+    # The best model is that of round 2.
     short = play(*HELD_OUT, "rounds=2", "privacy.epsilon=null", _noise(run), folder="short")
     best, other = (
         safetensors.torch.load_file(path)
@@ -115,6 +118,22 @@ def test_a_run_stops_when_nothing_gets_better_and_keeps_its_best_model(
     assert best.keys() == other.keys()
     assert all(torch.equal(best[name], other[name]) for name in best)
     assert played.summary["best"]["test"]["loss"] == short.summary["loss"]
+
+
+def test_a_run_that_its_models_stopped_states_the_epsilon_of_all_planned_rounds(
+    play: Play, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They chose when to stop, so the epsilon of fewer rounds would not hold. The rows before are about their rounds alone."""
+    settings = (*HELD_OUT, "rounds=9", "validation.patience=1")
+    _scripted(monkeypatch, 0.5, 0.6, 0.4)
+    stopped = play(*settings)
+    planned = make_plan(compose([*small, *settings]))
+    assert len(stopped.rows) == 3
+    assert stopped.summary["epsilon"] == pytest.approx(planned.epsilon, rel=1e-9)
+    assert stopped.rows[-1]["epsilon"] == stopped.summary["epsilon"]
+    assert "Epsilon is that of all rounds that were planned" in stopped.summary["stopped"]
+    spent = planned.epsilon_over_rounds["model"]
+    assert [row["epsilon"]["model"] for row in stopped.rows[:2]] == pytest.approx(spent[:2])
 
 
 def _noise(run: Path) -> str:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks import folder
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.targets import Targets
 
 Choose = Callable[..., Any]
 SHAPE, CLASSES = (1, 4, 3), ("cat", "dog", "emu")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.schema import Category, Number, Schema, Text, beside, load_schema
-from fedsketch.tasks.targets import Targets
 
 GOOD = """
 columns:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from fedsketch.conf import Config, compose, device_json
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.columns import examples_of
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.schema import Category, Number, Schema, Target, Text, load_schema
 from fedsketch.tasks.tables import read_table
 from fedsketch.tasks.tabular import own_table, read_examples, resolved, write_parts
-from fedsketch.tasks.targets import Targets
 
 INPUTS = {"age": Number(0, 100), "sex": Category(("f", "m"))}
 DIAGNOSIS = Target(Targets.classes, ("diagnosis",), ("benign", "malignant"))
@@ -290,3 +290,22 @@ def test_a_loaded_model_reads_new_rows_without_their_targets(
     assert model(inputs).shape == (2, 1)
     assert model.classes == ("no", "yes")
     assert Number(100, 300).original(0.5) == 250
+
+
+def test_texts_are_a_data_set_whose_schema_is_its_settings(tmp_path: Path) -> None:
+    """Real devices read their parts by the same fingerprint as the server's."""
+    lines = [f'"{"money now" if i % 2 else "see you"} {i}",{i % 2}\n' for i in range(20)]
+    file = _csv(tmp_path, "text,label\n" + "".join(lines), "texts.csv")
+    keys = ["data=text", f"data.root={file}", "data.buckets=64", "data.ngrams=2", "model=logistic"]
+    clients = ["clients.total=2", "clients.per_round=2", "runtime=processes", "device=cpu"]
+    config = resolved(compose([*keys, *clients]))
+    job = Job(config)
+    assert job.kind == ((64,), 2)
+    assert (len(job.dataset.train), len(job.dataset.test)) == (16, 4)
+    files = [tmp_path / f"part{client}.csv" for client in range(2)]
+    write_parts(config, job.parts, files)
+    assert config.data.on_devices is not None  # type: ignore[attr-defined]
+    fingerprint = config.data.on_devices.fingerprint  # type: ignore[attr-defined]
+    assert torch.equal(own_table(files[1], fingerprint).inputs, job.shard(1).inputs)
+    with pytest.raises(ValueError, match="two classes at least"):
+        compose([*keys, "data.classes=[ham]"])

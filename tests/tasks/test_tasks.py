@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedsketch.conf import ConfigError, compose
 from fedsketch.conf.plugins import built_in
 from fedsketch.conf.settings import Metric, TaskSettings
+from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import frozen
 from fedsketch.tasks.built_in_tasks import BUILT_IN, area_under_curve, make_task
 from fedsketch.tasks.errors import DataError, PartitionError
@@ -20,7 +21,6 @@ from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.per_example import PerExample
-from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task, measured
 
 N = 40

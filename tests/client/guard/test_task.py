@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from fedsketch.client.describe import card_for
+from fedsketch.client.guard.card import TARGETS
 from fedsketch.client.guard.policy import Policy
 from fedsketch.client.guard.task import admitted
 from fedsketch.conf import compose
+from fedsketch.conf.targets import Targets
 from fedsketch.secagg import Refusal
 
 
@@ -49,3 +51,7 @@ def test_a_feature_map_of_a_package_is_the_owners_choice(install: Callable[..., 
     assert admitted(asked, Policy(plugins="other, own"), card).config.model.features == "own"
     scattered = compose(["data=digits", "model.features=scattering"])
     assert admitted(scattered, Policy(), card).config.model.features == "scattering"
+
+
+def test_a_card_knows_every_kind_of_targets() -> None:
+    assert list(TARGETS) == list(Targets)

@@ -67,6 +67,7 @@ def test_it_has_a_section_for_every_topic_and_every_adversary() -> None:
         (["privacy.clip=adaptive"], "a noised quantile", "at norm"),
         (["data.public=50"], "50 of its training examples were public", "public examples in"),
         (["model.weights=x.safetensors"], "started from given weights", "frozen feature"),
+        (["validation.examples=9", "validation.patience=2"], "all planned rounds", "were public"),
         (["validation.examples=9"], "9 validation examples", "were public"),
         (
             ["runtime=processes", "clients.total=3", "clients.per_round=3"],
@@ -95,6 +96,14 @@ def test_a_run_that_is_not_private_says_so_first() -> None:
     assert card.index("NOT PRIVATE: its noise is known.") < card.index("## ")
     assert "from the seed, so that everybody can compute it" in card
     assert "costs that epsilon" not in card
+
+
+def test_what_devices_said_of_the_model_is_told_with_its_noise() -> None:
+    told = {"metrics": {"accuracy": {"mean": 0.75, "noise": 0.04}}}
+    card = _card("evaluation=federated", evaluation=told)
+    assert "accuracy on examples that devices held out: 0.75, with noise of 0.04." in card
+    assert "Metrics on devices' own examples are noised" in card
+    assert "devices" not in _card().split("## Utility and bias")[1].split("## Impl")[0]
 
 
 def test_a_played_run_has_one_and_so_has_one_that_broke_off(play: Play, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the targets of examples are. In a file of its own, because a device's guard reads it before anything heavy is imported."""
+"""What the targets of examples are."""
 
 from enum import StrEnum
 

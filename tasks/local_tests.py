@@ -7,9 +7,9 @@ private rests on who is held out: a server that chooses seeds chooses which exam
 import torch
 from torch import Tensor
 
+from fedsketch.conf.targets import Targets
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.targets import Targets
 from fedsketch.tasks.task import Task
 
 LOSS = "loss"
@@ -17,8 +17,8 @@ _CHUNK = 2048
 
 
 def held_out_count(examples: int, share: float) -> int:
-    """How many of so many examples are held out: about the share, but one at least, and one at least is left to train on."""
-    return 0 if examples < 2 else min(examples - 1, max(1, round(share * examples)))
+    """How many of so many examples are held out: none for no share; else about the share, but one at least, if one is left to train on."""
+    return 0 if examples < 2 or not share else min(examples - 1, max(1, round(share * examples)))
 
 
 def split(examples: int, share: float, seed: int) -> tuple[Tensor, Tensor]:

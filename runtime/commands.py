@@ -1,0 +1,46 @@
+"""The console scripts. What they are made of takes a second or more to import; Ctrl-C ends them in one sentence from the start."""
+
+import os
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+from typing import NoReturn
+
+_INTERRUPTED = 130
+
+
+def fedsketch() -> int | None:
+    return _call("fedsketch.runtime.cli")
+
+
+def plan() -> int | None:
+    return _call("fedsketch.runtime.plan_command")
+
+
+def report() -> int | None:
+    return _call("fedsketch.server.report.command")
+
+
+def audit() -> int | None:
+    return _call("fedsketch.audit.command")
+
+
+def _call(module: str) -> int | None:
+    """The `main` of a module, and what it returns."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a job in the background ignores Ctrl-C, and shall
+        # An exception inside of an import would be a traceback, or be taken for a missing module.
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        main = import_module(module).main
+        signal.signal(signal.SIGINT, before)
+        return main()
+    except KeyboardInterrupt:
+        _leave()
+
+
+def _leave(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> NoReturn:
+    """At once: nothing has begun that would have to be ended."""
+    print("fedsketch: interrupted.", file=sys.stderr, flush=True)
+    os._exit(_INTERRUPTED)
