@@ -83,8 +83,9 @@ class _Rows:
 class CohortWorkspace(Workspace):
     """Trains for all clients of a round."""
 
-    def __init__(self, settings: CohortRuntimeConfig) -> None:
-        super().__init__()
+    def __init__(self, settings: CohortRuntimeConfig, job: Job | None = None) -> None:
+        """`job`, if given, is that of the run: its data are then held once."""
+        super().__init__(Job if job is None else lambda config, kind: job)
         self._settings = settings
         self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
         # Of clients that have something to keep: as Flower would, and where rows are made together.

@@ -95,11 +95,11 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
             with fitting_threads(Job(config).parameters):
-                server_app = serve(Rounds(config, folder, progress))
+                rounds = Rounds(config, folder, progress)
                 if isinstance(config.runtime, CohortRuntimeConfig):
-                    run_with(server_app, CohortGrid(client_app, config))
+                    run_with(serve(rounds), CohortGrid(client_app, config, rounds.job))
                 else:
-                    run_local(server_app, client_app, nodes, config.clients.timeout)
+                    run_local(serve(rounds), client_app, nodes, config.clients.timeout)
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:

@@ -20,19 +20,20 @@ from fedsketch.replay.records import FROZEN_ARRAYS
 from fedsketch.runtime.local import CLIENT_APP_RAISED, LocalGrid
 from fedsketch.server.grids.simulated import SUMS
 from fedsketch.strategies.shared.uploads import summed
+from fedsketch.tasks.job import Job
 
 
 class CohortGrid(LocalGrid):
-    """Train messages are answered for all clients together; all other messages as in `runtime=local`."""
+    """Train messages are answered for all clients together; all other messages as in `runtime=local`. `job`, if given, is the run's."""
 
-    def __init__(self, client_app: ClientApp, config: Config) -> None:
+    def __init__(self, client_app: ClientApp, config: Config, job: Job | None = None) -> None:
         super().__init__(client_app, config.clients.total)
         assert isinstance(config.runtime, CohortRuntimeConfig)
         self._config = config
         self._single = (
             isinstance(config.secagg, NoSecAggConfig) and config.runtime.noise == "per_device"
         )
-        self._workspace = CohortWorkspace(config.runtime)
+        self._workspace = CohortWorkspace(config.runtime, job)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

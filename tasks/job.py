@@ -285,7 +285,7 @@ class Job:
         """Which examples each client trains on, and which it holds out."""
         whole = self._shared_out
         if not self._held_out_share:
-            return whole, [part[:0] for part in whole]
+            return whole, [torch.empty(0, dtype=torch.int64)] * len(whole)
         split = [self._split(len(part)) for part in whole]
         trained, held_out = (
             [part[chosen[half]] for part, chosen in zip(whole, split, strict=True)]

@@ -155,9 +155,9 @@ print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_clients(tmp_path: Path) -> None:
-    """100 of 100 and 100 of 10,000 clients, on the same examples."""
+    """100 of 1,000 and 100 of 10,000 clients, on the same examples."""
     peaks = []
-    for total in (100, 10_000):
+    for total in (1_000, 10_000):
         done = subprocess.run(
             [
                 *(sys.executable, "-c", _PEAK, str(tmp_path / str(total))),
@@ -171,4 +171,4 @@ def test_memory_does_not_grow_with_the_number_of_clients(tmp_path: Path) -> None
             check=True,
         )
         peaks.append(int(done.stdout.rsplit("peak", 1)[1]))
-    assert peaks[1] < peaks[0] + 100  # MiB; one vector for each client would be 970
+    assert peaks[1] < peaks[0] + 60  # MiB; one vector for each client would be 870 more
