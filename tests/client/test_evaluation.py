@@ -12,6 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 
 from fedsketch.client.enroll import POLICY as POLICY_FILE
+from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.release_json import release_from_json
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
@@ -20,7 +21,8 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.evaluation import FederatedEvaluation
 from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, NUMBERS
 from fedsketch.tasks.folder import DATA_VARIABLE
-from tests.client.test_door import NODES, POLICY, Fleet, _npz, _overflows_above
+from tests.client.fleet import NODES, POLICY, Fleet
+from tests.client.test_door import _npz, _overflows_above
 
 EVALUATED = ("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=20")
 
@@ -88,8 +90,6 @@ def test_one_budget_pays_for_training_and_evaluations(fleet: Evaluated) -> None:
     fleet.train(_zeros(fleet))
     (_, charged) = fleet.charged()
     assert charged["release"] != fleet.charged()[0]["release"]
-    from fedsketch.client.guard.ledger import Ledger
-
     spent = Ledger(fleet.root / "device2" / "ledger.jsonl").state().spent(1e-5)
     fleet.set_policy(Policy(**{**vars(POLICY), "epsilon": spent + 0.01}))
     end = fleet.evaluate(_zeros(fleet))

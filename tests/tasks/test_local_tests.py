@@ -8,7 +8,7 @@ from fedsketch.conf import compose
 from fedsketch.tasks.built_in_tasks import make_task
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.local_test import held_out_count, score_names, scores_of, split
+from fedsketch.tasks.local_tests import held_out_count, score_names, scores_of, split
 
 TARGETS = {
     "classification": torch.tensor([0, 2, 1]),
