@@ -15,13 +15,14 @@ a copy of the model; what is made of a part does not depend on who makes it, nor
 
 import math
 import os
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import islice
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import RecordDict
@@ -41,6 +42,7 @@ from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Assignment, Job
 from fedsketch.tasks.per_client import PerClient
 
+_Made = TypeVar("_Made")
 _COPIES = 6  # vectors of the model's size that a client needs at once, about
 _CACHED = 16 << 20  # bytes: more at once only makes caches and page tables busy
 _NOT_FINITE = (
@@ -108,11 +110,11 @@ class CohortWorkspace(Workspace):
         with ThreadPoolExecutor(self._workers, "cohort") as pool:
             if mechanism.at_once and any(len(group) > 1 for group in groups):
                 for group in groups:
-                    sums = pool.map(partial(self._sum, common), self._parts(common, group))
-                    yield _added(sums)
+                    parts = self._parts(common, group)
+                    yield _added(_mapped(pool, partial(self._sum, common), parts))
                 return
-            clients = [client for group in groups for client in group]
-            for each in pool.map(partial(self._each, common), self._parts(common, clients)):
+            parts = self._parts(common, [client for group in groups for client in group])
+            for each in _mapped(pool, partial(self._each, common), parts):
                 yield from each
 
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
@@ -242,7 +244,9 @@ class CohortWorkspace(Workspace):
 
 def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
     """Without the clients one of whose rows is not finite, as in other simulations: they fail, and all see it."""
-    fine = torch.isfinite(torch.linalg.vector_norm(made.rows, torch.inf, dim=1))
+    if math.isfinite(float(made.rows.sum())):  # which one that is not would spoil
+        return made, {}
+    fine = torch.isfinite(made.rows).all(dim=1)
     if bool(fine.all()):
         return made, {}
     by_client = [bool(part.all()) for part in torch.split(fine, made.counts)]
@@ -265,6 +269,15 @@ def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
         yield own
     finally:
         models.put(own)
+
+
+def _mapped(
+    pool: ThreadPoolExecutor, make: Callable[[list[int]], _Made], parts: Iterator[list[int]]
+) -> Iterator[_Made]:
+    """In order. The first by itself: a device half that keeps what all clients need, such as a sketch, then makes it once."""
+    for first in islice(parts, 1):
+        yield make(first)
+    yield from pool.map(make, parts)
 
 
 def _added(sums: Iterable[CohortSum]) -> CohortSum:
