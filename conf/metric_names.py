@@ -18,6 +18,7 @@ TAKEN = frozenset(
         "downlink_bytes",
         "dropped",
         "epsilon",
+        "evaluation",
         "frozen",
         "guarantee",
         "noise_multiplier",
@@ -41,6 +42,8 @@ TAKEN = frozenset(
     }
 )
 
+ON_DEVICES = "federated_"  # before the name of a metric, where devices measured it
+
 
 def flaw_of(settings: type[TaskSettings]) -> str | None:
     """The end of a sentence about the class, if something is wrong with it."""
@@ -51,7 +54,7 @@ def flaw_of(settings: type[TaskSettings]) -> str | None:
         return "has no metrics: set them to a tuple of fedsketch.conf.settings.Metric, which is empty if the loss is enough"
     names = [metric.name for metric in (*metrics, LOSS)]
     for name in names:
-        if name in TAKEN:
+        if name in TAKEN or name.startswith(ON_DEVICES):
             return f"has a metric named '{name}', and metrics.jsonl has something else of that name: rename it"
         if not name.isidentifier() or names.count(name) > 1:
             return f"has a metric named '{name}': give each a name of its own, of letters, digits and _, and none the name loss"

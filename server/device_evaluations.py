@@ -6,6 +6,7 @@ from typing import Any
 
 from fedsketch.conf import ConfigError
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
+from fedsketch.conf.metric_names import ON_DEVICES
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
@@ -13,7 +14,6 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.evaluation import FederatedEvaluation, Mean, cohorts_of
 
 log = logging.getLogger(__name__)
-PREFIX = "federated_"  # of a metric that devices report
 
 
 class DeviceEvaluations:
@@ -124,7 +124,7 @@ class DeviceEvaluations:
         """What the last evaluation told; empty keys if there was none."""
         means = self.strategy.means
         flat = {
-            PREFIX + name: means[name].mean if name in means else None
+            ON_DEVICES + name: means[name].mean if name in means else None
             for name in self.strategy.names
         }
         return {**flat, "evaluation": self._details(means) if means else None}

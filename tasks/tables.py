@@ -63,7 +63,8 @@ class Table:
 
 
 def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
-    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be missing."""
+    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be missing, and
+    others that nobody learns from, such as whose row it is, may be there."""
     if path.is_dir():
         with _readable(path):
             return _texts(path, schema)
@@ -73,7 +74,7 @@ def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
             raise DataError(
                 f"{path} has no column {name}, which its schema names: add it, or correct the schema."
             )
-    for name in table.columns:
+    for name in table.columns if targets else ():
         if name not in (*schema.needed, *schema.ignored, schema.client, schema.test):
             raise DataError(
                 f"{path} has a column {name}, which its schema does not name: describe it there, or write `{name}: ignore`."

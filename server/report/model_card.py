@@ -12,6 +12,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Noise, NoSecAggConfig, Randomness
 from fedsketch.conf.settings import PartitionedSettings
+from fedsketch.conf.table_settings import TableSettings
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.server.report import readable
 from fedsketch.server.report.readable import in_order
@@ -158,6 +159,8 @@ def _data(config: Config) -> Iterator[str]:
     data = config.data
     if not isinstance(data, PartitionedSettings):
         yield f"- Data `{data.name}`: each device read its own. The server had a test set, and nothing of what the devices hold."
+    elif isinstance(data, TableSettings) and data.on_devices is not None:
+        yield f"- A table (`{data.name}`), by the scheme `{data.partition.scheme}`: each device had a file with its own rows."
     else:
         yield (
             f"- Data set `{data.name}`. Every machine of the run could load all of it, and each client took its part, by the scheme "

@@ -153,3 +153,10 @@ def same(told: Any) -> None:
     assert ends == other_ends
     assert seen == other_seen
     assert ledgers == other_ledgers
+
+
+def overflows_above(threshold: float, size: int) -> torch.Tensor:
+    """A logistic model whose loss is not a number exactly if the first pixel exceeds the threshold."""
+    model = torch.zeros(size)
+    model[0], model[8] = 3e38, 3.4e38 - 3e38 * threshold  # the largest float32 is 3.4028e38
+    return model

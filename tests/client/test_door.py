@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from fedsketch.conf import compose
 from fedsketch.tasks.job import Job
-from tests.client.fleet import NODES, RUN, Fleet, npz, same
+from tests.client.fleet import NODES, RUN, Fleet, npz, overflows_above, same
 
 NOISE_IN_TRAINING = (
     "strategy=fedpcdp",
@@ -31,13 +31,6 @@ NOISE_IN_TRAINING = (
 )
 
 
-def _overflows_above(threshold: float, size: int) -> torch.Tensor:
-    """A logistic model whose loss is not a number exactly if the first pixel exceeds the threshold."""
-    model = torch.zeros(size)
-    model[0], model[8] = 3e38, 3.4e38 - 3e38 * threshold  # the largest float32 is 3.4028e38
-    return model
-
-
 def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
     """Or the attack below would attack nothing."""
     from fedsketch.tasks.flat import FlatModel
@@ -45,7 +38,7 @@ def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
     job = Job(compose(RUN))
     for pixel, finite in ((0.4, True), (0.9, False)):
         model: FlatModel = job.model()
-        model.load(_overflows_above(0.5, model.size))
+        model.load(overflows_above(0.5, model.size))
         inputs = torch.zeros(1, 1, 2, 2)
         inputs[0, 0, 0, 0] = pixel
         _, gradient = model.loss_and_gradient(inputs, torch.zeros(1, dtype=torch.int64))
@@ -59,7 +52,7 @@ def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
     """Before: an error reply where the pixel is above the threshold, another refusal where it is below, neither charged."""
 
     def attack(fleet: Fleet) -> list[str]:
-        crafted = _overflows_above(0.5, fleet.strategy.model.size)
+        crafted = overflows_above(0.5, fleet.strategy.model.size)
         return [fleet.play(crafted, server_round) for server_round in (1, 2)]
 
     low, high = npz(tmp_path / "low.npz", 0.4), npz(tmp_path / "high.npz", 0.9)
@@ -107,7 +100,7 @@ def test_a_round_is_answered_once_whatever_model_comes_with_it(worlds: Any, tmp_
     """A second request for the same round gets the same refusal, trained or not."""
 
     def attack(fleet: Fleet) -> list[str]:
-        ends = [fleet.play(_overflows_above(0.5, fleet.strategy.model.size))]
+        ends = [fleet.play(overflows_above(0.5, fleet.strategy.model.size))]
         content, node = fleet.grid.sent[0]
         list(fleet.grid.send_and_receive([Message(content, node, "train")]))
         return ends

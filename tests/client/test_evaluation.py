@@ -12,6 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Message
 
 from fedsketch.client.enroll import POLICY as POLICY_FILE
+from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.release_json import release_from_json
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
@@ -20,7 +21,7 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.evaluation import FederatedEvaluation
 from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, NUMBERS
 from fedsketch.tasks.folder import DATA_VARIABLE
-from tests.client.test_door import NODES, POLICY, Fleet, _npz, _overflows_above
+from tests.client.fleet import NODES, POLICY, Fleet, npz, overflows_above
 
 EVALUATED = ("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=20")
 
@@ -65,7 +66,7 @@ class Evaluated(Fleet):
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluated:
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
-    monkeypatch.setenv(DATA_VARIABLE, str(_npz(tmp_path / "data.npz", 0.5, 5)))
+    monkeypatch.setenv(DATA_VARIABLE, str(npz(tmp_path / "data.npz", 0.5, 5)))
     return Evaluated(tmp_path, EVALUATED)
 
 
@@ -88,8 +89,6 @@ def test_one_budget_pays_for_training_and_evaluations(fleet: Evaluated) -> None:
     fleet.train(_zeros(fleet))
     (_, charged) = fleet.charged()
     assert charged["release"] != fleet.charged()[0]["release"]
-    from fedsketch.client.guard.ledger import Ledger
-
     spent = Ledger(fleet.root / "device2" / "ledger.jsonl").state().spent(1e-5)
     fleet.set_policy(Policy(**{**vars(POLICY), "epsilon": spent + 0.01}))
     end = fleet.evaluate(_zeros(fleet))
@@ -141,7 +140,7 @@ def test_an_evaluation_in_a_run_without_any_is_refused_before_anything_is_booked
 def _told(fleet: Evaluated) -> tuple[list[str], Any, Any]:
     """Everything that leaves: an evaluation of a model that overflows on a private pixel; evaluation and training under each other's
     name, whose vectors have a length that the other's mechanism does not take."""
-    crafted = _overflows_above(0.5, fleet.strategy.model.size)
+    crafted = overflows_above(0.5, fleet.strategy.model.size)
     ends = [
         fleet.evaluate(crafted),
         fleet.evaluate(_zeros(fleet) + float("nan")),
@@ -156,7 +155,7 @@ def test_what_leaves_does_not_tell_about_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
-    worlds = [_npz(tmp_path / "low.npz", 0.4, 5), _npz(tmp_path / "high.npz", 0.9, 2)]
+    worlds = [npz(tmp_path / "low.npz", 0.4, 5), npz(tmp_path / "high.npz", 0.9, 2)]
     worlds.append(tmp_path / "missing.npz")
     told = []
     for number, data in enumerate(worlds):

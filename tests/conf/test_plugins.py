@@ -209,6 +209,7 @@ SETTINGS = Own
             "epsilon",
             "has a metric named 'epsilon', and metrics.jsonl has something else",
         ),
+        ("deviance", "federated_loss", "has a metric named 'federated_loss', and metrics.jsonl"),
         ("deviance", "loss", "has a metric named 'loss': give each a name of its own"),
         ("deviance", "mean deviance", "has a metric named 'mean deviance': give each"),
     ],

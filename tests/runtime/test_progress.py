@@ -118,6 +118,12 @@ def test_a_resumed_or_stopped_run_says_so() -> None:
     assert "Stopped after round 8" in shown
 
 
+def test_what_devices_say_comes_with_its_noise_and_the_means_of_groups() -> None:
+    told = {"mean": 0.8123, "noise": 0.0214, "groups": [0.8, 0.82], "noise_of_groups": [0.03, 0.03]}
+    shown = _shown(False, [_row(2)], evaluation={"clients": 60, "metrics": {"accuracy": told}})
+    assert re.search(r"accuracy on devices\s+│ 0.812, noise 0.021; groups 0.8, 0.82", shown)
+
+
 def test_an_error_leaves_the_terminal_usable() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True)

@@ -149,6 +149,7 @@ class _Mixing(torch.nn.Module):
         return (inputs - inputs.mean(0)).flatten(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixing", [False, True])
 def test_features_of_ones_own_are_exported_if_they_treat_a_batch_as_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixing: bool

@@ -136,6 +136,20 @@ def test_a_run_that_its_models_stopped_states_the_epsilon_of_all_planned_rounds(
     assert [row["epsilon"]["model"] for row in stopped.rows[:2]] == pytest.approx(spent[:2])
 
 
+def test_evaluations_on_devices_that_did_not_take_place_any_more_are_counted_too(
+    play: Play, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned after rounds 2, 4, ..., 9. The run ends after round 3 and evaluates there once more than planned."""
+    settings = (*HELD_OUT, "rounds=9", "validation.patience=1", "evaluation=federated")
+    often = ("evaluation.every=2", "evaluation.groups=1")
+    _scripted(monkeypatch, 0.5, 0.6, 0.4)
+    stopped = play(*settings, *often)
+    planned = make_plan(compose([*small, *settings, *often])).epsilon["model"]
+    assert len(stopped.rows) == 3
+    assert planned is not None
+    assert planned < stopped.summary["epsilon"]["model"] < 1.02 * planned
+
+
 def _noise(run: Path) -> str:
     """The noise that the budget of the long run asked for."""
     multiplier = json.loads((run / "summary.json").read_text())["noise_multiplier"]

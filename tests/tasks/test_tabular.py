@@ -285,7 +285,7 @@ def test_a_loaded_model_reads_new_rows_without_their_targets(
     hospitals.unlink()
     hospitals.with_name("patients.schema.yaml").unlink()
     model = fedsketch.load(tmp_path / "run")
-    inputs = model.read(_csv(tmp_path, "x\n0.5\n-1\n", "new.csv"))
+    inputs = model.read(_csv(tmp_path, "x,whose\n0.5,a\n-1,b\n", "new.csv"))
     assert inputs.tolist() == [[0.5], [-1.0]]
     assert model(inputs).shape == (2, 1)
     assert model.classes == ("no", "yes")
