@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 # Other files of this folder have the names of packages: look for those above it first.
@@ -34,56 +35,48 @@ from rich.table import Table
 
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.cli import run
+from fedsketch.tasks.job import Job
 
 WARM_UP = 2
 CLIENTS = 100
+DATA = ("data=digits", f"clients.total={CLIENTS}")
 
 
-def config(rounds: int, runtime: str) -> Config:
+def config(rounds: int, runtime: str, data: Sequence[str] = DATA) -> Config:
+    """FedAvg with one local step over all of a client's examples."""
     return compose(
         [
-            "strategy=fedavg",
-            "strategy.local.steps=1",
-            "strategy.local.batch=0",
-            f"clients.total={CLIENTS}",
-            f"clients.per_round={CLIENTS}",
-            f"rounds={rounds}",
-            f"runtime={runtime}",
-            f"evaluate_every={rounds}",
-            f"checkpoint_every={rounds}",
+            *("strategy=fedavg", "strategy.local.steps=1", "strategy.local.batch=0"),
+            *(f"clients.per_round={CLIENTS}", f"runtime={runtime}", "device=cpu", *data),
+            *(f"rounds={rounds}", f"evaluate_every={rounds}", f"checkpoint_every={rounds}"),
         ]
     )
 
 
-def ours(rounds: int, runtime: str) -> float:
+def ours(settings: Config) -> float:
+    """Client updates per second of a run."""
     with tempfile.TemporaryDirectory() as folder:
-        run(config(rounds, runtime), Path(folder))
-        rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").open()]
-    seconds = sum(row["seconds"]["round"] for row in rows[WARM_UP:])
-    return CLIENTS * (rounds - WARM_UP) / seconds
+        run(settings, Path(folder) / "run")
+        rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").open()]
+    counted = rows[WARM_UP:]
+    return sum(row["clients"] for row in counted) / sum(row["seconds"]["round"] for row in counted)
 
 
-def network() -> torch.nn.Module:
-    from fedsketch.conf.model.mlp import MlpConfig
-    from fedsketch.tasks import models
-
-    return models.build(MlpConfig(name="mlp", width=32), (1, 8, 8), 10, seed=0)
-
-
-def plain(rounds: int) -> float:
-    """Flower as its quickstart uses it."""
+def plain(settings: Config) -> float:
+    """Flower as its quickstart uses it, on shards of the same size, with the same model."""
     client_app, server_app = ClientApp(), ServerApp()
     times: list[float] = []
-    digits = config(rounds, "simulation").data
+    total, rounds = settings.clients.total, settings.rounds
+    share = settings.clients.per_round / total
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
         from fedsketch.tasks import datasets
 
-        train = datasets.load(digits, 0).train  # cached in the process
-        mine = slice(int(context.node_config["partition-id"]), None, CLIENTS)
+        train = datasets.load(settings.data, settings.seed).train  # cached in the process
+        mine = slice(int(context.node_config["partition-id"]), None, total)
         inputs, targets = train.inputs[mine], train.targets[mine]
-        model = network()
+        model = Job(settings).model().module
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
@@ -102,21 +95,21 @@ def plain(rounds: int) -> float:
             times.append(time.monotonic())
 
         strategy = FedAvg(
-            fraction_train=1.0,
+            fraction_train=share,
             fraction_evaluate=0.0,
-            min_train_nodes=CLIENTS,
-            min_available_nodes=CLIENTS,
+            min_train_nodes=settings.clients.per_round,
+            min_available_nodes=total,
         )
-        initial = ArrayRecord(network().state_dict())
+        initial = ArrayRecord(Job(settings).model().module.state_dict())
         strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=mark)
 
     run_simulation(
         server_app,
         client_app,
-        num_supernodes=CLIENTS,
+        num_supernodes=total,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )
-    return CLIENTS * (rounds - WARM_UP) / (times[-1] - times[WARM_UP])
+    return settings.clients.per_round * (rounds - WARM_UP) / (times[-1] - times[WARM_UP])
 
 
 def main() -> None:
@@ -125,9 +118,9 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     logging.getLogger("flwr").setLevel(logging.ERROR)
     speeds = {
-        "plain Flower FedAvg, run_simulation": plain(rounds),
-        "fedsketch runtime=simulation": ours(rounds, "simulation"),
-        "fedsketch runtime=local": ours(rounds, "local"),
+        "plain Flower FedAvg, run_simulation": plain(config(rounds, "simulation")),
+        "fedsketch runtime=simulation": ours(config(rounds, "simulation")),
+        "fedsketch runtime=local": ours(config(rounds, "local")),
     }
     peer = speeds["plain Flower FedAvg, run_simulation"]
     table = Table(title=f"{CLIENTS} clients, mlp on digits, {rounds - WARM_UP} rounds")

@@ -33,6 +33,7 @@ from fedsketch.strategies import make_device_half, make_replica
 from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.evaluation import evaluation_rows
+from fedsketch.strategies.shared.local_update import batch_generator
 from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
 from fedsketch.strategies.shared.uploads import EVALUATION, reply_with
 from fedsketch.tasks.examples import Examples
@@ -93,7 +94,7 @@ class Workspace:
         model.load(broadcast.model)
         if EVALUATION in broadcast.numbers:
             return self._evaluate(broadcast, task, client)
-        generator = _batch_generator(config, client, broadcast.round)
+        generator = batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
             work = LocalWork(broadcast, shard, model, generator, memory, client)
@@ -174,13 +175,9 @@ class _EvaluationAtWork:
         raise UnsafeUpdateError("the mechanism noises steps, and an evaluation takes none.")
 
 
-def noise_stream(client: int, round: int) -> Stream:
+def noise_stream(client: int, round: int, *labels: str) -> Stream:
     """Fresh secret randomness; or, in a simulation that was asked to be reproducible, a function of its seed."""
     seed = os.environ.get(SEED_VARIABLE)
-    return Stream() if seed is None else Stream(derived_key(int(seed), "noise", client, round))
-
-
-def _batch_generator(config: Config, client: int, round: int) -> torch.Generator:
-    """Reproducible, and no secret (the guarantee does not rest on it)."""
-    key = derived_key(config.seed, "batches", client, round)
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))
+    if seed is None:
+        return Stream()
+    return Stream(derived_key(int(seed), "noise", client, round, *labels))

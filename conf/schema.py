@@ -203,6 +203,14 @@ class LocalRuntimeConfig:
 
 
 @frozen
+class CohortRuntimeConfig:
+    name: Literal["cohort"]
+    noise: Literal["per_sum", "per_device"]
+    memory: Count
+    workers: Count | None
+
+
+@frozen
 class SimulationRuntimeConfig:
     name: Literal["simulation"]
     address: str | None
@@ -260,6 +268,7 @@ class Config:
     secagg: Annotated[NoSecAggConfig | SecAggConfig, Field(discriminator="name")]
     runtime: Annotated[
         LocalRuntimeConfig
+        | CohortRuntimeConfig
         | SimulationRuntimeConfig
         | ProcessesRuntimeConfig
         | DeploymentRuntimeConfig,

@@ -16,7 +16,7 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 from fedsketch.conf import Config, ConfigError, load
 from fedsketch.conf.compose import FOLDER, compose_with_folder, composition_sentence
 from fedsketch.conf.overrides import for_hydra
-from fedsketch.conf.schema import SimulationRuntimeConfig
+from fedsketch.conf.schema import CohortRuntimeConfig, SimulationRuntimeConfig
 from fedsketch.runtime.help import FEDSKETCH, answer
 from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.run_folder import RunFolder
@@ -75,8 +75,9 @@ def run(config: Config, folder: Path) -> None:
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     """The ServerApp in this process."""
     from fedsketch.client.app import app as client_app
+    from fedsketch.runtime.cohort import CohortGrid
     from fedsketch.runtime.environment import simulated_devices
-    from fedsketch.runtime.local import run_local
+    from fedsketch.runtime.local import run_local, run_with
     from fedsketch.runtime.simulation import run_simulation
     from fedsketch.runtime.threads import fitting_threads
     from fedsketch.server.app import serve
@@ -94,8 +95,11 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
             with fitting_threads(Job(config).parameters):
-                server_app = serve(Rounds(config, folder, progress))
-                run_local(server_app, client_app, nodes, config.clients.timeout)
+                rounds = Rounds(config, folder, progress)
+                if isinstance(config.runtime, CohortRuntimeConfig):
+                    run_with(serve(rounds), CohortGrid(client_app, config, rounds.job))
+                else:
+                    run_local(serve(rounds), client_app, nodes, config.clients.timeout)
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:

@@ -11,7 +11,7 @@ from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 
 def refuse_missing_devices(config: Config) -> None:
     """Raise ConfigError for data that only real devices have where there are none."""
-    if config.data.name == "folder" and config.runtime.name in ("local", "simulation"):
+    if config.data.name == "folder" and config.runtime.name in ("local", "cohort", "simulation"):
         raise ConfigError(
             f"data=folder is what real devices hold, and runtime={config.runtime.name} has none: choose runtime=deployment, or other data."
         )

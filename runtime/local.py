@@ -1,4 +1,4 @@
-"""All clients in this process: a Grid that calls the ClientApp itself, with a persistent context per node.
+"""All clients in this process: a Grid that calls the ClientApp itself, with a state per node that lasts.
 
 No serialisation, no queues, no polling, so a round costs little more than its arithmetic. Messages are still Flower's, and
 a handler that raises becomes an error reply, as everywhere else. So does one that takes longer than the timeout: clients come one after
@@ -27,27 +27,19 @@ log = logging.getLogger(__name__)
 
 
 class LocalGrid(Grid):
-    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own context, and `timeout` seconds for an answer."""
+    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own state, and `timeout` seconds for an answer."""
 
     def __init__(self, client_app: ClientApp, nodes: int, timeout: float = math.inf) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_ID, 1
         self._app = client_app
         self._timeout = timeout
-        self._contexts = {
-            SERVER_ID + 1 + client: Context(
-                run_id=RUN_ID,
-                node_id=SERVER_ID + 1 + client,
-                node_config={"partition-id": client, "num-partitions": nodes},
-                state=RecordDict(),
-                run_config={},
-            )
-            for client in range(nodes)
-        }
+        self._nodes = range(SERVER_ID + 1, SERVER_ID + 1 + nodes)
+        self._states: dict[int, RecordDict] = {}  # of nodes that have something to keep
         self._numbers = count(1)
         self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> Iterable[int]:
-        return list(self._contexts)
+        return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Answer every message at once; the replies wait to be pulled."""
@@ -84,7 +76,17 @@ class LocalGrid(Grid):
         raise RuntimeError("The local runtime has no Run record.")
 
     def _answer(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
+        node = message.metadata.dst_node_id
+        context = Context(
+            run_id=RUN_ID,
+            node_id=node,
+            node_config={
+                "partition-id": self._nodes.index(node),
+                "num-partitions": len(self._nodes),
+            },
+            state=self._states.get(node, RecordDict()),
+            run_config={},
+        )
         began = time.monotonic()
         try:
             reply = self._app(message, context)
@@ -94,6 +96,9 @@ class LocalGrid(Grid):
             log.info("Node %d failed", context.node_id, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+        finally:
+            if context.state:
+                self._states[node] = context.state
         took = time.monotonic() - began
         if took > self._timeout:
             reason = f"It took {took:.3g} s, longer than clients.timeout={self._timeout:g}."
@@ -105,8 +110,13 @@ def run_local(
     server_app: ServerApp, client_app: ClientApp, nodes: int, timeout: float = math.inf
 ) -> None:
     """Run both apps to the end in this process."""
+    run_with(server_app, LocalGrid(client_app, nodes, timeout))
+
+
+def run_with(server_app: ServerApp, grid: LocalGrid) -> None:
+    """Run the app to the end in this process, with the nodes of this grid."""
     server_app(
-        LocalGrid(client_app, nodes, timeout),
+        grid,
         Context(
             run_id=RUN_ID,
             node_id=SERVER_ID,

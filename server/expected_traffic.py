@@ -1,5 +1,7 @@
 """How many bytes a client of a round will send and receive: the round's messages, built as they will be and measured as they travel."""
 
+from dataclasses import replace
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
 
 from fedsketch.conf import Config
@@ -12,8 +14,8 @@ from fedsketch.secagg.keys import SEALED_BYTES
 from fedsketch.secagg.mod import VECTOR_KIND, VECTOR_RECORD
 from fedsketch.secagg.shamir import SHARE_BYTES
 from fedsketch.secagg.wire import HASH_BYTES
-from fedsketch.server.grids.aggregating import secagg_options
 from fedsketch.server.grids.metered import serialised_size
+from fedsketch.server.grids.secagg_options import secagg_options
 from fedsketch.strategies.shared.codec import RingCodec
 from fedsketch.strategies.shared.uploads import summed
 
@@ -26,6 +28,7 @@ def expected_traffic(
         return _size(summed(mechanism.specimen(numbers))), _size(broadcast)
     options, codec = secagg_options(config), RingCodec()
     form = codec.describe(broadcast, options.sizes(cohort))
+    options = replace(options, groups=form.groups or 1)
     settings = options.settings(1, 1, range(2, cohort + 2), form, bytes(HASH_BYTES))
     down, up = [], []
     for request, answer in _protocol(settings):

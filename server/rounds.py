@@ -22,8 +22,7 @@ from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.evaluation import evaluate
-from fedsketch.server.grids.aggregating import aggregating
-from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.grids.aggregating import stacked
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
 from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
@@ -99,8 +98,7 @@ class Rounds:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
-        self.meter = MeteredGrid(grid)
-        self.grid = aggregating(self.meter, self.config, strategy.parcels, roster, strategy.frozen)
+        self.meter, self.grid = stacked(grid, strategy, roster)
         strategy.meet(self.grid)
         if self.evaluations is not None:
             self.evaluations.begin()

@@ -23,9 +23,10 @@ from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.local_update import unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Number
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.server_noise import ServerNoise
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -116,11 +117,20 @@ class CsgmDevice(DeviceHalf):
     def rows(self, work: LocalWork) -> torch.Tensor:
         config = work.broadcast.config
         rows = unit_rows(config, work.model, work.shard, work.generator)
-        if _settings(config).mask == "own":
+        return self._masked(rows, work.broadcast)
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        rows = cohort_unit_rows(work)
+        return None if rows is None else self._masked(rows, work.broadcast)
+
+    def _masked(self, rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
+        """By the common mask, where there is one."""
+        settings = _settings(broadcast.config)
+        if settings.mask == "own":
             return rows
-        seed = work.broadcast.numbers[SEED]
+        seed = broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
-        return self._sample(_settings(config), work.model.size, seed).forward(rows)
+        return self._sample(settings, rows.shape[1], seed).forward(rows)
 
     def _sample(self, settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
         """Made once a round for all clients that share a process."""

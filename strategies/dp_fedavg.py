@@ -11,6 +11,7 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.strategies.shared.optimizer import ServerOptimizer
@@ -40,6 +41,9 @@ class DPFedAvgDevice(DeviceHalf):
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         return unit_rows(work.broadcast.config, work.model, work.shard, work.generator)
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        return cohort_unit_rows(work)
 
 
 SERVER, DEVICE = DPFedAvg, DPFedAvgDevice

@@ -40,9 +40,10 @@ from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
 from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 from fedsketch.strategies.shared.local_update import unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Number
+from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.sketch_size import sketch_size
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -176,16 +177,22 @@ class FedSgmDevice(DeviceHalf):
         self._last: tuple[tuple[FedSgmConfig, int, bytes], Sketch] | None = None
 
     def rows(self, work: LocalWork) -> torch.Tensor:
-        config = work.broadcast.config
-        seed = work.broadcast.numbers[SEED]
+        shorten = self._shorten(work.broadcast, work.model.size)
+        return unit_rows(work.broadcast.config, work.model, work.shard, work.generator, shorten)
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        return cohort_unit_rows(work, self._shorten(work.broadcast, work.model.size))
+
+    def costly(self, config: Config) -> bool:
+        return _settings(config).sketch == "gaussian"
+
+    def _shorten(self, broadcast: Broadcast, d: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What becomes of rows."""
+        settings, seed = _settings(broadcast.config), broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
-        sketch = self._sketch(_settings(config), work.model.size, seed)
-        clip = None if _settings(config).clip == "after" else config.privacy.fixed_clip
-
-        def shorten(rows: torch.Tensor) -> torch.Tensor:
-            return sketch.forward(rows if clip is None else clip_rows(rows, clip))
-
-        return unit_rows(config, work.model, work.shard, work.generator, shorten)
+        sketch = self._sketch(settings, d, seed)
+        clip = None if settings.clip == "after" else broadcast.config.privacy.fixed_clip
+        return lambda rows: sketch.forward(rows if clip is None else clip_rows(rows, clip))
 
     def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
         """Made once a round for all clients that share a process."""

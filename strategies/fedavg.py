@@ -7,6 +7,7 @@ import torch
 
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_updates
 from fedsketch.strategies.shared.local_update import client_update
 from fedsketch.strategies.shared.messages import Aggregate
 
@@ -29,6 +30,13 @@ class FedAvgDevice(DeviceHalf):
         update = client_update(work.model, work.shard, local, work.generator)
         weight = update.new_tensor([float(len(work.shard))])
         return torch.cat([update * weight, weight]).unsqueeze(0)
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        updates = cohort_updates(work)
+        if updates is None:
+            return None
+        weights = updates.new_tensor(work.shards.sizes).unsqueeze(1)
+        return torch.cat([updates * weights, weights], dim=1)
 
 
 SERVER, DEVICE = FedAvg, FedAvgDevice

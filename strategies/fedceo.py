@@ -26,6 +26,7 @@ from fedsketch.privacy.accounting.releases import Release
 from fedsketch.sketching.tensor_svd import smooth
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_updates
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.local_update import client_update
 from fedsketch.strategies.shared.messages import Aggregate, Number
@@ -162,6 +163,13 @@ class FedCeoDevice(DeviceHalf):
             work.model.load(slots[work.client % len(slots)])
         settings = work.broadcast.config.strategy.local
         return client_update(work.model, work.shard, settings, work.generator).unsqueeze(0)
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        slots = work.broadcast.arrays.get(_SLOTS)
+        if slots is None:
+            return cohort_updates(work)
+        starts = slots[[client % len(slots) for client in work.clients]]
+        return cohort_updates(work, starts.to(work.model.vector))
 
 
 def _folded(stack: torch.Tensor, slot: Slot) -> torch.Tensor:

@@ -57,8 +57,8 @@ class FlatModel:
         )
         self.vector = torch.empty(ends[-1], device=device)
         self.gradient = torch.zeros_like(self.vector)
-        self._gradient_views = self._views(self.gradient)
-        for name, view in self._views(self.vector).items():
+        self._gradient_views = self.views(self.gradient)
+        for name, view in self.views(self.vector).items():
             view.copy_(self._parameters[name].detach())
             self._parameters[name].data = view
 
@@ -121,7 +121,8 @@ class FlatModel:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), self.gradient
 
-    def _views(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+    def views(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parameters by name, as views of a vector of all of them."""
         # One split, because its derivative is one concatenation; slices would each add d zeros.
         pieces = torch.split(vector, [slot.stop - slot.start for slot in self.layout])
         return {

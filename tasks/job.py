@@ -1,5 +1,6 @@
 """A configuration's job: its task, its data, who has which part of them, and its model."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from fedsketch.tasks.interface import Interface
 from fedsketch.tasks.local_tests import held_out_count, split
 from fedsketch.tasks.partitions import class_histogram, partition
 from fedsketch.tasks.public import held_out, read_public, split_test
+from fedsketch.tasks.shards import Shards, side_by_side
 from fedsketch.tasks.tabular import is_table, schema_of
 from fedsketch.tasks.task import Task
 from fedsketch.tasks.trained import with_trained_part
@@ -155,6 +157,24 @@ class Job:
         settings = self._config.evaluation
         return settings.held_out if isinstance(settings, FederatedEvaluationConfig) else 0.0
 
+    @cached_property
+    def train(self) -> Examples:
+        """What all clients train on, client by client. Simulations of whole cohorts hold it; a device never does."""
+        return self._seen(self.dataset.train.take(torch.cat(self._parts)))
+
+    def shards(self, clients: Sequence[int]) -> Shards:
+        """The examples that several clients train on."""
+        return Shards(self.train, tuple(self._spans[client] for client in clients))
+
+    def size(self, client: int) -> int:
+        """How many examples a client trains on."""
+        return len(self._spans[client])
+
+    @cached_property
+    def _spans(self) -> list[range]:
+        """Where each client's examples are in `train`."""
+        return side_by_side([len(part) for part in self._parts])
+
     @property
     def examples(self) -> int:
         """The number of examples that all clients together train on; where devices hold their own, the public bound on it."""
@@ -265,7 +285,7 @@ class Job:
         """Which examples each client trains on, and which it holds out."""
         whole = self._shared_out
         if not self._held_out_share:
-            return whole, [part[:0] for part in whole]
+            return whole, [torch.empty(0, dtype=torch.int64)] * len(whole)
         split = [self._split(len(part)) for part in whole]
         trained, held_out = (
             [part[chosen[half]] for part, chosen in zip(whole, split, strict=True)]

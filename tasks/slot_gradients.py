@@ -33,6 +33,11 @@ class SlotGradients(ABC):
         """(p,): sum_i w_i g_i."""
         return weights @ self.rows()
 
+    def run_sums(self, weights: Tensor) -> Tensor:
+        """(n, p): sums of w_i g_i over n runs of consecutive examples; `weights` has a row for each run, (n, B / n)."""
+        rows = self.rows().view(*weights.shape, -1)
+        return (weights.unsqueeze(1) @ rows).squeeze(1)
+
     def projected(self, basis: Tensor) -> Tensor:
         """(B, k): V^T g_i, for a matrix V (p, k)."""
         return self.rows() @ basis
@@ -69,6 +74,10 @@ class OuterProducts(SlotGradients):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return ((self._outputs * weights.unsqueeze(1)).T @ self._inputs).flatten()
+
+    def run_sums(self, weights: Tensor) -> Tensor:
+        weighted = self._outputs.view(*weights.shape, -1) * weights.unsqueeze(2)
+        return (weighted.mT @ self._inputs.reshape(*weights.shape, -1)).flatten(1)
 
     def projected(self, basis: Tensor) -> Tensor:
         outputs, numbers = self._outputs.shape[1], basis.shape[1]
@@ -120,6 +129,13 @@ class SumsOfOuterProducts(SlotGradients):
             return weights @ self._rows
         weighted = self._outputs * weights.view(-1, 1, 1, 1)
         return torch.einsum("bgot,bgit->goi", weighted, self._inputs).flatten()
+
+    def run_sums(self, weights: Tensor) -> Tensor:
+        weighted = self._outputs * weights.reshape(-1, 1, 1, 1)
+        outputs, inputs = (
+            x.reshape(*weights.shape, *x.shape[1:]) for x in (weighted, self._inputs)
+        )
+        return torch.einsum("nbgot,nbgit->ngoi", outputs, inputs).flatten(1)
 
 
 def few_positions(inputs: int, outputs: int, positions: int) -> bool:

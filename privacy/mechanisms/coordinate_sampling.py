@@ -64,6 +64,7 @@ class CoordinateSampling(Mechanism):
     that does to the mean what it would do without compression."""
 
     kind: ClassVar[str] = "coordinate_sampling"
+    adds: ClassVar[bool] = False
 
     dim: int
     clip: float

@@ -68,16 +68,14 @@ def round_conditionally(
     floor = np.floor(values)
     share = values - floor
     whole = floor.astype(np.int64)
-    rounded = whole.copy()
-    waiting = np.arange(len(values))
+    rounded = whole + (stream.uniform(values.size).reshape(values.shape) < share)
+    waiting = np.flatnonzero(squared_norms(rounded) > bound_squared)
     for _ in range(_MOST_DRAWS):
-        draw = stream.uniform(len(waiting) * values.shape[1]).reshape(len(waiting), -1)
-        candidate = whole[waiting] + (draw < share[waiting])
-        accepted = squared_norms(candidate) <= bound_squared
-        rounded[waiting[accepted]] = candidate[accepted]
-        waiting = waiting[~accepted]
         if not len(waiting):
             return rounded
+        draw = stream.uniform(len(waiting) * values.shape[1]).reshape(len(waiting), -1)
+        rounded[waiting] = whole[waiting] + (draw < share[waiting])
+        waiting = waiting[squared_norms(rounded[waiting]) > bound_squared]
     raise UnsafeUpdateError(
         "rounding did not meet the norm bound; nothing was released: the plan does not fit this vector."
     )

@@ -37,6 +37,7 @@ class GaussianNoise(Mechanism):
     """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip. Variances are over clip^2."""
 
     kind: ClassVar[str] = "gaussian"
+    at_once: ClassVar[bool] = True
 
     local_multiplier: float
     clip: float | None = None
@@ -46,11 +47,19 @@ class GaussianNoise(Mechanism):
         return self.clip
 
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+        return Upload(self._blurred(rows, 1, stream).astype(np.float32))
+
+    def release_sum(self, rows: torch.Tensor, clients: int, stream: Stream, round: int) -> Upload:
+        """Independent Gaussians add up to one of the sum of their variances."""
+        return Upload(self._blurred(rows, clients, stream))
+
+    def _blurred(self, rows: torch.Tensor, clients: int, stream: Stream) -> NDArray[np.float64]:
+        """The bounded rows of so many devices, and their noise."""
         import torch
 
         from fedsketch.privacy.mechanisms.clipping import clip_rows
 
-        if len(rows) > self.rows:
+        if len(rows) > clients * self.rows:
             raise UnsafeUpdateError(f"the mechanism is for at most {self.rows} rows.")
         if self.clip is not None:
             rows = clip_rows(rows, self.clip)
@@ -59,7 +68,7 @@ class GaussianNoise(Mechanism):
                 "the update holds nan or inf: lower the learning rate or check the data."
             )
         vector = rows.sum(dim=0, dtype=torch.float64).cpu().numpy()
-        return Upload(add_gaussian(vector, self.noise_std(self.share), stream).astype(np.float32))
+        return add_gaussian(vector, self.noise_std(clients * self.share), stream)
 
     def with_bound(self, bound: float) -> GaussianNoise:
         return replace(self, clip=bound)

@@ -65,6 +65,9 @@ class Mechanism(ABC):
     """Subclasses are frozen dataclasses of plain numbers, so that they can travel, be compared and be hashed."""
 
     kind: ClassVar[str]
+    adds: ClassVar[bool] = True  # whether the sum of uploads can stand for them
+    takes_rows: ClassVar[bool] = True  # whether it blurs rows, and not a training
+    at_once: ClassVar[bool] = False  # whether `release_sum` can stand for many a `release`
     unit: Unit = Unit.CLIENT  # what a row is
     rows: int = 1  # the largest number of them that one device adds up
 
@@ -83,6 +86,11 @@ class Mechanism(ABC):
         raise UnsafeUpdateError(
             f"the mechanism {self.kind} blurs nothing that is already computed."
         )
+
+    def release_sum(self, rows: torch.Tensor, clients: int, stream: Stream, round: int) -> Upload:
+        """For simulations: the sum of what so many devices release whose rows these are, with the noise of all of them drawn at once. It
+        has the law of the sum of their uploads."""
+        raise UnsafeUpdateError(f"the mechanism {self.kind} draws the noise of one device.")
 
     @property
     def local_steps(self) -> int:

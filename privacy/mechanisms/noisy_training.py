@@ -61,6 +61,7 @@ class NoisyTraining(Mechanism):
     """
 
     kind: ClassVar[str] = "noisy_training"
+    takes_rows: ClassVar[bool] = False
 
     clip: float
     local_multiplier: float

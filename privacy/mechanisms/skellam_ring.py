@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     import torch
 
 SMALLEST_RING, LARGEST_RING = 16, 64
-_NUMBERS_AT_ONCE = 1 << 20  # of the rows, so that a client with many examples needs little memory
+_NUMBERS_AT_ONCE = (
+    1 << 16
+)  # of the rows: little memory, which stays in the caches (five times as fast as 2^20)
 _LARGEST_SCALED_CLIP = 2.0**64  # beyond any ring; keeps squares from overflowing
 
 
@@ -62,6 +64,7 @@ class SkellamRing(Mechanism):
     """How every client of a round turns its rows into ring integers, and the server turns the sum back."""
 
     kind: ClassVar[str] = "skellam"
+    at_once: ClassVar[bool] = True
 
     dim: int
     bits: int
@@ -82,20 +85,27 @@ class SkellamRing(Mechanism):
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(self.encode(rows.cpu().numpy(), stream, round))
 
+    def release_sum(self, rows: torch.Tensor, clients: int, stream: Stream, round: int) -> Upload:
+        """Rows are bounded and rounded each by itself, whoever they belong to; and Skellam noise is closed under sums."""
+        return Upload(self.encode(rows.cpu().numpy(), stream, round, clients))
+
     def release_nothing(self, stream: Stream) -> Upload:
         return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
 
-    def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
-        """Clip, rotate (small rings only), scale and round every row; add the rows and the noise; reduce to integers in [0, 2^b).
+    def encode(
+        self, rows: NDArray[np.floating], stream: Stream, round: int, clients: int = 1
+    ) -> NDArray[np.uint64]:
+        """Clip, rotate (small rings only), scale and round every row; add the rows and the noise (in simulations: that of so many clients);
+        reduce to integers in [0, 2^b).
 
         Each row is rounded by itself, so that taking one away changes the integer sum by no more than the bound.
         """
         matrix = np.atleast_2d(rows)
-        if matrix.shape[1:] != (self.dim,) or len(matrix) > self.rows:
+        if matrix.shape[1:] != (self.dim,) or len(matrix) > clients * self.rows:
             raise UnsafeUpdateError(
                 f"the mechanism is for at most {self.rows} rows of {self.dim} numbers; the local step made {np.shape(rows)}."
             )
-        total = sample_skellam(self.local_variance, self.dim, stream)
+        total = self._noise(clients, stream)
         at_once = max(1, _NUMBERS_AT_ONCE // self.dim)
         for start in range(0, len(matrix), at_once):
             values = clip_rows(matrix[start : start + at_once], self.clip)
@@ -104,6 +114,15 @@ class SkellamRing(Mechanism):
             rounded = round_conditionally(values * self.scale, self.l2_bound_squared, stream)
             total += rounded.sum(axis=0)
         return into_ring(total, self.bits)
+
+    def _noise(self, clients: int, stream: Stream) -> NDArray[np.int64]:
+        """Of so many devices, in as few draws as the sampler's largest variance allows."""
+        most = LARGEST_VARIANCE // max(self.local_variance, 1)
+        total = sample_skellam(min(clients, most) * self.local_variance, self.dim, stream)
+        while clients > most:
+            clients -= most
+            total += sample_skellam(min(clients, most) * self.local_variance, self.dim, stream)
+        return total
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> SkellamRing:

@@ -1,13 +1,31 @@
-"""Which Grid the strategies talk to: the metered one, or with what each node lacks, or secure aggregation around it."""
+"""Which Grids stand between a strategy and the nodes: one that counts bytes, what each node lacks, secure aggregation."""
+
+from flwr.serverapp import Grid
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig
 from fedsketch.replay.frozen import FrozenPart
 from fedsketch.replay.grid import DeliveryGrid
 from fedsketch.replay.parcels import Parcels
 from fedsketch.replay.records import FROZEN
-from fedsketch.secagg import Directory, SecAggGrid, SecAggOptions, WrappedGrid
+from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
+from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.grids.secagg_options import secagg_options
+from fedsketch.server.grids.simulated import SimulatedGrid
+from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.codec import RingCodec
+
+
+def stacked(
+    grid: Grid, strategy: FederatedStrategy, roster: Directory | None = None
+) -> tuple[MeteredGrid | SimulatedGrid, WrappedGrid]:
+    """The Grid that counts the bytes of a run, and the one that its strategy talks to."""
+    if isinstance(strategy.config.runtime, CohortRuntimeConfig):
+        simulated = SimulatedGrid(grid, strategy)
+        return simulated, simulated
+    meter = MeteredGrid(grid)
+    config, parcels, frozen = strategy.config, strategy.parcels, strategy.frozen
+    return meter, aggregating(meter, config, parcels, roster, frozen)
 
 
 def aggregating(
@@ -25,17 +43,3 @@ def aggregating(
     if isinstance(config.secagg, NoSecAggConfig):
         return grid
     return SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)
-
-
-def secagg_options(config: Config) -> SecAggOptions:
-    """How rounds of secure aggregation are run."""
-    assert not isinstance(config.secagg, NoSecAggConfig)
-    return SecAggOptions(
-        drops=config.clients.tolerated_dropouts,
-        colluders=config.secagg.colluders,
-        consistency=config.secagg.name == "pairwise",
-        merged=config.secagg.merged,
-        stage_timeout=config.secagg.stage_timeout,
-        train_timeout=config.clients.timeout,
-        patience=config.secagg.patience,
-    )

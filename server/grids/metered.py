@@ -30,7 +30,7 @@ class MeteredGrid(WrappedGrid):
     def _sent(self, messages: Iterable[Message]) -> list[Message]:
         outgoing = list(messages)
         # A broadcast is one content for all: look at it once.
-        shapes = {id(message.content): _shape(message.content) for message in outgoing}
+        shapes = {id(message.content): content_shape(message.content) for message in outgoing}
         self._down += sum(self._size(message, shapes[id(message.content)]) for message in outgoing)
         return outgoing
 
@@ -40,7 +40,7 @@ class MeteredGrid(WrappedGrid):
             if message.has_error():
                 self._up += serialised_size(message)
             else:
-                self._up += self._size(message, _shape(message.content))
+                self._up += self._size(message, content_shape(message.content))
         return incoming
 
     def _size(self, message: Message, shape: tuple[object, ...]) -> int:
@@ -51,7 +51,8 @@ class MeteredGrid(WrappedGrid):
         return self._sizes[key]
 
 
-def _shape(content: RecordDict) -> tuple[object, ...]:
+def content_shape(content: RecordDict) -> tuple[object, ...]:
+    """What the length of a content depends on."""
     arrays = tuple(
         (name, key, array.dtype, tuple(array.shape), len(array.data))
         for name, record in content.array_records.items()

@@ -8,7 +8,7 @@ Formal guarantees: those of `strategies.shared.device_noise`, with an upload of 
 data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,12 +25,14 @@ from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
 RESIDUAL = "residual"
+Memory = MutableMapping[str, torch.Tensor]
 
 
 class Dome(FederatedStrategy):
@@ -132,22 +134,34 @@ class DomeDevice(DeviceHalf):
         self._last: tuple[tuple[Config, int, str], LayerwiseSketch] | None = None
 
     def rows(self, work: LocalWork) -> torch.Tensor:
-        broadcast, memory = work.broadcast, work.memory
-        settings = settings_of(broadcast.config)
-        sketch = self._sketch(broadcast, work.model)
+        shorten = self._shorten(work.broadcast, work.model, [work.memory])
+        return unit_rows(work.broadcast.config, work.model, work.shard, work.generator, shorten)
+
+    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+        return cohort_unit_rows(work, self._shorten(work.broadcast, work.model, work.memories))
+
+    def _shorten(
+        self, broadcast: Broadcast, model: FlatModel, memories: Sequence[Memory]
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What becomes of rows; where errors are fed back, they are one for each of these memories."""
+        feedback = settings_of(broadcast.config).error_feedback
+        sketch = self._sketch(broadcast, model)
 
         def shorten(rows: torch.Tensor) -> torch.Tensor:
             if "reference" in broadcast.arrays:
                 rows = rows - broadcast.arrays["reference"].to(rows)
-            if RESIDUAL in memory:
-                rows = rows + settings.error_feedback * memory[RESIDUAL].to(rows)
+            if not feedback:
+                return sketch.forward(rows)
+            # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+            missed = [m.get(RESIDUAL, torch.zeros(1, rows.shape[1])) for m in memories]
+            rows = rows + feedback * torch.cat(missed).to(rows)
             sketched = sketch.forward(rows)
-            if settings.error_feedback:
-                # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
-                memory[RESIDUAL] = rows - sketch.adjoint(sketched)
+            residuals = rows - sketch.adjoint(sketched)
+            for memory, residual in zip(memories, residuals, strict=True):
+                memory[RESIDUAL] = residual[None].clone()
             return sketched
 
-        return unit_rows(broadcast.config, work.model, work.shard, work.generator, shorten)
+        return shorten
 
     def _sketch(self, broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch:
         """The sketch of a broadcast, made once a round for all clients that share a process."""

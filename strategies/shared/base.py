@@ -6,8 +6,8 @@ interface, so that a strategy also runs under Flower's own `start()`.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,59 +23,26 @@ from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.privacy.mechanisms.trainee import Trainee
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.replay.frozen import FrozenPart
 from fedsketch.replay.parcels import Parcels
 from fedsketch.strategies.shared.adaptive_clip import clipping_of
 from fedsketch.strategies.shared.adversaries import in_words
 from fedsketch.strategies.shared.cohort import Cohorts, meet
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
+from fedsketch.strategies.shared.device_half import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number, signal_to_noise
 from fedsketch.strategies.shared.uploads import GROUPS, delivered
-from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
+
+__all__ = ["DeviceHalf", "FederatedStrategy", "LocalWork", "RoundAborted"]
 
 _Part = tuple[NDArray[np.generic], list[int]]  # a sum, and the clients in it
 
 
 class RoundAborted(RuntimeError):
     """A round that must not be applied: too few arrived. Nothing was changed."""
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What a device half works with in a round.
-
-    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round. What is put into
-    `memory` is there in the device's next round of the run, and never leaves it. `client` is the number by which the server knows it.
-    """
-
-    broadcast: Broadcast
-    shard: Examples
-    model: FlatModel
-    generator: torch.Generator
-    memory: MutableMapping[str, torch.Tensor]
-    client: int = 0
-
-
-class DeviceHalf:
-    """The device's half: `rows`, or `trainee` where the strategy's mechanism has its noise inside of training.
-
-    One object serves all clients that share a process, so what it keeps must follow from the broadcast alone.
-    """
-
-    def rows(self, work: LocalWork) -> torch.Tensor:
-        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`)."""
-        raise UnsafeUpdateError(
-            "the mechanism blurs an upload, and this strategy noises its steps."
-        )
-
-    def trainee(self, work: LocalWork) -> Trainee:
-        """The model that the round's mechanism trains."""
-        raise UnsafeUpdateError("the mechanism noises steps, and this strategy blurs its upload.")
 
 
 class FederatedStrategy(Strategy):
@@ -392,8 +359,8 @@ class FederatedStrategy(Strategy):
         return Stream(derived_key(self.config.seed, "server noise", server_round, len(self.lost)))
 
     def _survivors(self, reply: Message) -> list[int]:
-        """The clients in a reply: under secure aggregation those that the grid names, else the one that sent it."""
+        """The clients in a reply: where the grid makes sums those that it names, else the one that sent it."""
         nodes = [reply.metadata.src_node_id]
-        if self.sizes.masked:
+        if self.sizes.masked or self.config.runtime.name == "cohort":
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]

@@ -84,7 +84,8 @@ def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> d
 
 
 def _introductions(grid: Grid, strangers: Sequence[int], timeout: float) -> dict[int, int]:
-    questions = [Message(RecordDict(), node, "query.introduce") for node in strangers]
+    nothing = RecordDict()  # one for all: there may be many
+    questions = [Message(nothing, node, "query.introduce") for node in strangers]
     replies = grid.send_and_receive(questions, timeout=max(timeout, 0.1))
     return {
         int(reply.content.config_records["self"]["client"]): reply.metadata.src_node_id  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_example import PerExample
@@ -19,8 +20,9 @@ def client_update(
 ) -> torch.Tensor:
     """The direction in which the client wants the model to move against: its gradient (one step), or theta - theta_K after K steps
     on random batches, or after shuffled passes over the shard."""
-    if settings.steps == 1 and settings.epochs is None:
-        _, gradient = model.loss_and_gradient(*_batch(shard, settings.batch, generator))
+    if one_gradient(settings):
+        (batch,) = _batches(shard, settings, generator)
+        _, gradient = model.loss_and_gradient(*batch)
         return gradient
     start = model.vector.clone()
     velocity = torch.zeros_like(start)
@@ -44,31 +46,51 @@ def unit_rows(
     at once where it makes short ones of them.
     """
     if config.privacy.unit is Unit.EXAMPLE:
-        gradients, batch = PerExample(model, _MEMORY), (shard.inputs, shard.targets)
-        if shorten is None:
-            return gradients.gradients(*batch)
-        return torch.cat([shorten(rows) for rows in gradients.blocks(*batch)])
+        return rows_of_examples(model, shard, shorten)
     row = client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
     return row if shorten is None else shorten(row)
+
+
+def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
+    """What draws the batches of a client in a round: reproducible, and no secret (the guarantee does not rest on it)."""
+    key = derived_key(config.seed, "batches", client, round)
+    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))
+
+
+def rows_of_examples(
+    model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor] | None
+) -> torch.Tensor:
+    """One gradient for each example, shortened."""
+    gradients, batch = PerExample(model, _MEMORY), (shard.inputs, shard.targets)
+    if shorten is None:
+        return gradients.gradients(*batch)
+    return torch.cat([shorten(rows) for rows in gradients.blocks(*batch)])
+
+
+def drawn(
+    count: int, settings: LocalConfig, generator: torch.Generator
+) -> Iterator[torch.Tensor | None]:
+    """Which of so many examples each local step is about; None: all of them, as they lie."""
+    if settings.epochs is None:
+        for _ in range(settings.steps):
+            whole = settings.batch == 0 or settings.batch >= count
+            yield None if whole else torch.randperm(count, generator=generator)[: settings.batch]
+        return
+    for _ in range(settings.epochs):
+        order = torch.randperm(count, generator=generator)
+        yield from torch.split(order, settings.batch or count)
+
+
+def one_gradient(settings: LocalConfig) -> bool:
+    """Whether a client sends the gradient of its one step, and not how far it came."""
+    return settings.steps == 1 and settings.epochs is None
 
 
 def _batches(
     shard: Examples, settings: LocalConfig, generator: torch.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    if settings.epochs is None:
-        for _ in range(settings.steps):
-            yield _batch(shard, settings.batch, generator)
-        return
-    for _ in range(settings.epochs):
-        order = torch.randperm(len(shard), generator=generator)
-        for chosen in torch.split(order, settings.batch or len(shard)):
+    for chosen in drawn(len(shard), settings, generator):
+        if chosen is None:
+            yield shard.inputs, shard.targets
+        else:
             yield shard.inputs[chosen], shard.targets[chosen]
-
-
-def _batch(
-    shard: Examples, size: int, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if size == 0 or size >= len(shard):
-        return shard.inputs, shard.targets
-    chosen = torch.randperm(len(shard), generator=generator)[:size]
-    return shard.inputs[chosen], shard.targets[chosen]

@@ -16,6 +16,7 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.strategies.shared.uploads import MECHANISM, NUMBERS
 
 Number = int | float | str | bytes | bool
+ARRAYS = "arrays"
 _LONGEST_CONFIG = 1 << 16  # characters; ours have about two thousand
 
 
@@ -41,8 +42,7 @@ class Broadcast:
         head = ConfigRecord({"config": device_json(self.config), "round": self.round})
         records = RecordDict({"head": head, MECHANISM: ConfigRecord(self.mechanism.to_record())})  # type: ignore[arg-type]
         if self.arrays:
-            arrays = {key: Array(tensor.cpu().numpy()) for key, tensor in self.arrays.items()}
-            records["arrays"] = ArrayRecord(arrays)
+            records[ARRAYS] = encoded(self.arrays)
         if self.numbers:
             records[NUMBERS] = ConfigRecord(dict(self.numbers))
         return records
@@ -54,7 +54,7 @@ class Broadcast:
         """`decode` makes a tensor of an array's fields, `decoded` unless given: who reads one broadcast many times may remember it."""
         make = decoded if decode is None else decode
         head = records.config_records["head"]
-        arrays = records.array_records.get("arrays", ArrayRecord())
+        arrays = records.array_records.get(ARRAYS, ArrayRecord())
         return Broadcast(
             config=from_json(str(head["config"])),
             round=int(head["round"]),  # type: ignore[arg-type]
@@ -95,6 +95,11 @@ def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
         raise ConfigError("The configuration in the message is too long to be one.")
     config = from_json(text)
     return config, dict(records.config_records.get(NUMBERS, {}))  # type: ignore[arg-type]
+
+
+def encoded(tensors: Mapping[str, torch.Tensor]) -> ArrayRecord:
+    """Tensors as Flower's arrays."""
+    return ArrayRecord({key: Array(tensor.cpu().numpy()) for key, tensor in tensors.items()})
 
 
 def decoded(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> torch.Tensor:

@@ -15,7 +15,9 @@ import pytest
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import implementation, settings_class
+from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime import cli
+from fedsketch.runtime.cohort import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds
@@ -60,7 +62,9 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     def run(folder: str, *overrides: str, stop_after: int | None = None) -> int:
         config, watcher = compose(overrides), _Watcher(stop_after)
         with simulated_devices(config), suppress(_Stopped):
-            Rounds(config, tmp_path / folder, watcher).play(LocalGrid(app, config.clients.total))
+            cohort = isinstance(config.runtime, CohortRuntimeConfig)
+            grid = CohortGrid(app, config) if cohort else LocalGrid(app, config.clients.total)
+            Rounds(config, tmp_path / folder, watcher).play(grid)
         return watcher.done
 
     return run

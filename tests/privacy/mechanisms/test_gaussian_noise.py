@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from scipy import stats
 
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.clipping import UnsafeUpdateError
@@ -60,3 +61,16 @@ def test_more_rows_than_the_mechanism_is_for_are_refused() -> None:
     """A client's bound is that of all its rows together."""
     with pytest.raises(UnsafeUpdateError, match="at most 8 rows"):
         _release(_rows(9, 5))
+
+
+def test_noise_drawn_at_once_for_many_has_the_law_of_their_sum() -> None:
+    """Fails by chance once in a million times."""
+    noisy = GaussianNoise(local_multiplier=0.7, clip=2.0)
+    rows = 0.01 * _rows(3, 20_000)
+    with Stream() as stream:
+        sent = noisy.release_sum(rows, 3, stream, 1).vector
+    noise = sent - rows.double().sum(dim=0).numpy()
+    energy = float(np.square(noise).sum()) / (3 * 1.4**2)
+    assert stats.chi2.isf(1 - 5e-7, 20_000) < energy < stats.chi2.isf(5e-7, 20_000)
+    with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
+        noisy.release_sum(rows, 2, stream, 1)

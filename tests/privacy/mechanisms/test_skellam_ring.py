@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,6 +18,7 @@ from fedsketch.privacy.mechanisms.encoding import (
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
+from fedsketch.privacy.mechanisms.sums import ring_sum
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 
@@ -183,3 +186,44 @@ def test_wraparound_is_as_rare_as_planned() -> None:
             total += plan.encode(vector, Stream(derived_key(8, trial, client)), trial)
         error = plan.total([total], trial) - 10 * vector
         assert np.abs(error).max() < 8 * plan.noise_std(10 * plan.share)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_noise_drawn_at_once_for_many_has_the_law_of_their_sum(at_once: bool) -> None:
+    """Five devices of variance 3: Skellam's law of variance 15, which the test would tell from one of variance 20. Fails by chance once in
+    a million times."""
+    plan = replace(_plan(20_000, clients=5, z=0.0), local_variance=3)
+    nothing = torch.zeros(5, plan.dim)
+    with Stream() as stream:
+        if at_once:
+            sums = [plan.release_sum(nothing, 5, stream, 1).vector]
+        else:
+            sums = [plan.release(nothing[i : i + 1], stream, 1).vector for i in range(5)]
+    drawn = ring_sum(sums, plan.bits)
+    counts = np.histogram(drawn, np.arange(-12.5, 13))[0]
+    for variance, likely in ((15, True), (20, False)):
+        law = stats.skellam(variance / 2, variance / 2)
+        within = law.pmf(np.arange(-12, 13))
+        expected = plan.dim * np.append(within, 1 - within.sum())
+        observed = np.append(counts, plan.dim - counts.sum())
+        assert bool(stats.chisquare(observed, expected).pvalue > 5e-7) is likely
+
+
+def test_rows_of_many_are_rounded_each_by_itself() -> None:
+    """Without noise the sum at once is the sum of what each device sends, with the same randomness bit by bit."""
+    plan = _plan(30, clients=4, z=0.0)
+    rows = torch.randn(4, 30, generator=torch.Generator().manual_seed(1)) / 100
+    together = plan.release_sum(rows, 4, Stream(derived_key(3)), 1).vector
+    stream = Stream(derived_key(3))
+    each = [plan.release(row[None], stream, 1).vector for row in rows]
+    np.testing.assert_array_equal(ring_sum([together], plan.bits), ring_sum(each, plan.bits))
+    with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
+        plan.release_sum(rows, 3, stream, 1)
+
+
+def test_noise_of_many_may_be_more_than_one_draw_gives() -> None:
+    plan = replace(_plan(2_000, clients=5, z=0.0), local_variance=2**61, bits=64)
+    with Stream() as stream:
+        sent = plan.release_sum(torch.zeros(5, plan.dim), 5, stream, 1).vector
+    ratio = np.sum((sent.view(np.int64) / 2.0**31) ** 2) / 2.5  # 5 * 2^61 over 2^62
+    assert stats.chi2.isf(1 - 5e-7, plan.dim) < ratio < stats.chi2.isf(5e-7, plan.dim)

@@ -1,0 +1,285 @@
+"""A whole cohort in one process (`runtime=cohort`): what the server would see of it, without messages and masks.
+
+Nothing here is a device's: there is no policy, no ledger and no secret. A sum is that of the vectors which devices would have released.
+
+- `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the uploads are added
+  up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
+- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_rows` where it has one for the model; they are
+  bounded and rounded each by itself; and the noise of all these clients is drawn at once (`Mechanism.release_sum`). The sum has the same
+  law, up to the rounding of floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`),
+  and in evaluations, each client draws its own.
+
+What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to threads, each with
+a copy of the model; what is made of a part does not depend on who makes it, nor when.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from flwr.app import RecordDict
+from numpy.typing import NDArray
+
+from fedsketch.client.workspace import Workspace, noise_stream
+from fedsketch.conf.schema import CohortRuntimeConfig
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.privacy.mechanisms.sums import upload_sum
+from fedsketch.strategies.shared.adaptive_clip import with_counts
+from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
+from fedsketch.strategies.shared.cohort_work import CohortWork
+from fedsketch.strategies.shared.messages import Broadcast
+from fedsketch.strategies.shared.uploads import EVALUATION, MECHANISM, NUMBERS, uploaded
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.job import Assignment, Job
+from fedsketch.tasks.per_client import PerClient
+
+_COPIES = 6  # vectors of the model's size that a client needs at once, about
+_CACHED = 16 << 20  # bytes: more at once only makes caches and page tables busy
+_NOT_FINITE = (
+    "UnsafeUpdateError: the update holds nan or inf: lower the learning rate or check the data."
+)
+
+
+@dataclass
+class CohortSum:
+    """The sum of the uploads of those who are in it, and why others are not; no vector if nobody is."""
+
+    members: list[int] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+    vector: NDArray[Any] | None = None
+
+    def add(self, members: Sequence[int], vector: NDArray[Any]) -> None:
+        self.members += members
+        self.vector = vector if self.vector is None else upload_sum([self.vector, vector])
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What all clients of a round have in common."""
+
+    broadcast: Broadcast
+    job: Job
+    models: "SimpleQueue[PerClient]"  # that are not in use
+    half: DeviceHalf
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of some clients, one after the other, and how many each has."""
+
+    rows: torch.Tensor
+    clients: list[int]
+    counts: list[int]
+
+
+class CohortWorkspace(Workspace):
+    """Trains for all clients of a round."""
+
+    def __init__(self, settings: CohortRuntimeConfig, job: Job | None = None) -> None:
+        """`job`, if given, is that of the run: its data are then held once."""
+        super().__init__(Job if job is None else lambda config, kind: job)
+        self._settings = settings
+        self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
+        # Of clients that have something to keep: as Flower would, and where rows are made together.
+        self._states: dict[int, RecordDict] = {}
+        self._memories: dict[int, MutableMapping[str, torch.Tensor]] = {}
+        self._copies = lru_cache(maxsize=1)(
+            lambda task: [PerClient(self._copy(task)) for _ in range(self._workers)]
+        )
+
+    def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[CohortSum]:
+        """One sum for each group of clients, which are disjoint; where uploads cannot be added up, one for each client."""
+        mechanism = mechanism_from_record(content.config_records[MECHANISM])
+        if not mechanism.adds:
+            groups = [[client] for group in groups for client in group]
+        evaluates = EVALUATION in content.config_records.get(NUMBERS, {})
+        if evaluates or self._settings.noise == "per_device" or not mechanism.takes_rows:
+            yield from (self._one_by_one(content, group) for group in groups)
+            return
+        common = self._common(content)
+        with ThreadPoolExecutor(self._workers, "cohort") as pool:
+            if mechanism.at_once and any(len(group) > 1 for group in groups):
+                for group in groups:
+                    sums = pool.map(partial(self._sum, common), self._parts(common, group))
+                    yield _added(sums)
+                return
+            clients = [client for group in groups for client in group]
+            for each in pool.map(partial(self._each, common), self._parts(common, clients)):
+                yield from each
+
+    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
+        """As it came: what devices would make of it by replay is in it."""
+        return broadcast
+
+    def _copy(self, task: Assignment) -> FlatModel:
+        """A model for one of the threads, with the frozen part that came."""
+        model = self._new_model(task)
+        model.load_frozen(self._model(task).model.frozen)
+        return model
+
+    # ------------------------------------------------------------------ the noise of each device
+    def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:
+        """As the devices would do it."""
+        result = CohortSum()
+        for client in clients:
+            state = self._states.get(client, RecordDict())
+            try:
+                vector = uploaded(self.take_part(content, client, state, None))
+            except Exception as error:  # as in the other runtimes: a client's failure is its own
+                result.lost[client] = _reason(error)
+                continue
+            if state:
+                self._states[client] = state
+            result.add([client], vector)
+        return result
+
+    # ------------------------------------------------------------------ rows of many clients, and noise of their sum
+    def _sum(self, common: _Round, clients: Sequence[int]) -> CohortSum:
+        """Of some clients."""
+        made, lost = self._rows(common, clients)
+        result, broadcast = CohortSum(lost=lost), common.broadcast
+        if made.clients:
+            with noise_stream(made.clients[0], broadcast.round, "sum") as stream:
+                upload = broadcast.mechanism.release_sum(
+                    made.rows, len(made.clients), stream, broadcast.round
+                )
+            result.add(made.clients, upload.vector)
+        return result
+
+    def _each(self, common: _Round, clients: Sequence[int]) -> list[CohortSum]:
+        """One upload for each of these clients, by rows that were made together."""
+        made, lost = self._rows(common, clients)
+        result, broadcast = [CohortSum(lost=lost)], common.broadcast
+        for client, rows in zip(made.clients, torch.split(made.rows, made.counts), strict=True):
+            with noise_stream(client, broadcast.round) as stream:
+                upload = broadcast.mechanism.release(rows, stream, broadcast.round)
+            result.append(CohortSum([client], {}, upload.vector))
+        return result
+
+    def _common(self, content: RecordDict) -> _Round:
+        received = Broadcast.from_records(content, self._decoded)
+        task = self._admitted(received.config, None)
+        broadcast = self._completed(received, task)
+        models: SimpleQueue[PerClient] = SimpleQueue()
+        for gradients in self._copies(task):
+            gradients.model.load(broadcast.model)
+            models.put(gradients)
+        half = self._device_half(broadcast.config.strategy.name)
+        return _Round(broadcast, self._job(task), models, half)
+
+    def _parts(self, common: _Round, clients: Sequence[int]) -> Iterator[list[int]]:
+        """The clients in parts that fit into the memory, those with as many examples together: they fill up little."""
+        job, config, example = common.job, common.broadcast.config, common.job.train.inputs[:1]
+        with _one_of(common.models) as gradients:
+            d, numbers = gradients.model.size, gradients.numbers(example)
+        room = (self._settings.memory << 20) // self._workers
+        if not common.half.costly(config):
+            room = min(room, _CACHED)
+        waiting, planned, take = sorted(clients, key=job.size, reverse=True), math.inf, 1
+        while waiting:
+            examples = job.size(waiting[0])  # the largest of its part
+            need = 4 * (_COPIES * d + examples * numbers)
+            if config.privacy.unit is Unit.EXAMPLE:
+                need = 4 * examples * (numbers + 2 * d)
+            if 2 * need <= planned:  # equal parts of what is left, as many for each worker
+                planned, most = need, max(1, room // need)
+                count = -(-len(waiting) // (most * self._workers)) * self._workers
+                take = -(-len(waiting) // count)
+            yield waiting[:take]
+            waiting = waiting[take:]
+
+    def _rows(self, common: _Round, clients: Sequence[int]) -> tuple[_Rows, dict[int, str]]:
+        """The rows of those whose rows are finite, and why the others have none."""
+        with _one_of(common.models) as gradients:
+            work = CohortWork(
+                broadcast=common.broadcast,
+                shards=common.job.shards(clients),
+                model=gradients.model,
+                gradients=gradients,
+                memories=[dict(self._memories.get(client, {})) for client in clients],
+                clients=clients,
+            )
+            rows = common.half.cohort_rows(work)
+            if rows is not None:
+                by_client = work.shards.sizes
+                if common.broadcast.config.privacy.unit is Unit.CLIENT:
+                    by_client = [1] * len(clients)
+                made, lost = _finite(_Rows(rows, list(clients), by_client))
+            else:
+                made, lost = self._rows_in_turn(common, work)
+        self._memories |= {
+            client: memory for client, memory in zip(clients, work.memories, strict=True) if memory
+        }
+        return replace(made, rows=with_counts(made.rows, common.broadcast)), lost
+
+    def _rows_in_turn(self, common: _Round, work: CohortWork) -> tuple[_Rows, dict[int, str]]:
+        """Where there is no other way."""
+        found, lost = dict[int, torch.Tensor](), dict[int, str]()
+        for place, client in enumerate(work.clients):
+            work.model.load(common.broadcast.model)
+            shard, generator = work.shards.of([place]).together(), work.generator(place)
+            local = LocalWork(
+                common.broadcast, shard, work.model, generator, work.memories[place], client
+            )
+            try:
+                # A copy: rows may be the model's own buffer.
+                found[client] = common.half.rows(local).clone()
+            except Exception as error:
+                lost[client] = _reason(error)
+        work.model.load(common.broadcast.model)
+        rows = torch.cat(list(found.values())) if found else torch.empty(0, 0)
+        made, more = _finite(_Rows(rows, list(found), [len(own) for own in found.values()]))
+        return made, {**lost, **more}
+
+
+def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
+    """Without the clients one of whose rows is not finite, as in other simulations: they fail, and all see it."""
+    fine = torch.isfinite(torch.linalg.vector_norm(made.rows, torch.inf, dim=1))
+    if bool(fine.all()):
+        return made, {}
+    by_client = [bool(part.all()) for part in torch.split(fine, made.counts)]
+    failed = [client for client, ok in zip(made.clients, by_client, strict=True) if not ok]
+    pieces = zip(
+        torch.split(made.rows, made.counts), made.clients, made.counts, by_client, strict=True
+    )
+    kept = [(rows, client, count) for rows, client, count, ok in pieces if ok]
+    rows = torch.cat([rows for rows, _, _ in kept]) if kept else made.rows[:0]
+    return _Rows(
+        rows, [client for _, client, _ in kept], [count for *_, count in kept]
+    ), dict.fromkeys(failed, _NOT_FINITE)
+
+
+@contextmanager
+def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
+    """A model that nobody else uses meanwhile."""
+    own = models.get()
+    try:
+        yield own
+    finally:
+        models.put(own)
+
+
+def _added(sums: Iterable[CohortSum]) -> CohortSum:
+    """In the order given."""
+    result = CohortSum()
+    for part in sums:
+        result.lost |= part.lost
+        if part.vector is not None:
+            result.add(part.members, part.vector)
+    return result
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

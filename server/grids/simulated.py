@@ -1,0 +1,103 @@
+"""A Grid for `runtime=cohort`, where nothing travels: it counts the bytes that a round would have taken, and says which sums are wanted."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.secagg import WrappedGrid
+from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.server.grids.metered import content_shape
+from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.shared.messages import ARRAYS, encoded
+from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, MECHANISM, NUMBERS, uploaded
+
+SUMS = "sums"  # the record that tells the simulator how many sums the server sees
+
+
+class SimulatedGrid(WrappedGrid):
+    """Between a strategy and a simulator that answers train messages with sums.
+
+    Bytes are those of messages as they would have been with nobody lost (`server.expected_traffic`), parcels of replay included
+    (`replay.parcels`), and without frozen weights, which travel once. A round that secure aggregation would refuse is refused.
+    """
+
+    def __init__(self, grid: Grid, strategy: FederatedStrategy) -> None:
+        super().__init__(grid)
+        self._strategy = strategy
+        self._up = self._down = 0.0
+        self._first = True
+        self._held: dict[int, int] = {}  # the version that a node would hold, if not 0
+        self._known: dict[tuple[object, ...], tuple[float, float]] = {}
+
+    def take(self) -> tuple[float, float]:
+        """Bytes (up, down) since the last call."""
+        counted, self._up, self._down = (self._up, self._down), 0.0, 0.0
+        return counted
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        outgoing = list(messages)
+        train = [message for message in outgoing if message.metadata.message_type == "train"]
+        if not train:
+            return self._grid.send_and_receive(outgoing, timeout=timeout)
+        content, server_round = train[0].content, int(train[0].metadata.group_id)
+        wanted = ConfigRecord({"sums": self._sums(content, server_round, len(train))})
+        sent = RecordDict({**content, SUMS: wanted})
+        if self._strategy.parcels is not None:
+            # What devices would make themselves (`replay.parcels`), bit by bit.
+            sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
+        if self._first and self._strategy.frozen.head():
+            sent = RecordDict({**sent, **self._strategy.frozen.whole()})
+        self._first = False
+        for message in train:
+            message.content = sent
+        replies = list(self._grid.send_and_receive(outgoing, timeout=timeout))
+        numbers = self._strategy.numbers(server_round)
+        if _evaluates(content):
+            numbers = max((len(uploaded(r.content)) for r in replies if r.has_content()), default=0)
+        self._count(content, [message.metadata.dst_node_id for message in train], numbers)
+        return replies
+
+    def _sums(self, content: RecordDict, server_round: int, cohort: int) -> int:
+        """How many sums the server sees, or single uploads."""
+        groups = int(_numbers(content).get(GROUPS, 1))  # type: ignore[arg-type]
+        if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
+            return groups
+        parts = groups > 1 if _evaluates(content) else self._strategy.wants_parts(server_round)
+        return cohort if parts else 1
+
+    def _count(self, content: RecordDict, nodes: list[int], numbers: int) -> None:
+        """What these nodes would have sent and got; from now on they hold the present version."""
+        parcels = self._strategy.parcels
+        for held, count in Counter(self._held.get(node, 0) for node in nodes).items():
+            parcel = RecordDict() if parcels is None else parcels.parcel(held)
+            up, down = self._traffic(content, parcel, numbers, len(nodes))
+            self._up, self._down = self._up + count * up, self._down + count * down
+        if parcels is not None:
+            self._held |= dict.fromkeys(nodes, parcels.version)
+
+    def _traffic(
+        self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
+    ) -> tuple[float, float]:
+        """(up, down) of a node that sends so many numbers."""
+        key = (cohort, numbers, content_shape(content), content_shape(parcel))
+        if key not in self._known:
+            mechanism = mechanism_from_record(content.config_records[MECHANISM])
+            whole = RecordDict({**content, **parcel})
+            config = self._strategy.config
+            self._known[key] = expected_traffic(config, whole, mechanism, numbers, cohort)
+        return self._known[key]
+
+
+def _numbers(content: RecordDict) -> ConfigRecord:
+    return content.config_records.get(NUMBERS, ConfigRecord())
+
+
+def _evaluates(content: RecordDict) -> bool:
+    """Whether devices evaluate, and do not train."""
+    return EVALUATION in _numbers(content)

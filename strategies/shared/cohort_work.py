@@ -1,0 +1,85 @@
+"""What the device halves of several clients work with at once, in simulations of whole cohorts (`runtime=cohort`).
+
+The functions here are those of `strategies.shared.local_update` for all of these clients together. They draw the same batches, and make
+the same numbers up to rounding.
+"""
+
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedsketch.conf.settings import LocalConfig
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.strategies.shared.local_update import (
+    batch_generator,
+    drawn,
+    one_gradient,
+    rows_of_examples,
+)
+from fedsketch.strategies.shared.messages import Broadcast
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.per_client import PerClient
+from fedsketch.tasks.shards import Shards
+
+
+@dataclass(frozen=True)
+class CohortWork:
+    """As `LocalWork`, with one shard and memory for each of the clients. `model` holds the broadcast's parameters and must be
+    left as it is; so must the examples."""
+
+    broadcast: Broadcast
+    shards: Shards
+    model: FlatModel
+    gradients: PerClient
+    memories: Sequence[MutableMapping[str, Tensor]]
+    clients: Sequence[int]
+
+    def generator(self, place: int) -> torch.Generator:
+        """Of one of the clients."""
+        return batch_generator(self.broadcast.config, self.clients[place], self.broadcast.round)
+
+
+def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | None:
+    """(n, d): `client_update` of each client, from the broadcast's model or from a row of `starts` each; None: the model is not one
+    that works on several clients at once."""
+    if not work.gradients.possible(work.shards.examples.inputs[:1]):
+        return None
+    settings, shards = work.broadcast.config.strategy.local, work.shards
+    plans = _plans(work, settings)
+    if one_gradient(settings):
+        batches = shards.batches([plan[0] for plan in plans])
+        if starts is None:
+            return work.gradients.gradients(batches)
+        return work.gradients.gradients_at(starts, batches)
+    first = work.model.vector if starts is None else starts
+    vectors = first.expand(len(shards), -1).clone()
+    velocity = torch.zeros_like(vectors)
+    for step in range(max(map(len, plans))):
+        # Of two clients the one with fewer examples may have fewer steps.
+        active = [place for place, plan in enumerate(plans) if step < len(plan)]
+        batches = shards.of(active).batches([plans[place][step] for place in active])
+        mine = slice(None) if len(active) == len(shards) else active
+        gradient = work.gradients.gradients_at(vectors[mine], batches)
+        velocity[mine] = velocity[mine] * settings.momentum + gradient
+        vectors[mine] -= settings.lr * velocity[mine]
+    return first - vectors
+
+
+def _plans(work: CohortWork, settings: LocalConfig) -> list[list[Tensor | None]]:
+    """The examples of every step, for each client."""
+    if settings.epochs is None and settings.batch == 0:  # nothing is drawn
+        return [[None] * settings.steps] * len(work.shards)
+    sizes = enumerate(work.shards.sizes)
+    return [list(drawn(size, settings, work.generator(place))) for place, size in sizes]
+
+
+def cohort_unit_rows(
+    work: CohortWork, shorten: Callable[[Tensor], Tensor] | None = None
+) -> Tensor | None:
+    """`unit_rows` of each client, one after the other."""
+    if work.broadcast.config.privacy.unit is Unit.EXAMPLE:
+        return rows_of_examples(work.model, work.shards.together(), shorten)
+    rows = cohort_updates(work)
+    return rows if rows is None or shorten is None else shorten(rows)

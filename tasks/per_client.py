@@ -1,0 +1,65 @@
+"""The gradients of several clients at once, each over the client's own batch.
+
+Formal guarantee: what is told of a client depends on that client alone. Only models are taken that treat the examples of a batch one by
+one, for sure (`tasks.factors`); all others are left to the caller, one client at a time.
+
+- At one and the same parameters: one forward and one backward pass over all examples, and one batched product for every layer.
+- At parameters of each client's own: `torch.func.vmap` over the clients.
+"""
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from fedsketch.tasks.factors import Plan, plan, slot_gradients
+from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.shards import Batches
+
+
+class PerClient:
+    """For a model as it is at the time of each call. Gradients are those of one client at a time up to rounding."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self.model = model
+        self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
+
+    def possible(self, example: Tensor) -> bool:
+        """Whether the model treats examples like this one, (1, ...), one by one."""
+        return self._plan(example).separate
+
+    def numbers(self, example: Tensor) -> int:
+        """How many numbers an example like this one needs in a pass, about."""
+        return self._plan(example).numbers
+
+    def gradients(self, batches: Batches) -> Tensor:
+        """(n, d): the gradient of each client's mean loss."""
+        model, weights = self.model, batches.weights.to(self.model.device)
+        inputs = batches.inputs.flatten(0, 1).to(model.device)
+        targets = batches.targets.flatten(0, 1).to(model.device)
+        slots = slot_gradients(model, self._plan(inputs[:1]), inputs, targets)
+        rows = model.vector.new_empty(len(weights), model.size)
+        for slot in model.layout:
+            rows[:, slot.start : slot.stop] = slots.pop(slot.name).run_sums(weights)
+        return rows
+
+    def gradients_at(self, vectors: Tensor, batches: Batches) -> Tensor:
+        """(n, d): the same, each client's at its own parameters: a row of `vectors`."""
+
+        def loss(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+            outputs = functional_call(model.module, model.views(vector), (inputs,))
+            return torch.dot(model.task.losses(outputs, targets), weights)
+
+        model, device = self.model, self.model.device
+        gradients: Tensor = vmap(grad(loss))(
+            vectors,
+            batches.inputs.to(device),
+            batches.targets.to(device),
+            batches.weights.to(device),
+        )
+        return gradients
+
+    def _plan(self, example: Tensor) -> Plan:
+        shape = tuple(example.shape[1:])
+        if shape not in self._plans:
+            self._plans[shape] = plan(self.model, example.to(self.model.device))
+        return self._plans[shape]
