@@ -144,7 +144,7 @@ class FedCeo(FederatedStrategy):
         if self.settings.every is None or self.settings.start == "mean":
             return ""
         what = "sums of groups" if self.sizes.masked else "the noisy models of single clients"
-        return f"In every {self.settings.every}th round the server stacks {what}, and their smoothed versions are sent to clients."
+        return f" In every {self.settings.every}th round the server stacks {what}, and their smoothed versions are sent to clients."
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
