@@ -10,9 +10,10 @@ import math
 import time
 from collections.abc import Iterable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict, UserConfigValue
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
@@ -35,6 +36,7 @@ class LocalGrid(Grid):
         self._timeout = timeout
         self._nodes = range(SERVER_ID + 1, SERVER_ID + 1 + nodes)
         self._states: dict[int, RecordDict] = {}  # of nodes that have something to keep
+        self.folders: dict[int, Path] = {}  # of nodes that are devices with keys, policy and ledger
         self._numbers = count(1)
         self._replies: dict[str, Message] = {}
 
@@ -77,13 +79,16 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
+        place: dict[str, UserConfigValue] = {
+            "partition-id": self._nodes.index(node),
+            "num-partitions": len(self._nodes),
+        }
+        if node in self.folders:
+            place["device"] = str(self.folders[node])
         context = Context(
             run_id=RUN_ID,
             node_id=node,
-            node_config={
-                "partition-id": self._nodes.index(node),
-                "num-partitions": len(self._nodes),
-            },
+            node_config=place,
             state=self._states.get(node, RecordDict()),
             run_config={},
         )

@@ -101,7 +101,7 @@ class Fleet:
             enrol(folder, roster=roster)
         local = LocalGrid(make_app(), NODES)
         for node, folder in folders.items():
-            local._contexts[node].node_config["device"] = str(folder)
+            local.folders[node] = folder
         self.grid = _Watching(local)
         config = resolved(compose([*RUN, *self.overrides]))
         job = Job(config)

@@ -161,7 +161,7 @@ class Hostile(LocalGrid):
         super().__init__(app, NODES)
         self.data, self.before = data, before
         for node, folder in folders.items():
-            self._contexts[node].node_config["device"] = str(folder)
+            self.folders[node] = folder
         self.rng = rng
         self.told: list[Any] = []
         self.vectors: list[bytes] = []
@@ -231,7 +231,7 @@ class Hostile(LocalGrid):
             kinds = ("train", "query.secagg_share", "query.secagg_sign", "query.secagg_unmask")
             return content, rng.choice((*kinds, "query.introduce", "evaluate")), node
         if what == 1:
-            return content, kind, rng.choice(list(self._contexts))
+            return content, kind, rng.choice(list(self._nodes))
         if what == 2 and len(content) > 0:
             del content[rng.choice(sorted(content))]
             return content, kind, node

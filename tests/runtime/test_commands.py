@@ -14,7 +14,11 @@ CALL = "import sys; sys.path.insert(0, sys.argv[1]); from fedsketch.runtime.comm
 INTERRUPTED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
-def _called(folder: Path, module: str, before: str = "") -> "subprocess.CompletedProcess[str]":
+# Tests that run in the background would inherit its deafness.
+HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
+
+def _called(folder: Path, module: str, before: str = HEARING) -> "subprocess.CompletedProcess[str]":
     (folder / "slow.py").write_text(module)
     return subprocess.run(
         [sys.executable, "-c", before + CALL, str(folder)],

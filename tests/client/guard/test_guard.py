@@ -666,7 +666,7 @@ def fleet_grid(fleet: Fleet, n: int) -> LocalGrid:
 
     grid = LocalGrid(app, n)
     for node, folder in fleet.folders.items():
-        grid._contexts[node].node_config["device"] = str(folder)
+        grid.folders[node] = folder
     return grid
 
 

@@ -175,8 +175,10 @@ def test_a_strategy_runs_under_flowers_own_loop(make_strategy: MakeStrategy) -> 
     grid = LocalGrid(app, 6)
     for round in (1, 2, 3):
         by_hand.aggregate_train(round, grid.send_and_receive(_ask(by_hand, grid, round)))
-    end = torch.from_numpy(result.arrays["model"].numpy().copy())
-    assert torch.equal(end, by_hand.model.vector)
+    ended = result.arrays.to_torch_state_dict()
+    assert ended.keys() == by_hand.model.module.state_dict().keys()
+    for name, tensor in by_hand.model.module.state_dict().items():
+        assert torch.equal(ended[name], tensor)
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert result.train_metrics_clientapp[3]["clients"] == 4
 
