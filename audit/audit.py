@@ -86,13 +86,13 @@ class Report:
     run: AuditRun
     findings: tuple[Finding, ...]
 
-    def exceeded(self) -> list[Finding]:
-        """Those that prove a claim wrong."""
-        error = ALARM_ERROR / max(1, len(self.findings))
+    def exceeded(self, error: float = ALARM_ERROR) -> list[Finding]:
+        """Those that prove a claim wrong; of a sound run there are some with probability `error` at most."""
+        of_each = error / max(1, len(self.findings))
         return [
             one
             for one in self.findings
-            if one.claimed is not None and one.sure(error) > one.claimed
+            if one.claimed is not None and one.sure(of_each) > one.claimed
         ]
 
 

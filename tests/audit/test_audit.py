@@ -11,6 +11,7 @@ from fedsketch.audit.shrink import shrink
 from fedsketch.audit.stage import Scene, Stage
 from fedsketch.conf import ConfigError, compose
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
+from tests.audit.chance import CHANCE
 
 # Whom the budget binds is whom the audit must come near to. FedPCDP's noise is each device's own: who comes near sees single uploads.
 STRATEGIES = {
@@ -34,7 +35,7 @@ def audited(overrides: str, trials: int, rounds: int = 2, who: str = "server") -
 def test_every_strategy_in_small(overrides: str) -> None:
     report = audited(overrides, 600)
     (finding,) = report.findings
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
     assert finding.claimed == pytest.approx(8.0, rel=0.01)
     # A run of the claimed 8 fails this once in a million: the fit would have to be 5 standard deviations off.
     assert finding.fitted > 0.5 * finding.claimed
@@ -44,7 +45,7 @@ def test_every_strategy_in_small(overrides: str) -> None:
 @pytest.mark.parametrize("overrides", STRATEGIES.values(), ids=STRATEGIES)
 def test_every_strategy_in_large(overrides: str) -> None:
     report = audited(overrides, 16_000, who="model client server")
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
     bound = next(one for one in report.findings if one.adversary == "server")
     assert bound.claimed is not None
     assert bound.fitted_at_least > REACHED * bound.claimed
@@ -55,7 +56,7 @@ def test_masks_of_coordinates_in_small() -> None:
     """With a trusted server: half of the numbers are sent, and nobody else knows which half."""
     report = audited("strategy=csgm strategy.rate=0.5 privacy.epsilon=4", 600, who="model")
     (finding,) = report.findings
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
     assert finding.claimed == pytest.approx(4.0, rel=0.01)
     # The fit is 3.5 with a standard deviation of 0.4.
     assert finding.fitted > 0.3 * finding.claimed
@@ -89,7 +90,7 @@ def test_no_draw_is_found_out(overrides: str) -> None:
     base = "strategy=dp_fedavg clients.total=24 clients.per_round=6"
     report = audited(f"{base} {overrides}", 1500, 4, "model client server")
     assert len(report.findings) == 3
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
 
 
 def test_dropouts_and_colluders_are_played() -> None:

@@ -15,6 +15,7 @@ from fedsketch.privacy.mechanisms.encoding import round_conditionally
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.shared import evaluation
 from fedsketch.tasks.local_tests import scores_of
+from tests.audit.chance import CHANCE
 
 SMALL = (
     *("strategy=dp_fedavg", "clients.total=2", "clients.per_round=2", "secagg.colluders=0"),
@@ -34,7 +35,7 @@ def _audited(
 
 def test_evaluations_in_small() -> None:
     report, (finding,) = _audited(100)
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
     assert finding.claimed == pytest.approx(6.0, rel=0.01)
     # A run of the claimed 6 fails this once in a million: the fit has a standard deviation of about 1.
     assert finding.fitted > 0.1 * finding.claimed
@@ -59,7 +60,7 @@ def test_evaluations_in_large(overrides: str) -> None:
         3000, *LARGER, *overrides.split(), rounds=2, who="model client server"
     )
     assert len(findings) == 3
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
 
 
 # ---------------------------------------------------------------------- the bugs
@@ -105,7 +106,7 @@ def test_an_unbounded_loss_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -
         evaluation, "scores_of", lambda *args, **options: 8 * scores_of(*args, **options)
     )
     report, _ = _audited(250)
-    assert not report.exceeded()
+    assert not report.exceeded(CHANCE)
 
 
 def test_the_audited_evaluations_keep_what_privacy_rests_on() -> None:

@@ -126,6 +126,7 @@ def test_a_device_describes_the_table_by_its_name_and_plays_what_its_owner_allow
 BOTH = ["experiment=own_task", "strategy=signum", "rounds=2", *SEEDED]
 
 
+@pytest.mark.slow
 def test_both_run_under_ray_with_the_result_of_the_local_runtime(
     play: Play, installed: None, site: Path, call_with: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -49,9 +49,10 @@ def _left(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow  # test_walk_through.py plays on processes by default
 @pytest.mark.parametrize(
     "size",
-    [[*TWO, "rounds=1"], pytest.param(["evaluation=federated"], marks=pytest.mark.slow)],
+    [[*TWO, "rounds=1"], ["evaluation=federated"]],
     ids=["small", "large, and evaluated by devices"],
 )
 def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(

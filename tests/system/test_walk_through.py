@@ -26,7 +26,7 @@ def _block(heading: str) -> str:
 
 
 def test_a_table_becomes_a_private_model(tmp_path: Path) -> None:
-    """Nothing is simulated: three nodes have their own rows, cards and ledgers.."""
+    """Nothing is simulated: three nodes have their own rows, cards and ledgers."""
     script = (ROOT / "examples/patients/make_table.py").read_text()
     assert len(script.splitlines()) <= 10
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -44,6 +44,8 @@ def test_a_table_becomes_a_private_model(tmp_path: Path) -> None:
     table = (tmp_path / "patients.csv").read_text().splitlines()
     assert (len(table), len(table[0].split(","))) == (570, 32)
     (folder,) = tmp_path.glob("outputs/*/*")
+    assert (folder / "report.html").exists()
+    assert RunFolder(folder).processes.stat().st_mode & 0o077 == 0
     summary = json.loads((folder / "summary.json").read_text())
     assert f"accuracy {100 * summary['accuracy']:.1f} %" in done.stdout
     # 62.7 % have the same diagnosis; the noise moved the accuracy by 1.3 % from run to run, measured.
