@@ -29,7 +29,7 @@ SMALL = [
     "device=cpu",
     "clients.total=6",
     "clients.per_round=6",
-    "clients.timeout=1",
+    "clients.timeout=60",
     "secagg=none",
     "privacy.against=model",
 ]

@@ -31,9 +31,9 @@ def audited(overrides: str, trials: int, rounds: int = 2, who: str = "server") -
     return audit(compose(overrides.split()), trials, rounds, adversaries=who.split())
 
 
-@pytest.mark.parametrize("overrides", STRATEGIES.values(), ids=STRATEGIES)
-def test_every_strategy_in_small(overrides: str) -> None:
-    report = audited(overrides, 600)
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if "examples" not in name])
+def test_every_strategy_in_small(name: str) -> None:
+    report = audited(STRATEGIES[name], 600)
     (finding,) = report.findings
     assert not report.exceeded(CHANCE)
     assert finding.claimed == pytest.approx(8.0, rel=0.01)

@@ -27,7 +27,7 @@ SMALL = [
     "rounds=4",
     "clients.total=6",
     "clients.per_round=6",
-    "clients.timeout=2",
+    "clients.timeout=60",
     "secagg=none",
     "privacy.against=model",
 ]
