@@ -4,9 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-# Three workers for two cores, because some tests wait for other processes. Tests of one `xdist_group` share a worker, so that those with
-# many processes do not run beside each other.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
+# Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: demo test test-all test-processors lint types run-tests certs clean
 

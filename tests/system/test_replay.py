@@ -50,8 +50,13 @@ def _run(fedsketch: Command, folder: Path, *overrides: str) -> tuple[bytes, list
         UNMASKED,
         ["secagg=pairwise"],
         ["secagg=semi_honest", "strategy.sketch=flat"],
-        ["secagg.merged=true", "strategy.mean_removal=0.9", "strategy.feed=gradient"],
-        [*UNMASKED, "clients.sampling=poisson", "strategy.warm_up=2"],
+        pytest.param(
+            ["secagg.merged=true", "strategy.mean_removal=0.9", "strategy.feed=gradient"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            [*UNMASKED, "clients.sampling=poisson", "strategy.warm_up=2"], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_both_broadcasts_give_the_same_run(
