@@ -46,7 +46,10 @@ def _python(code: str, *arguments: str, folder: Path, path: list[Path]) -> str:
 
 @pytest.mark.parametrize(
     ("module", "arguments", "printed"),
-    [("cli", ["--help"], "Examples:"), ("plan_command", TINY, "epsilon against server")],
+    [
+        ("cli", ["--help"], "Examples:"),
+        pytest.param("plan_command", TINY, "epsilon against server", marks=pytest.mark.slow),
+    ],
 )
 def test_a_users_own_files_do_not_break_the_commands(
     tmp_path: Path, module: str, arguments: list[str], printed: str

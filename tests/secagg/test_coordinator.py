@@ -98,6 +98,7 @@ def test_any_pattern_of_tolerated_drops_is_exact(data: st.DataObject, fleet: Bui
     check(devices, gone)
 
 
+@pytest.mark.slow  # test_named_rounds_are_exact has rings by default
 @settings(max_examples=6, deadline=None)
 @given(n=st.integers(129, 300), seed=st.integers(0, 2**32), data=st.data())
 def test_large_rings_are_exact(n: int, seed: int, data: st.DataObject, fleet: Build) -> None:
