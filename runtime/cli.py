@@ -52,13 +52,13 @@ def main() -> None:
             run(config, folder)
 
 
-def run(config: Config, folder: Path) -> None:
-    """Play a run in its runtime, into its folder."""
+def run(config: Config, folder: Path, quiet: bool = False) -> None:
+    """Play a run in its runtime, and write its results into its folder. `quiet` prints no progress."""
     from rich.console import Console
 
     from fedsketch.runtime.progress import ConsoleProgress
 
-    console = Console()
+    console = Console(quiet=quiet)
     console.print(f"Folder: {folder}", soft_wrap=True, highlight=False, markup=False)
     try:
         with ConsoleProgress(console) as progress:
