@@ -1,4 +1,4 @@
-"""From Hydra's files and overrides to a checked `Config`, and to and from JSON for the trip to a device."""
+"""Turns Hydra's files and overrides into a checked `Config`, and a `Config` into JSON for devices and back."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
-    """The same, and the folder `hydra.run.dir` that the run shall write into."""
+    """Return the same configuration, and the folder `hydra.run.dir` into which the run writes."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -57,7 +57,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether it comes of Ctrl-C, which Hydra turns into an error of its own."""
+    """Whether Ctrl-C caused this error. Hydra turns an interrupt into an error of its own."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -66,7 +66,7 @@ def _interrupted(error: BaseException | None) -> bool:
 
 
 def load(composed: "DictConfig") -> Config:
-    """Check what Hydra composed and make it typed."""
+    """Check what Hydra composed, and return it as a typed configuration."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -79,13 +79,14 @@ def load(composed: "DictConfig") -> Config:
 
 
 def to_json(config: Config) -> str:
-    """The canonical text of a configuration: what a checkpoint is bound to."""
+    """The canonical text of a configuration. A checkpoint belongs to one such text."""
     return _ADAPTER.dump_json(config).decode()
 
 
 def device_json(config: Config) -> str:
-    """What a device is sent: the same without the tracker, which is the server's business and need not be installed on a device,
-    without the place of the first weights, which come with the model, and without the server's files where devices have their own."""
+    """The text of a configuration that devices receive. It leaves out the tracker, which need not be installed on a
+    device, the path of the first weights, which are sent with the model, and the server's own files where devices have
+    theirs."""
     hidden: dict[str, Any] = {"tracking": True, "model": {"weights"}}
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         config = replace(config, data=config.data.on_devices)
@@ -98,7 +99,7 @@ def device_json(config: Config) -> str:
 
 @lru_cache(maxsize=8)
 def from_json(text: str) -> Config:
-    """Read `to_json`'s text again, with all checks: a device trusts no server."""
+    """Read the text of `to_json`, with all checks, because a device does not trust the server."""
     try:
         return _ADAPTER.validate_json(text)
     except ValidationError as error:
@@ -106,7 +107,7 @@ def from_json(text: str) -> Config:
 
 
 def _validation_sentence(error: ValidationError) -> str:
-    """The first complaint in one sentence."""
+    """The first error in one sentence."""
     first = error.errors()[0]
     if first["type"] == "value_error":  # raised by our own code: it names its keys itself
         if isinstance(first["ctx"]["error"], ConfigError):
@@ -114,12 +115,12 @@ def _validation_sentence(error: ValidationError) -> str:
         return f"The configuration does not fit together: {first['ctx']['error']}."
     path = [str(part) for part in first["loc"]] or ["the configuration"]
     if path[0] in ("runtime", "secagg", "evaluation") and len(path) > 2:
-        del path[1]  # the alternative that pydantic chose by its name
+        del path[1]  # the name of the alternative that pydantic chose
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 
 
 def composition_sentence(error: Exception) -> str:
-    """Hydra's complaint in one line: what exists, not where it was looked for."""
+    """Hydra's error message in one line, without the list of places in which Hydra looked."""
     unreadable = re.match(r"LexerNoViableAltException: (.*)", str(error))
     if unreadable:
         key, _, value = unreadable[1].lstrip("+").partition("=")
@@ -127,5 +128,5 @@ def composition_sentence(error: Exception) -> str:
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
     unknown = re.match(r"Could not override '([^']+)'", text)
     if unknown:
-        return f"There is no key '{unknown[1]}': fedsketch --cfg job lists all of this choice of files."
+        return f"There is no key '{unknown[1]}': `fedsketch --cfg job` lists the keys of the chosen files."
     return text.rstrip(".") + "."

@@ -1,4 +1,5 @@
-"""Who evaluates the models of a run: the server alone, or devices too, on their own held-out examples (docs/evaluation.md)."""
+"""Who evaluates the models of a run: only the server, or devices too, on their own held-out examples
+(docs/evaluation.md)."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,17 +13,17 @@ if TYPE_CHECKING:
 
 @frozen
 class ServerEvaluationConfig:
-    """The server's test set is all there is."""
+    """Only the server evaluates, on its test set."""
 
     name: Literal["server"]
 
     def check(self, config: "Config") -> None:
-        """It fits everything."""
+        """Every other setting is allowed."""
 
 
 @frozen
 class FederatedEvaluationConfig:
-    """Devices evaluate after every so many rounds and after the last one."""
+    """Devices evaluate every few rounds, and after the last one."""
 
     name: Literal["federated"]
     epsilon: Positive | None
@@ -33,11 +34,11 @@ class FederatedEvaluationConfig:
     loss_bound: Positive
 
     def check(self, config: "Config") -> None:
-        """Raise ValueError, with a sentence that names the keys to change, if the rest of the configuration does not fit."""
+        """Raise ValueError if the rest of the configuration does not fit. The message names the keys to change."""
         asked = self.cohort(config)
         if self.epsilon is None and config.privacy.private:
             raise ValueError(
-                "what devices tell of an evaluation is noised too: set evaluation.epsilon, its budget"
+                "the results of evaluations on devices need noise too: set their budget, evaluation.epsilon"
             )
         if asked > config.clients.total:
             raise ValueError(
@@ -45,23 +46,23 @@ class FederatedEvaluationConfig:
             )
         if asked % self.groups or asked // self.groups < 2:
             raise ValueError(
-                f"{asked} clients make no {self.groups} groups of one size with two clients at least in each: change evaluation.groups or "
-                "evaluation.clients"
+                f"{asked} clients cannot form {self.groups} equal groups of at least two clients: change "
+                "evaluation.groups or evaluation.clients"
             )
         partition = getattr(config.data, "partition", None)
         if partition is not None and partition.scheme == "one_example":
             raise ValueError(
-                "a client with one example has none to hold out: set another data.partition, or evaluation=server"
+                "a client with one example cannot hold any out: set another data.partition, or evaluation=server"
             )
 
     def cohort(self, config: "Config") -> int:
-        """How many clients an evaluation asks (so many in the mean, where each is drawn on its own)."""
+        """How many clients an evaluation asks. It is the expected number where each client is drawn on its own."""
         return config.clients.per_round if self.clients is None else self.clients
 
     def times(self, rounds: int) -> int:
-        """How many evaluations a run of so many rounds has."""
+        """How many evaluations a run of this many rounds has."""
         return 1 if self.every is None else -(-rounds // self.every)
 
     def due(self, done: int) -> bool:
-        """Whether there is one after this round, even if it is not the last."""
+        """Whether there is an evaluation after this round, even if it is not the last round."""
         return self.every is not None and done % self.every == 0

@@ -1,9 +1,9 @@
-"""What a task's settings class must say of itself, and the names that its metrics cannot have."""
+"""What a task's settings class must declare, and the names that its metrics cannot have."""
 
 from fedsketch.conf.settings import LOSS, TaskSettings
 from fedsketch.conf.targets import Targets
 
-# What else a line of metrics.jsonl or summary.json holds, of all our strategies: `tests/server/test_rounds.py` compares.
+# All other keys in a line of metrics.jsonl or in summary.json: `tests/server/test_rounds.py` compares.
 TAKEN = frozenset(
     {
         "adversaries",
@@ -42,20 +42,20 @@ TAKEN = frozenset(
     }
 )
 
-ON_DEVICES = "federated_"  # before the name of a metric, where devices measured it
+ON_DEVICES = "federated_"  # prefix of a metric that devices measured
 
 
 def flaw_of(settings: type[TaskSettings]) -> str | None:
-    """The end of a sentence about the class, if something is wrong with it."""
+    """What is wrong with the class, as the end of a sentence; None if nothing is."""
     if not isinstance(getattr(settings, "targets", None), Targets):
-        return "has no targets: set them to Targets.classes, Targets.numbers or Targets.labels of fedsketch.conf.targets"
+        return "has no targets: set them to classes, numbers or labels of fedsketch.conf.targets.Targets"
     metrics = getattr(settings, "metrics", None)
     if not isinstance(metrics, tuple):
-        return "has no metrics: set them to a tuple of fedsketch.conf.settings.Metric, which is empty if the loss is enough"
+        return "has no metrics: set them to a tuple of fedsketch.conf.settings.Metric, empty if the loss is enough"
     names = [metric.name for metric in (*metrics, LOSS)]
     for name in names:
         if name in TAKEN or name.startswith(ON_DEVICES):
-            return f"has a metric named '{name}', and metrics.jsonl has something else of that name: rename it"
+            return f"has a metric named '{name}', which is another key of metrics.jsonl: rename it"
         if not name.isidentifier() or names.count(name) > 1:
-            return f"has a metric named '{name}': give each a name of its own, of letters, digits and _, and none the name loss"
+            return f"has a metric named '{name}': use a different name for each, of letters, digits and _, and not loss"
     return None

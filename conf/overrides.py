@@ -1,8 +1,8 @@
-"""Overrides as a user writes them, and as Hydra reads them.
+"""Turns overrides as a user writes them into overrides that Hydra can read.
 
-Hydra lets a user set only what stands in a file. The YAML file of an installed package may have been written before there was a key,
-such as `model.weights`; the settings class has it, with its default, from the base class of its group. And Hydra's grammar knows no
-letters beyond ASCII outside of quotes, as in a path with an umlaut.
+Hydra lets a user set only keys that stand in a file. The YAML file of an installed package may be older than a key such
+as `model.weights`, although its settings class has the key, with a default, from the base class of its group. And
+outside of quotes Hydra's grammar has no letters beyond ASCII, as they occur in a path with an umlaut.
 """
 
 import re
@@ -28,8 +28,8 @@ _BASES: dict[str, tuple[type[Settings], ...]] = {
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:
-    """The same overrides. Those of keys that every choice has add the key where a file lacks it (`++key=value`), and values with other
-    letters than ASCII's are quoted, unless they have quotes, brackets or commas of their own."""
+    """Return the overrides in Hydra's grammar. A key that every choice of a group has is added where a file lacks it
+    (`++key=value`). A value with letters beyond ASCII is quoted, unless it has quotes, brackets or commas already."""
     added = [f"++{text}" if text.partition("=")[0] in common_keys() else text for text in overrides]
     return [_quoted(text) for text in added]
 
@@ -41,7 +41,7 @@ def _quoted(override: str) -> str:
 
 
 def common_keys() -> set[str]:
-    """What the base classes have with a default."""
+    """The keys that the base classes of settings have, with a default."""
     return {
         f"{group}.{name}"
         for group, bases in _BASES.items()

@@ -1,12 +1,14 @@
-"""Which strategies, tasks, models, data sets and trackers can be chosen: our own, and those of installed packages (docs/extending.md).
+"""Which strategies, tasks, models, data sets and trackers can be chosen: built-in ones and those of installed packages.
 
-An installed package names its own by Python entry points. Those of the group `fedsketch.conf` name a package that holds
-`<group>/<name>.yaml` with the settings class in `<group>/<name>.py` beside it. The entry point of the same name in
-`fedsketch.strategies`, `fedsketch.tasks`, `fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names what implements it.
-A feature map (`fedsketch.features`) has no settings, only the code.
+An installed package announces what it has by Python entry points (docs/extending.md). An entry point of the group
+`fedsketch.conf` names a package that holds `<group>/<name>.yaml`, and beside it the settings class in
+`<group>/<name>.py`. The entry point with the same name in `fedsketch.strategies`, `fedsketch.tasks`,
+`fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names the code. A feature map (`fedsketch.features`) has no
+settings, only code.
 
-Configurations arrive in messages. A name in one only selects among what the owner of this machine has installed: it is looked up in
-lists, and no module that is not in them is imported. Our own names come first and cannot be taken over.
+Configurations arrive in messages. A name in a message only selects among what the owner of this machine has installed:
+it is looked up in lists, and a module that is not in them is never imported. Built-in names come first and cannot be
+replaced.
 """
 
 from collections.abc import Iterator
@@ -32,12 +34,12 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent
 _CONF = "fedsketch.conf"
-FEATURES = "features"  # of a model: a name without settings of its own
+FEATURES = "features"  # feature maps of a model, which have no settings of their own
 
 
 @dataclass(frozen=True)
 class _Group:
-    """An open group: what one of its choices is called, where packages name theirs, and what their settings derive from."""
+    """An open group: the word for one of its choices, the entry points of packages, and the base class of settings."""
 
     noun: str
     entry_points: str
@@ -55,7 +57,7 @@ _GROUPS = {
 
 
 def built_in(group: str) -> tuple[str, ...]:
-    """Our own choices of a group."""
+    """The built-in choices of a group."""
     if group == FEATURES:
         return ("scattering",)
     return tuple(sorted(path.stem for path in (FOLDER / group).glob("*.yaml")))
@@ -63,7 +65,7 @@ def built_in(group: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def settings_class(group: str, name: str) -> type[Settings]:
-    """The settings class that stands beside the YAML file of this choice."""
+    """The settings class beside the YAML file of this choice."""
     ours = name in built_in(group)
     package = _CONF if ours else _conf_of(_installed(group, name)).module
     module = f"{package}.{group}.{name}"
@@ -71,7 +73,7 @@ def settings_class(group: str, name: str) -> type[Settings]:
     base = _GROUPS[group].base
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
-            f"{module} has no settings: end it with SETTINGS = a class derived from fedsketch.conf.settings.{base.__name__}."
+            f"{module} has no settings: end it with SETTINGS = CLASS, derived from fedsketch.conf.settings.{base.__name__}."
         )
     flaw = flaw_of(found) if issubclass(found, TaskSettings) else None
     if flaw is not None:
@@ -80,14 +82,14 @@ def settings_class(group: str, name: str) -> type[Settings]:
 
 
 def refuse_unknown(group: str, name: str) -> None:
-    """Raise ConfigError unless it is one of ours or of an installed package; nothing is imported."""
+    """Raise ConfigError unless the choice is built in or from an installed package. Nothing is imported."""
     if name not in built_in(group):
         _installed(group, name)
 
 
 @lru_cache(maxsize=64)
 def implementation(group: str, name: str) -> Any:
-    """The module or object that an installed package names for this choice."""
+    """The module or object that an installed package provides for this choice."""
     entry = _installed(group, name)
     try:
         return entry.load()
@@ -99,13 +101,13 @@ def implementation(group: str, name: str) -> Any:
 
 
 def release(group: str, name: str) -> str:
-    """The installed package of this choice, and its version."""
+    """The name and version of the installed package that provides this choice."""
     entry = _installed(group, name)
     return f"{_package(entry)} {entry.dist.version if entry.dist is not None else ''}"
 
 
 def configuration_folders() -> Iterator[tuple[str, Path]]:
-    """The installed packages that bring configuration files, and the folders of these. A name of ours is refused."""
+    """The installed packages with configuration files, and their folders. A file with a built-in name is refused."""
     for key, group in _GROUPS.items():
         taken = set(built_in(key))
         for entry in _entry_points(group.entry_points):
@@ -122,7 +124,7 @@ def configuration_folders() -> Iterator[tuple[str, Path]]:
 
 def _taken(entry: "EntryPoint", what: str) -> ConfigError:
     return ConfigError(
-        f"The installed package {_package(entry)} has {what}, and that name is fedsketch's own: rename it there, or uninstall it."
+        f"The installed package {_package(entry)} has {what}, but fedsketch itself uses that name: rename it, or uninstall it."
     )
 
 
@@ -138,25 +140,25 @@ def _installed(group: str, name: str) -> "EntryPoint":
     if len(found) > 1:
         packages = " and ".join(sorted(map(_package, found)))
         raise ConfigError(
-            f"There is more than one {noun} '{name}', of the packages {packages}: uninstall one of them."
+            f"There is more than one {noun} '{name}', from the packages {packages}: uninstall one of them."
         )
     return found[0]
 
 
 def _conf_of(entry: "EntryPoint") -> "EntryPoint":
-    """The entry point for the configuration files of the same package."""
+    """The entry point for configuration files that the same package has."""
     found = [conf for conf in _entry_points(_CONF) if _package(conf) == _package(entry)]
     if len(found) != 1:
         raise ConfigError(
-            f"The package {_package(entry)} has {len(found)} entry points of the group {_CONF}: give it one, "
-            "for the package that holds its configuration files."
+            f"The package {_package(entry)} has {len(found)} entry points of the group {_CONF}: give it exactly one, "
+            "which names the package with its configuration files."
         )
     return found[0]
 
 
 def _entry_points(group: str) -> "EntryPoints":
     from importlib.metadata import (
-        entry_points,  # a tenth of a second, and most messages name nothing of a package
+        entry_points,  # imported late: it takes a tenth of a second, and most messages do not need it
     )
 
     return entry_points(group=group)
@@ -171,5 +173,5 @@ def _imported(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{module}, which an installed package names as part of its configuration, cannot be imported ({error})."
+            f"{module}, which an installed package names in its configuration, cannot be imported ({error})."
         ) from error

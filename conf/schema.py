@@ -1,10 +1,11 @@
-"""What a configuration may hold: types, ranges, and what must fit together.
+"""What a configuration may contain: types, ranges, and what must fit together.
 
-The YAML files beside this one hold the defaults, so no default stands here twice. Hydra composes them, `conf.compose`
-turns the result into these frozen objects, and only they travel through the program.
+The YAML files beside this one hold the defaults, so defaults are not repeated here. Hydra composes the files,
+`conf.compose` turns the result into these frozen objects, and the rest of the program sees nothing else.
 
-The groups that the guarantee rests on (privacy, secagg, clients, evaluation, runtime) are closed, and their settings are ours. Strategies,
-tasks, data sets, models and trackers can be anybody's: their settings stand beside their YAML files (`conf.settings`, `conf.plugins`).
+The groups on which the guarantee depends (privacy, secagg, clients, evaluation, runtime) are closed: only this file
+defines them. Strategies, tasks, data sets, models and trackers are open: installed packages can add some, and their
+settings classes stand beside their YAML files (`conf.settings`, `conf.plugins`).
 """
 
 from enum import StrEnum
@@ -28,7 +29,7 @@ from fedsketch.privacy.accounting.releases import Unit
 
 
 class Against(StrEnum):
-    """Whom the privacy budget binds."""
+    """The adversary that the privacy budget is for."""
 
     model = "model"
     client = "client"
@@ -36,28 +37,28 @@ class Against(StrEnum):
 
 
 class Accounting(StrEnum):
-    """Which theorem turns the budget into noise; what was spent is always the accountant's."""
+    """Which theorem turns the budget into noise. What was spent is always computed by the accountant."""
 
     exact = "exact"
     paper = "paper"
 
 
 class Randomness(StrEnum):
-    """Where noise and cohorts come from."""
+    """Where the randomness of noise and cohorts comes from."""
 
     secret = "secret"
     seeded = "seeded"
 
 
 class Noise(StrEnum):
-    """The law of the devices' noise."""
+    """The distribution of the noise that devices add."""
 
     gaussian = "gaussian"
     skellam = "skellam"
 
 
 class Sampling(StrEnum):
-    """How a round's cohort is drawn."""
+    """How the cohort of a round is drawn."""
 
     fixed = "fixed"
     poisson = "poisson"
@@ -66,7 +67,7 @@ class Sampling(StrEnum):
 
     @property
     def in_passes(self) -> bool:
-        """Whether every client is in one round of each pass."""
+        """Whether every client takes part in exactly one round of each pass."""
         return self in (Sampling.passes, Sampling.cycle)
 
 
@@ -82,11 +83,11 @@ class ClientsConfig:
     def __post_init__(self) -> None:
         if self.per_round > self.total:
             raise ValueError(
-                f"clients.per_round={self.per_round} is more than clients.total={self.total}: lower one or raise the other"
+                f"clients.per_round={self.per_round} is more than clients.total={self.total}: lower it or raise the total"
             )
 
 
-# Beyond these, squares and their sums leave the range of floating-point numbers, or what is left is noise alone.
+# Outside of these ranges, sums of squares leave the range of floating-point numbers, or only noise is left.
 _CLIPS = (1e-9, 1e9)
 _MOST_NOISE = 1e6
 ADAPTIVE: Literal["adaptive"] = "adaptive"
@@ -94,13 +95,13 @@ ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 @frozen
 class AdaptiveClipConfig:
-    """Where an adaptive clip starts, which quantile of norms it seeks, how fast, and how loud the count is in an upload."""
+    """The start of an adaptive clip, the quantile of norms that it seeks, its rate, and the weight of the count."""
 
     start: Positive
     quantile: Annotated[float, Field(gt=0, lt=1)]
     rate: Positive
     weight: Annotated[float, Field(gt=0, le=2)]
-    most: ClassVar[float] = 1000.0  # times larger or smaller than at the start: no further
+    most: ClassVar[float] = 1000.0  # the clip stays within this factor of its start
 
 
 @frozen
@@ -122,35 +123,35 @@ class PrivacyConfig:
             )
         if self.epsilon is not None and self.noise_multiplier == 0:
             raise ValueError(
-                "without noise there is no epsilon to keep: set privacy.epsilon=null, or privacy.noise_multiplier=null"
+                "without noise there is no epsilon: set privacy.epsilon=null, or privacy.noise_multiplier=null"
             )
         first, (least, most) = self.first_clip, _CLIPS
         if first is not None and not least <= first <= most:
             raise ValueError(
-                f"privacy.clip={first:g} is no norm to clip to: set it between {least:g} and {most:g}"
+                f"privacy.clip={first:g} is out of range: set it between {least:g} and {most:g}"
             )
         if self.noise_multiplier is not None and self.noise_multiplier > _MOST_NOISE:
             raise ValueError(
-                f"privacy.noise_multiplier={self.noise_multiplier:g} leaves nothing but noise: set at most {_MOST_NOISE:g}"
+                f"privacy.noise_multiplier={self.noise_multiplier:g} leaves only noise: set at most {_MOST_NOISE:g}"
             )
         if self.clip is None and self.private:
             raise ValueError(
-                "privacy.clip=null bounds nothing that noise could hide: set privacy.clip"
+                "with privacy.clip=null no noise can hide an update, because it is not bounded: set privacy.clip"
             )
 
     @property
     def fixed_clip(self) -> float | None:
-        """The clip of all rounds; None where there is none, or where it is adaptive."""
+        """The clip of all rounds; None if there is no clip, or if it is adaptive."""
         return None if self.clip == ADAPTIVE else self.clip
 
     @property
     def first_clip(self) -> float | None:
-        """That of the first round."""
+        """The clip of the first round."""
         return self.adaptive.start if self.clip == ADAPTIVE else self.clip
 
     @property
     def largest_clip(self) -> float | None:
-        """The largest that a round of the run may have."""
+        """The largest clip that a round of the run may have."""
         return self.adaptive.start * self.adaptive.most if self.clip == ADAPTIVE else self.clip
 
     @property
@@ -161,7 +162,7 @@ class PrivacyConfig:
 
 @frozen
 class ValidationConfig:
-    """Examples of the server's own on which the best model is found, and a run that gets no better is stopped."""
+    """The server's own examples, which select the best model and stop a run that no longer improves."""
 
     examples: Annotated[int, Field(ge=0)]
     metric: str | None
@@ -170,7 +171,7 @@ class ValidationConfig:
     def __post_init__(self) -> None:
         if not self.examples and (self.metric is not None or self.patience is not None):
             raise ValueError(
-                "validation.metric and validation.patience look at examples that are held out: set validation.examples"
+                "validation.metric and validation.patience need held-out examples: set validation.examples"
             )
 
 
@@ -186,7 +187,7 @@ class NoSecAggConfig:
 
 @frozen
 class SecAggConfig:
-    """The server sees sums."""
+    """The server sees only sums."""
 
     name: Literal["pairwise", "semi_honest"]
     noise: Literal[Noise.skellam]
@@ -233,12 +234,13 @@ class DeploymentRuntimeConfig:
     def __post_init__(self) -> None:
         if not self.superlink:
             raise ValueError(
-                "runtime=deployment needs to know where: set runtime.superlink to host:port or to a connection of your Flower configuration"
+                "runtime=deployment needs a SuperLink: set runtime.superlink to host:port or to a connection of your "
+                "Flower configuration"
             )
 
 
 def _chosen_in(group: str) -> PlainValidator:
-    """Checks a choice of an open group by its own settings class, which its name finds."""
+    """A validator that finds the settings class of a choice by its name, and checks the choice with it."""
 
     def validate(value: Any) -> Settings:
         if isinstance(value, Settings):  # checked when it was made
@@ -275,21 +277,21 @@ class Config:
         Field(discriminator="name"),
     ]
     strategy: Annotated[SerializeAsAny[StrategySettings], _chosen_in("strategy")]
-    # A device is not told who watches the run.
+    # Devices receive no tracker.
     tracking: Annotated[SerializeAsAny[TrackingSettings], _chosen_in("tracking")] = (
         TrackingSettings(name="none")
     )
-    # Runs from before there was a choice have no such key.
+    # A default for runs that are older than this choice.
     evaluation: Annotated[
         ServerEvaluationConfig | FederatedEvaluationConfig, Field(discriminator="name")
     ] = ServerEvaluationConfig(name="server")
 
-    # Runs from before there was one have no such key.
+    # A default for runs that are older than this key.
     validation: ValidationConfig = ValidationConfig(examples=0, metric=None, patience=None)
 
     @property
     def plugins(self) -> dict[str, str]:
-        """What comes from installed packages, of all that devices are told: the group of each, and its name."""
+        """What devices need from installed packages: the names of the choices by their groups."""
         groups = ("strategy", "task", "model", "data")
         chosen = {group: getattr(self, group).name for group in groups}
         if self.model.features is not None:
@@ -300,7 +302,8 @@ class Config:
         metrics = [metric.name for metric in self.task.all_metrics]
         if self.validation.metric not in (None, *metrics):
             raise ValueError(
-                f"validation.metric={self.validation.metric} is no metric of task={self.task.name}: set one of {', '.join(metrics)}"
+                f"validation.metric={self.validation.metric} is no metric of task={self.task.name}: "
+                f"set one of {', '.join(metrics)}"
             )
         if (
             isinstance(self.runtime, ProcessesRuntimeConfig)
@@ -312,7 +315,8 @@ class Config:
             )
         if self.secagg.noise is Noise.skellam and self.privacy.clip is None:
             raise ValueError(
-                f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or secagg=none"
+                f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or "
+                "secagg=none"
             )
         if self.model.features is not None:
             refuse_unknown(FEATURES, self.model.features)

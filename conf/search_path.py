@@ -1,4 +1,4 @@
-"""Hydra's search path with the configuration folders of installed packages, after our own."""
+"""Adds the configuration folders of installed packages to Hydra's search path, after the built-in ones."""
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
@@ -8,7 +8,7 @@ from fedsketch.conf.plugins import configuration_folders
 
 
 class InstalledPackages(SearchPathPlugin):
-    """What Hydra asks whenever it makes a search path."""
+    """A plugin that Hydra calls whenever it makes a search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package, folder in configuration_folders():
@@ -16,5 +16,5 @@ class InstalledPackages(SearchPathPlugin):
 
 
 def search_installed_packages() -> None:
-    """From here on Hydra finds the files of installed packages, in this process; calling it again changes nothing."""
+    """Let Hydra find the files of installed packages in this process. Calling it again changes nothing."""
     Plugins.instance().register(InstalledPackages)

@@ -1,7 +1,7 @@
-"""What the settings of strategies, tasks, data sets, models and trackers share, whether they are ours or of an installed package.
+"""What the settings of strategies, tasks, data sets, models and trackers have in common, built in or from a package.
 
-A settings class stands beside its YAML file, which holds the defaults: `<group>/<name>.yaml` and `<group>/<name>.py`. The module ends
-with `SETTINGS = TheClass`. `conf.plugins` finds it by the group and the name.
+A settings class stands beside its YAML file, which holds the defaults: `<group>/<name>.yaml` and `<group>/<name>.py`.
+The module ends with `SETTINGS = TheClass`, and `conf.plugins` finds it by the group and the name.
 """
 
 from enum import StrEnum
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @frozen
 class Settings:
-    """One choice of an open group. Fields must be hashable: take tuples instead of lists."""
+    """One choice of an open group. Fields must be hashable: use tuples instead of lists."""
 
     name: str
 
     def check(self, config: "Config") -> None:
-        """Raise ValueError, with a sentence that names the keys to change, if the rest of the configuration does not fit."""
+        """Raise ValueError if the rest of the configuration does not fit. The message names the keys to change."""
 
 
 class Optimizer(StrEnum):
@@ -36,7 +36,7 @@ class Optimizer(StrEnum):
 
 @frozen
 class LocalConfig:
-    """The work of a device in one round."""
+    """The local training of a device in one round."""
 
     steps: Count
     epochs: Count | None
@@ -56,25 +56,26 @@ class OptimizerConfig:
 
 @frozen
 class StrategySettings(Settings):
-    """What every strategy has."""
+    """The settings that every strategy has."""
 
-    noise_in_training: ClassVar[bool] = False  # whether its local steps are noised, each on its own
+    noise_in_training: ClassVar[bool] = False  # whether noise is added to each local step
 
     local: LocalConfig
     server: OptimizerConfig
 
 
-# Of parameter names. All are tried on all names, so a message must not bring many long ones.
+# Bounds on patterns of parameter names: each is tried on all names, so a message must not bring many long ones.
 Pattern = Annotated[str, Field(max_length=200)]
 
 
 @frozen
 class ModelSettings(Settings):
-    """A model adds its own options. `features` is a frozen map in front of it (`tasks.features`), and `weights` the server's file to
-    start from, which devices are not told (`tasks.weights`). `trainable` names the parameters that are trained, by patterns, and
-    `lora_rank` adds adapters to linear layers that are not (`tasks.trained`)."""
+    """The settings that every model has, beside its own. `features` is a frozen map in front of the model
+    (`tasks.features`). `weights` is a file on the server to start from, whose path devices do not receive
+    (`tasks.weights`). `trainable` selects the parameters that are trained, by patterns, and `lora_rank` adds adapters
+    to the other linear layers (`tasks.trained`)."""
 
-    # Packages that were written before there were these keys do not have them in their YAML files.
+    # Defaults for packages whose YAML files are older than these keys.
     features: str | None = Field(default=None, kw_only=True)
     weights: str | None = Field(default=None, kw_only=True)
     trainable: Annotated[tuple[Pattern, ...], Field(min_length=1, max_length=100)] | None = Field(
@@ -86,7 +87,7 @@ class ModelSettings(Settings):
 
 @frozen
 class PartitionConfig:
-    """How the examples of a data set are spread over the clients."""
+    """How the examples of a data set are divided among the clients."""
 
     scheme: Literal[
         "iid",
@@ -110,16 +111,18 @@ class PartitionConfig:
 
 @frozen
 class DataSettings(Settings):
-    """A data set: `root` is the place of its files, if it has any, and `public_root` that of public examples on the server."""
+    """A data set: `root` is where its files are, if it has any, and `public_root` where the server's public examples
+    are."""
 
     root: str | None
-    # Packages that were written before there was public data have no such key in their YAML files.
+    # A default for packages whose YAML files are older than this key.
     public_root: str | None = Field(default=None, kw_only=True)
 
 
 @frozen
 class PartitionedSettings(DataSettings):
-    """A data set that every machine of a run can load whole; each client takes its part of it. `public` examples are no client's."""
+    """A data set that every machine of a run can load whole. Each client takes its part; `public` examples belong to
+    none."""
 
     partition: PartitionConfig
     public: int = Field(default=0, ge=0, kw_only=True)
@@ -127,7 +130,7 @@ class PartitionedSettings(DataSettings):
     def check(self, config: "Config") -> None:
         if self.public and self.public_root is not None:
             raise ValueError(
-                "data.public holds examples out of the training set and data.public_root names others: set one of them"
+                "data.public and data.public_root both name public examples: set one of them"
             )
 
 
@@ -136,7 +139,7 @@ class Metric(NamedTuple):
 
     name: str
     higher_is_better: bool = True
-    percent: bool = False  # whether it is a share, shown in percent
+    percent: bool = False  # whether it is a share that is shown in percent
 
 
 LOSS = Metric("loss", higher_is_better=False)
@@ -144,22 +147,23 @@ LOSS = Metric("loss", higher_is_better=False)
 
 @frozen
 class TaskSettings(Settings):
-    """What is learned: a loss and metrics (`tasks.task`). They are named here, because displays and reports need no torch."""
+    """What is learned: a loss and metrics (`tasks.task`). Metrics are named here because displays and reports import no
+    torch."""
 
-    targets: ClassVar[Targets]  # what it is made for
-    metrics: ClassVar[tuple[Metric, ...]]  # besides the loss; runs are judged by the first
+    targets: ClassVar[Targets]  # the form of targets that the task needs
+    metrics: ClassVar[tuple[Metric, ...]]  # without the loss; runs are compared by the first
 
     @property
     def headline(self) -> Metric:
-        """The metric by which runs are judged."""
+        """The metric by which runs are compared."""
         return self.metrics[0] if self.metrics else LOSS
 
     @property
     def all_metrics(self) -> tuple[Metric, ...]:
-        """All that a test measures."""
+        """All metrics that a test measures, with the loss."""
         return (*self.metrics, LOSS)
 
 
 @frozen
 class TrackingSettings(Settings):
-    """A tracker adds its own options. They stay on the server: devices are never sent them."""
+    """The settings that every tracker has, beside its own. They stay on the server: devices never receive them."""

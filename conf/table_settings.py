@@ -1,4 +1,4 @@
-"""What the data sets that are tables share."""
+"""The settings that data sets in tables have in common."""
 
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @frozen
 class TableSettings(PartitionedSettings):
-    """A table at `root`, with examples to test on in a second one at `test_root`, or as a share of the first.
+    """A table at `root`. Test examples are in a second table at `test_root`, or are a share of the first.
 
-    `on_devices` is what real devices are told instead, which have their rows themselves (`tasks.tabular.resolved`).
+    Real devices have their own rows and receive `on_devices` instead of these settings (`tasks.tabular.resolved`).
     """
 
     test_root: str | None
@@ -28,6 +28,6 @@ class TableSettings(PartitionedSettings):
         super().check(config)
         if config.runtime.name == "deployment":
             raise ValueError(
-                f"data={self.name} is one table that is dealt out to clients of this machine: where devices have their own, "
-                "set data=folder and data.schema"
+                f"data={self.name} is one table that is divided among clients of this machine. If devices have their own "
+                "rows, set data=folder and data.schema"
             )

@@ -1,4 +1,4 @@
-"""What the targets of examples are."""
+"""The forms that the targets of examples can have."""
 
 from enum import StrEnum
 
@@ -6,6 +6,6 @@ from enum import StrEnum
 class Targets(StrEnum):
     """The form of the targets in `Examples`."""
 
-    classes = "classes"  # the number of a class, int64 (N,)
+    classes = "classes"  # the index of a class, int64 (N,)
     numbers = "numbers"  # a number to predict, float32 (N,)
     labels = "labels"  # several numbers, such as one 0 or 1 per label, float32 (N, L)

@@ -1,4 +1,4 @@
-"""What all settings classes are made of: the decorator that freezes and checks them, and the ranges of their numbers."""
+"""The decorator that freezes and checks settings classes, and the ranges of their numbers."""
 
 from dataclasses import field
 from typing import Annotated, TypeVar, dataclass_transform
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, field))
 def frozen(settings: type[_T]) -> type[_T]:
-    """A class whose objects are checked when they are made, and cannot be changed afterwards."""
+    """Turn a class into one whose objects are checked when they are made, and cannot be changed afterwards."""
     return dataclass(settings, frozen=True, config=_STRICT)  # type: ignore[return-value]
 
 

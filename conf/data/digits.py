@@ -1,4 +1,4 @@
-"""scikit-learn's digits, which it carries itself."""
+"""The digits that come with scikit-learn."""
 
 from fedsketch.conf.settings import PartitionedSettings
 

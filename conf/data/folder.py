@@ -1,4 +1,4 @@
-"""Data that devices hold: what all must agree on, and the server's test set below `root`."""
+"""Data that devices hold: what all must agree on, and the server's test set at `root`."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +17,13 @@ _MOST_CLASSES = 65_536
 @frozen
 class FolderConfig(DataSettings):
     shape: Annotated[tuple[Count, ...], Field(min_length=1, max_length=8)]
-    # Bounded, because a list of their names is made of a number, also of one that came in a message.
+    # Bounded: a number, which may come from a message, is turned into a list of that many names.
     classes: (
         Annotated[int, Field(ge=1, le=_MOST_CLASSES)]
         | Annotated[tuple[str | int, ...], Field(min_length=1, max_length=_MOST_CLASSES)]
     )
     largest_shard: Count
-    # For tables: the server's file, which devices are not told, and its fingerprint, which they are (`tasks.schema`).
+    # For tables: the server's file, which is not sent to devices, and its fingerprint, which is (`tasks.schema`).
     schema: str | None
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = Field(
         default=None, kw_only=True
@@ -31,14 +31,14 @@ class FolderConfig(DataSettings):
 
     def __post_init__(self) -> None:
         if len(set(self.class_names)) < len(self.class_names):
-            raise ValueError("data.classes names a class twice: take one away")
+            raise ValueError("data.classes names a class twice: remove one of them")
 
     def check(self, config: "Config") -> None:
         if self.schema is not None and self.fingerprint is None:
-            return  # the schema, which the server reads, says what shape and classes are
+            return  # shape and classes follow from the schema, which the server reads
         if config.task.targets is Targets.classes and len(self.class_names) < 2:
             raise ValueError(
-                f"task={config.task.name} needs two classes at least: name them in data.classes"
+                f"task={config.task.name} needs at least two classes: name them in data.classes"
             )
         if config.task.targets is Targets.numbers and len(self.class_names) != 1:
             raise ValueError(f"task={config.task.name} learns one number: set data.classes=1")

@@ -1,4 +1,4 @@
-"""Texts with a class each, dealt out to the clients of this machine (docs/tables.md)."""
+"""Texts with one class each, divided among the clients of this machine (docs/tables.md)."""
 
 from typing import Annotated
 
@@ -20,7 +20,7 @@ class TextConfig(TableSettings):
     def __post_init__(self) -> None:
         if len(set(map(str, self.classes))) < max(2, len(self.classes)):
             raise ValueError(
-                "data=text needs the names of two classes at least, each once: set data.classes=[ham,spam]"
+                "data=text needs the names of at least two different classes: set data.classes=[ham,spam]"
             )
 
 

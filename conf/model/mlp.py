@@ -1,4 +1,4 @@
-"""One hidden layer, or several."""
+"""A network with one or several hidden layers."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ class MlpConfig(ModelSettings):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The hidden units of each layer."""
+        """The number of hidden units of each layer."""
         return (self.width,) if isinstance(self.width, int) else self.width
 
 

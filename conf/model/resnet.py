@@ -12,7 +12,7 @@ class ResnetConfig(ModelSettings):
     def __post_init__(self) -> None:
         if not 8 <= self.depth <= 1202 or self.depth % 6 != 2:
             raise ValueError(
-                f"model=resnet has no depth {self.depth}: set model.depth to 8, 14, 20 or another 6 n + 2, up to 1202"
+                f"model=resnet has no depth {self.depth}: set model.depth to 8, 14, 20 or another 6n + 2, up to 1202"
             )
 
 

@@ -1,4 +1,4 @@
-"""L2-CSGM: a random share of the numbers of every update, and when its masks may count as privacy."""
+"""L2-CSGM: clients send a random part of their update; and when the secrecy of the masks adds privacy."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,7 +26,7 @@ class CsgmConfig(StrategySettings):
             return
         if config.secagg.name != "none" or config.secagg.noise != "gaussian":
             raise ValueError(
-                "with strategy.mask=own every client sends other coordinates, so that there is nothing to add up under masks, and the "
+                "with strategy.mask=own every client sends other coordinates, so that they cannot be summed under masks, and the "
                 "server, which is trusted, adds Gaussian noise: set secagg=none, or strategy.mask=common"
             )
         if config.privacy.fixed_clip is None:
@@ -35,12 +35,12 @@ class CsgmConfig(StrategySettings):
             )
         if config.privacy.private and config.privacy.against == "server":
             raise ValueError(
-                "with strategy.mask=own the server is trusted, and no budget binds it: set privacy.against=model or client, or "
-                "strategy.mask=common with secagg=pairwise"
+                "with strategy.mask=own the server is trusted, and no budget can be against it: set privacy.against=model or "
+                "client, or strategy.mask=common with secagg=pairwise"
             )
         if config.privacy.accounting == "paper":
             raise ValueError(
-                "strategy=csgm finds its noise by its own theorem: set privacy.accounting=exact"
+                "strategy=csgm computes its noise by its own theorem: set privacy.accounting=exact"
             )
 
 

@@ -1,4 +1,4 @@
-"""DOME: a sketch that learns where the gradients are."""
+"""DOME: a sketch that learns the subspace of the gradients."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @frozen
 class DebiasedConfig(OptimizerConfig):
-    """The server's step on a desketched mean whose noise is known."""
+    """The server's step on a mean that was mapped back from the sketch, and whose noise is known."""
 
     second_momentum: Share
     debias: bool
@@ -43,21 +43,22 @@ class DomeConfig(StrategySettings):
     def __post_init__(self) -> None:
         if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
             raise ValueError(
-                "strategy.variant=paper sketches everything at once, as printed: set strategy.sketch=flat and strategy.warm_up=0"
+                "strategy.variant=paper sketches the whole gradient: set strategy.sketch=flat and strategy.warm_up=0"
             )
         if self.directions == "public" and (self.sketch != "layerwise" or self.warm_up):
             raise ValueError(
-                "strategy.directions=public are those of each layer's inputs, known from the start: set strategy.sketch=layerwise and "
-                "strategy.warm_up=0"
+                "strategy.directions=public are those of each layer's inputs, known from the start: set "
+                "strategy.sketch=layerwise and strategy.warm_up=0"
             )
         if self.directions == "public" and (self.mean_removal or self.error_feedback):
             raise ValueError(
-                "strategy.directions=public never sees what lies outside its directions, and scales what lies inside: set "
+                "strategy.directions=public never sees what lies outside of its directions, and scales what lies inside: set "
                 "strategy.mean_removal=0 and strategy.error_feedback=0"
             )
         if self.mean_removal and self.feed == "momentum":
             raise ValueError(
-                "strategy.mean_removal leaves noise of many rounds in the momentum, unknown to the noise floor: set strategy.feed=gradient"
+                "strategy.mean_removal leaves noise of many rounds in the momentum, which the noise floor cannot know: set "
+                "strategy.feed=gradient"
             )
 
     def check(self, config: "Config") -> None:

@@ -1,4 +1,5 @@
-"""Fed-SGM: a random sketch from a seed; and when its theorem about a secret sketch (`r_secret`) covers a run."""
+"""Fed-SGM: a random sketch from a seed; and when the paper's theorem about a secret sketch (`r_secret`) covers a
+run."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -20,12 +21,12 @@ class FedSgmConfig(StrategySettings):
     def __post_init__(self) -> None:
         if self.sketch == "count_sketch" and self.clip == "before":
             raise ValueError(
-                "a count sketch may add a whole update up in one bucket, so that strategy.clip=before bounds nothing: "
+                "a count sketch may add up a whole update in one bucket, so that strategy.clip=before bounds nothing: "
                 "set strategy.clip=after or both"
             )
 
     def check(self, config: "Config") -> None:
-        """A budget for the eavesdropper is refused where it cannot be turned into noise."""
+        """Refuse a budget against the eavesdropper that cannot be turned into noise."""
         if config.privacy.clip == "adaptive" and self.clip != "after":
             raise ValueError(
                 "privacy.clip=adaptive counts what the last clip cuts: set strategy.clip=after, or privacy.clip to a number"
@@ -49,7 +50,7 @@ class FedSgmConfig(StrategySettings):
 
 
 def r_secret_needs(config: "Config") -> tuple[str, ...]:
-    """What would have to be set for the theorem to cover a run of Fed-SGM; empty where it does."""
+    """What must be set for the theorem to cover a run of Fed-SGM; empty if it covers the run."""
     strategy = config.strategy
     assert isinstance(strategy, FedSgmConfig)
     needs = {

@@ -16,7 +16,7 @@ class FedAvgConfig(StrategySettings):
     def check(self, config: "Config") -> None:
         if config.privacy.private:
             raise ValueError(
-                "strategy=fedavg gives no privacy: take its privacy settings away, or choose strategy=dp_fedavg"
+                "strategy=fedavg gives no privacy: remove its privacy settings, or choose strategy=dp_fedavg"
             )
         if config.privacy.clip == "adaptive":
             raise ValueError(

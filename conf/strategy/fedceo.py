@@ -30,7 +30,7 @@ class FedCeoConfig(StrategySettings):
             )
         if self.groups is not None and self.start == "mean":
             raise ValueError(
-                "strategy.start=mean needs the whole sum alone: leave strategy.groups out, or set strategy.start=slots"
+                "strategy.start=mean needs only the whole sum: leave strategy.groups out, or set strategy.start=slots"
             )
 
     def check(self, config: "Config") -> None:
@@ -40,22 +40,23 @@ class FedCeoConfig(StrategySettings):
             return
         if config.clients.sampling == "poisson":
             raise ValueError(
-                "a stack of models tells how large a cohort was, which Poisson sampling must hide: set clients.sampling=fixed, or "
-                "strategy.start=mean"
+                "a stack of models shows how large a cohort was, which Poisson sampling must hide: set "
+                "clients.sampling=fixed, or strategy.start=mean"
             )
         masked = config.secagg.name != "none"
         if masked and self.groups is None:
             raise ValueError(
-                f"strategy.start=slots stacks the models of single clients, and secagg={config.secagg.name} promises that the server sees "
-                "sums only: set strategy.groups to stack sums of groups, strategy.start=mean to smooth the whole sum, or secagg=none"
+                f"strategy.start=slots stacks the models of single clients, but secagg={config.secagg.name} promises that the "
+                "server sees only sums: set strategy.groups to stack sums of groups, strategy.start=mean to smooth the "
+                "whole sum, or secagg=none"
             )
         if not masked and self.groups is not None:
             raise ValueError(
-                "without masks the server sees every model by itself: leave strategy.groups out, or set secagg=pairwise"
+                "without masks the server sees each model separately: leave strategy.groups out, or set secagg=pairwise"
             )
         if self.groups is not None and config.clients.per_round % self.groups:
             raise ValueError(
-                "groups are of one size: set clients.per_round to a multiple of strategy.groups"
+                "groups must have equal sizes: set clients.per_round to a multiple of strategy.groups"
             )
 
 

@@ -1,4 +1,4 @@
-"""FedPCDP: local training with noised steps, in a subspace that public data gives."""
+"""FedPCDP: local training with noised steps, in a subspace that is computed from public data."""
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -26,11 +26,12 @@ class FedPcdpConfig(StrategySettings):
     def __post_init__(self) -> None:
         if self.local.epochs is not None or self.local.batch == 0:
             raise ValueError(
-                "strategy=fedpcdp draws a batch for every local step: set strategy.local.epochs=null and strategy.local.batch"
+                "strategy=fedpcdp draws a batch for every local step: set strategy.local.epochs=null and "
+                "strategy.local.batch"
             )
         if self.rank > self.public_examples:
             raise ValueError(
-                "gradients of strategy.public_examples examples have no more directions than that: lower strategy.rank"
+                "gradients of strategy.public_examples examples span at most as many directions: lower strategy.rank"
             )
 
     def check(self, config: "Config") -> None:
@@ -40,8 +41,8 @@ class FedPcdpConfig(StrategySettings):
             )
         if config.privacy.clip == "adaptive":
             raise ValueError(
-                "strategy=fedpcdp clips inside of local training, where no count can travel: set privacy.clip to a number (its own "
-                "strategy.clipping adapts to examples)"
+                "strategy=fedpcdp clips inside of local training, where no count can be sent: set privacy.clip to a "
+                "number (its own strategy.clipping adapts to examples)"
             )
 
 

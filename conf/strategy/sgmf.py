@@ -22,19 +22,21 @@ class SgmfConfig(CsgmConfig):
         private = config.privacy.private
         if config.secagg.name != "none" or (private and config.privacy.against == "server"):
             raise ValueError(
-                "in strategy=sgmf the noise of a round takes back that of earlier rounds, so that one party must know all of it, the "
-                "server, which is trusted and sees every upload: set secagg=none and privacy.against=model or client"
+                "in strategy=sgmf the noise of a round cancels part of the noise of earlier rounds, so one party must know all "
+                "of it. That is the server, which is trusted and sees every upload: set secagg=none and "
+                "privacy.against=model or client"
             )
         if config.privacy.clip == "adaptive":
             raise ValueError(
-                "the noise of strategy=sgmf is one for all rounds, and an adaptive clip would change it: set privacy.clip to a number"
+                "strategy=sgmf makes its noise for all rounds at once, and an adaptive clip would change it: set "
+                "privacy.clip to a number"
             )
         super().check(config)
         if self.server.optimizer != "sgd":
             raise ValueError(
                 "strategy=sgmf adds noise that cancels in sums of updates: set strategy.server.optimizer=sgd"
             )
-        everybody = config.clients.per_round == config.clients.total  # a pass of one round
+        everybody = config.clients.per_round == config.clients.total  # each pass has one round
         sampling = "passes" if self.restarts else "cycle"
         if not everybody and config.clients.sampling != sampling:
             place = "in different passes" if self.restarts else "a whole pass apart"
@@ -44,7 +46,8 @@ class SgmfConfig(CsgmConfig):
             )
         if not self.restarts and self.factorisation not in ("banded", "identity"):
             raise ValueError(
-                "with strategy.restarts=false the noise of a client's rounds must not meet: set strategy.factorisation=banded"
+                "with strategy.restarts=false the noise of a client's rounds must not overlap: set "
+                "strategy.factorisation=banded"
             )
         apart = -(-config.clients.total // config.clients.per_round)
         if not self.restarts and (self.band or 1) > apart:
@@ -53,7 +56,7 @@ class SgmfConfig(CsgmConfig):
             )
         if private and config.privacy.randomness == "secret" and config.checkpoint_every != 1:
             raise ValueError(
-                "a resumed run of strategy=sgmf must know the noise of every model that is out: set checkpoint_every=1"
+                "a resumed run of strategy=sgmf must know the noise of every released model: set checkpoint_every=1"
             )
 
 

@@ -1,4 +1,4 @@
-"""Yes or no."""
+"""Two classes, one output."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""One of several classes."""
+"""One of several classes for each example."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Any number of labels."""
+"""Any number of labels for each example."""
 
 from typing import ClassVar
 

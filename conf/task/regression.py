@@ -1,4 +1,4 @@
-"""A number."""
+"""A number for each example."""
 
 from typing import ClassVar, Literal
 

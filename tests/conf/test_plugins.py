@@ -196,7 +196,7 @@ SETTINGS = Own
         (
             "targets: ClassVar = Targets.numbers",
             "pass",
-            "has no targets: set them to Targets.classes",
+            "has no targets: set them to classes",
         ),
         ("Targets.numbers", '"numbers"', "has no targets"),
         (
@@ -207,11 +207,11 @@ SETTINGS = Own
         (
             "deviance",
             "epsilon",
-            "has a metric named 'epsilon', and metrics.jsonl has something else",
+            "has a metric named 'epsilon', which is another key of metrics.jsonl",
         ),
-        ("deviance", "federated_loss", "has a metric named 'federated_loss', and metrics.jsonl"),
-        ("deviance", "loss", "has a metric named 'loss': give each a name of its own"),
-        ("deviance", "mean deviance", "has a metric named 'mean deviance': give each"),
+        ("deviance", "federated_loss", "has a metric named 'federated_loss', which is another key"),
+        ("deviance", "loss", "has a metric named 'loss': use a different name for each"),
+        ("deviance", "mean deviance", "has a metric named 'mean deviance': use a different name"),
     ],
 )
 def test_a_task_that_is_not_whole_is_refused(

@@ -198,7 +198,7 @@ def test_the_noise_meets_the_budget_of_either(
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (("secagg=pairwise",), "nothing to add up under masks.*set secagg=none"),
+        (("secagg=pairwise",), "cannot be summed under masks.*set secagg=none"),
         (("secagg.noise=skellam",), "set secagg=none"),
         (("privacy.against=server",), "server is trusted"),
         (("privacy.unit=example",), "set privacy.unit=client"),

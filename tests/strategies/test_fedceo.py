@@ -222,9 +222,9 @@ def test_slots_are_kept_in_checkpoints(make_strategy: MakeStrategy) -> None:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (("secagg=pairwise", *SLOTS), "promises that the server sees sums only"),
-        ((*SLOTS, "strategy.groups=3"), "without masks the server sees every model by itself"),
-        (("secagg=pairwise", "strategy.groups=3"), "needs the whole sum alone"),
+        (("secagg=pairwise", *SLOTS), "promises that the server sees only sums"),
+        ((*SLOTS, "strategy.groups=3"), "without masks the server sees each model separately"),
+        (("secagg=pairwise", "strategy.groups=3"), "needs only the whole sum"),
         (("secagg=pairwise", *SLOTS, "strategy.groups=4"), "a multiple of strategy.groups"),
         ((*SLOTS, "clients.sampling=poisson", "clients.total=20"), "set clients.sampling=fixed"),
         (

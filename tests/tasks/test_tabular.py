@@ -307,5 +307,5 @@ def test_texts_are_a_data_set_whose_schema_is_its_settings(tmp_path: Path) -> No
     assert config.data.on_devices is not None  # type: ignore[attr-defined]
     fingerprint = config.data.on_devices.fingerprint  # type: ignore[attr-defined]
     assert torch.equal(own_table(files[1], fingerprint).inputs, job.shard(1).inputs)
-    with pytest.raises(ValueError, match="two classes at least"):
+    with pytest.raises(ValueError, match="at least two different classes"):
         compose([*keys, "data.classes=[ham]"])
