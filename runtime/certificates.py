@@ -1,10 +1,12 @@
-"""`fedsketch-certs`: everything that a federation needs before its first start, once.
+"""`fedsketch-certs`: makes the keys and certificates that a federation needs before its first start.
 
-A certificate authority, the server's certificate, and a folder per node with the key that the SuperLink knows it by (ECDSA), and the
-device's folder with the key that its peers know it by (Ed25519), its policy and its ledger. Calling it again keeps what is there; only a
-server certificate that lacks a name or is about to expire is made anew.
+These are a certificate authority, the server's certificate, and a folder for each node. The folder holds the key by
+which the SuperLink knows the node (ECDSA), and the device's folder with the key by which its peers know it (Ed25519),
+its policy and its ledger. Calling the command again keeps what is there. Only a server certificate that lacks a name or
+is about to expire is replaced.
 
-Who can read a node's folder can speak for that node; who can read `ca.key` can speak for the server. So folders have mode 700 and keys 600.
+Whoever can read a node's folder can act as that node, and whoever can read `ca.key` can act as the server. So folders
+have mode 700 and keys have mode 600.
 """
 
 import argparse
@@ -43,11 +45,11 @@ _CLOCKS_DIFFER = timedelta(hours=1)
 
 
 class CertificateError(ValueError):
-    """What is there cannot be used; the message says what to do about it."""
+    """An existing file or an argument cannot be used; the message says what to do about it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: 0, or 1 with one sentence on stderr."""
+    """Run the console script; returns 0, or 1 after one sentence on stderr."""
     return run(_parser(), arguments, _run)
 
 
@@ -112,7 +114,7 @@ def make_all(
     life: timedelta = timedelta(days=365),
     card: DataCard | None = None,
 ) -> list[str]:
-    """Make what is missing; a line about each thing that was made or kept."""
+    """Make what is missing; returns a line about each thing that was made or kept."""
     _private(folder)
     told = [_make_ca(folder), _make_server(folder, names, life)]
     _private(folder / NODES)
@@ -124,7 +126,7 @@ def make_all(
 def make_node(
     folder: Path, ca: Path | None, policy: Path | None, card: DataCard | None = None
 ) -> str:
-    """A node's two keys and its device folder."""
+    """Make a node's two keys and its device folder."""
     _private(folder)
     known = (folder / AUTH_KEY).exists()
     if not known:
@@ -149,7 +151,8 @@ def _make_ca(folder: Path) -> str:
         ends = _load(file).not_valid_after_utc
         if ends < datetime.now(UTC) + _RENEW_WITHIN:
             raise CertificateError(
-                f"{file} expires on {ends:%Y-%m-%d}: move it and {CA_KEY} away, call again, and give every node the new {CA_CERTIFICATE}."
+                f"{file} expires on {ends:%Y-%m-%d}: move it and {CA_KEY} away, call again, and give every node the "
+                f"new {CA_CERTIFICATE}."
             )
         return f"{file}: kept"
     key = ec.generate_private_key(ec.SECP256R1())
@@ -188,7 +191,8 @@ def _make_server(folder: Path, names: Iterable[str], life: timedelta) -> str:
             return f"{file}: kept, good until {old.not_valid_after_utc:%Y-%m-%d}"
     if not (folder / CA_KEY).exists():
         raise CertificateError(
-            f"{folder / CA_KEY} is not here, and without it no certificate can be signed: bring it back, or start with a new folder."
+            f"{folder / CA_KEY} is not here, and without it no certificate can be signed: bring it back, or start "
+            "with a new folder."
         )
     authority = load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
     assert isinstance(authority, ec.EllipticCurvePrivateKey)
@@ -299,7 +303,7 @@ def _private(folder: Path) -> None:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """In one step and never readable by others, not even for a moment."""
+    """Write a file in one step, so that others can never read it, not even for a moment."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

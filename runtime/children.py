@@ -1,7 +1,7 @@
-"""Programs that end with us, whatever happens: normally, by an exception, by Ctrl-C, or by kill -9.
+"""Starts programs that end when this process ends: normally, by an exception, by Ctrl-C, or by kill -9.
 
-Flower's programs start others, some in sessions of their own, so ending a program means ending everything that descends from it. A small
-watcher process does the same when this process vanishes without a word: it waits at a pipe that closes with us.
+Flower's programs start others, some in sessions of their own, so ending a program means ending all its descendants. If
+this process is killed, a small watcher process does that: it waits at a pipe that closes when this process ends.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _GRACE = 6.0  # seconds: Flower's programs force their own exit after 5
 
 
 class Children:
-    """Programs by name, each with a log file; all end with the `with` block."""
+    """Programs by name, each with a log file. All of them end with the `with` block."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -43,7 +43,7 @@ class Children:
     ) -> None:
         self.stop(*self._processes)
         assert self._watcher.stdin is not None
-        self._watcher.stdin.close()  # with an empty last line: nothing is left to end
+        self._watcher.stdin.close()  # after an empty last line: the watcher has nothing to end
         self._watcher.wait()
 
     def start(
@@ -72,7 +72,7 @@ class Children:
         return " ".join(text.split())[-300:]
 
     def stop(self, *names: str) -> None:
-        """End these programs and all that they started; returns when none of it is left."""
+        """End these programs and all that they started; returns when none of them is left."""
         end_all(self._processes[name].pid for name in names)
         for name in names:
             self._processes.pop(name).wait()
@@ -84,7 +84,7 @@ class Children:
 
 
 def descendants(roots: Iterable[int]) -> set[int]:
-    """These processes and all that descend from them, as far as they run now."""
+    """Those of these processes that are running, and all their running descendants."""
     parents = _running()
     found = {pid for pid in roots if pid in parents}
     while new := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -93,9 +93,9 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 
 def end_all(roots: Iterable[int]) -> None:
-    """End these processes and all that descend from them; those that do not go by themselves are killed."""
+    """End these processes and all their descendants. Those that do not end by themselves are killed."""
     doomed = descendants(roots)
-    # One that was stopped hears of its end only when it goes on.
+    # A process that was stopped receives the signal only when it continues.
     _signal(doomed, signal.SIGTERM)
     _signal(doomed, signal.SIGCONT)
     deadline = time.monotonic() + _GRACE
@@ -106,7 +106,8 @@ def end_all(roots: Iterable[int]) -> None:
 
 
 def _running() -> dict[int, int]:
-    """Parents by process. Those that have ended and wait to be noticed (Z) do not count: in a container nobody may ever notice."""
+    """The parent of each running process. Ended processes that nobody has waited for (Z) do not count: in a container
+    this may last for ever."""
     table = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
     ).stdout
@@ -121,7 +122,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def _watch() -> None:
-    """Wait until the pipe closes, then end what its last line names."""
+    """Wait until the pipe closes, then end the processes that its last line names."""
     roots: list[int] = []
     for line in sys.stdin:
         roots = [int(pid) for pid in line.split()]

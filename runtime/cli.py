@@ -1,4 +1,5 @@
-"""The command `fedsketch`: compose, check, run; or resume. Whatever a user can get wrong ends in one sentence and exit code 1."""
+"""The command `fedsketch`: compose, check and run a configuration, or resume a run. Errors of the user end in one
+sentence and exit code 1."""
 
 import errno
 import logging
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-# Before flwr is imported, here and in every process that it starts.
+# Set before flwr is imported, here and in every process that it starts.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
@@ -73,7 +74,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
 
 
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
-    """The ServerApp in this process."""
+    """Run the ServerApp in this process."""
     from fedsketch.client.app import app as client_app
     from fedsketch.runtime.cohort import CohortGrid
     from fedsketch.runtime.environment import simulated_devices
@@ -86,7 +87,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
 
     RunFolder(folder).log_here()
     flower = logging.getLogger("flwr")
-    flower.handlers.clear()  # not over the progress bar
+    flower.handlers.clear()  # Flower's messages would disturb the progress bar
     flower.propagate = True
     nodes = config.clients.total
     with simulated_devices(config) as environment:
@@ -103,7 +104,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
-    """The ServerApp beside a SuperLink, which composes the same overrides."""
+    """Run the ServerApp beside a SuperLink, where it composes the same overrides."""
     from fedsketch.runtime.deployment import run_deployment
     from fedsketch.runtime.processes import run_processes
 
@@ -112,7 +113,7 @@ def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
 
 
 def _hydra_main() -> None:
-    """Hydra's own command line; each job of a sweep is a run of its own."""
+    """Hydra's own command line. Each job of a sweep is a separate run."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
@@ -137,11 +138,11 @@ def _hydra_main() -> None:
         except SystemExit as ended:
             if not sweep or ended.code != 1:
                 raise
-            failed.append(hydra_config.job.num)  # the others are still to come
+            failed.append(hydra_config.job.num)  # go on with the other jobs of the sweep
 
     failed: list[int] = []
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors itself, on many lines
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints errors itself, on many lines
     with one_sentence():
         try:
             job()
@@ -153,7 +154,7 @@ def _hydra_main() -> None:
 
 @contextmanager
 def one_sentence(code: int = 1, where: str = "") -> Iterator[None]:
-    """Errors that a user can correct become one sentence and this exit code; all others keep their traceback."""
+    """Turn errors that a user can correct into one sentence and this exit code. All others keep their traceback."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -166,8 +167,8 @@ def one_sentence(code: int = 1, where: str = "") -> Iterator[None]:
         if error.errno not in _OF_THE_DISK:
             raise
         _refuse(
-            f"{where}{error.filename or 'A file of the run'} cannot be written ({error.strerror}): see to the disk, then resume the run, "
-            "or set hydra.run.dir to another place.",
+            f"{where}{error.filename or 'A file of the run'} cannot be written ({error.strerror}): make room on the "
+            "disk, then resume the run, or set hydra.run.dir to another place.",
             code,
         )
     except Exception as error:
@@ -182,7 +183,8 @@ def _refuse(sentence: str, code: int) -> NoReturn:
 
 
 def _errors_of_a_run() -> tuple[type[Exception], ...]:
-    """Those whose message is a sentence for the user. Asked for only after an error, because their modules are slow to import."""
+    """The errors whose message is a sentence for the user. They are imported after an error only, because that is
+    slow."""
     from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
     from fedsketch.privacy.accounting.costs import UnsupportedReleaseError
     from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError

@@ -1,8 +1,9 @@
-"""The simulator for research: one process trains the whole cohort at once (`client.cohort`), through a Grid that answers with sums.
+"""The simulator for research: one process trains the whole cohort at once (`client.cohort`), through a Grid that
+answers with sums.
 
-What the server gets is what it would get from devices: under secure aggregation one sum for each group, with those who are in it; masks are
-left out, because they cancel. Without secure aggregation it gets one sum as well, unless the strategy asks for single uploads or
-each device draws its own noise.
+The server gets what it would get from devices. Under secure aggregation that is one sum for each group, and the clients
+in it; masks are left out, because they cancel. Without secure aggregation it gets one sum as well, unless the strategy
+asks for single uploads or each device draws its own noise.
 """
 
 import os
@@ -24,7 +25,8 @@ from fedsketch.tasks.job import Job
 
 
 class CohortGrid(LocalGrid):
-    """Train messages are answered for all clients together; all other messages as in `runtime=local`. `job`, if given, is the run's."""
+    """Answers train messages for all clients together, and all other messages as in `runtime=local`. `job` is the
+    run's, if given."""
 
     def __init__(self, client_app: ClientApp, config: Config, job: Job | None = None) -> None:
         super().__init__(client_app, config.clients.total)
@@ -38,8 +40,8 @@ class CohortGrid(LocalGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """The replies, one by one as they are made: there may be many. Those of train messages are one for each sum, and an error for
-        each client that is in none."""
+        """Yield the replies one by one as they are computed, because there may be many. Train messages get one reply
+        for each sum, and an error for each client that is in no sum."""
         train: list[Message] = []
         for message in messages:
             if message.metadata.message_type == "train":
@@ -51,7 +53,7 @@ class CohortGrid(LocalGrid):
 
     def _sums(self, train: list[Message]) -> Iterable[Message]:
         by_client = {self._nodes.index(message.metadata.dst_node_id): message for message in train}
-        content = RecordDict(dict(train[0].content))  # one for all
+        content = RecordDict(dict(train[0].content))  # the same for all clients
         frozen = RecordDict({n: content.pop(n) for n in (FROZEN_ARRAYS,) if n in content})
         self._workspace.prepare(content, frozen, None)
         wanted = int(content.pop(SUMS)["sums"])  # type: ignore[arg-type]
@@ -69,7 +71,7 @@ class CohortGrid(LocalGrid):
             yield Message(reply, reply_to=by_client[made.members[0]])
 
     def _groups(self, clients: list[int], count: int, server_round: str) -> list[list[int]]:
-        """As many disjoint groups, by a draw of the same law as that of secure aggregation (`secagg.grouping`)."""
+        """Disjoint random groups, drawn by the same distribution as those of secure aggregation (`secagg.grouping`)."""
         if self._single:
             count = len(clients)
         if count in (1, len(clients)):

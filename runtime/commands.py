@@ -1,4 +1,5 @@
-"""The console scripts. What they are made of takes a second or more to import; Ctrl-C ends them in one sentence from the start."""
+"""The console scripts. Their modules take a second or more to import, and Ctrl-C ends them in one sentence even during
+that time."""
 
 import os
 import signal
@@ -27,10 +28,12 @@ def audit() -> int | None:
 
 
 def _call(module: str) -> int | None:
-    """The `main` of a module, and what it returns."""
+    """Call the `main` of a module, and return what it returns."""
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # a job in the background ignores Ctrl-C, and shall
-        # An exception inside of an import would be a traceback, or be taken for a missing module.
+    if (
+        before is signal.default_int_handler
+    ):  # a job in the background ignores Ctrl-C, and shall do so
+        # An exception during an import would print a traceback, or be mistaken for a missing module.
         signal.signal(signal.SIGINT, _leave)
     try:
         main = import_module(module).main
@@ -41,6 +44,6 @@ def _call(module: str) -> int | None:
 
 
 def _leave(_signal: int = signal.SIGINT, _frame: FrameType | None = None) -> NoReturn:
-    """At once: nothing has begun that would have to be ended."""
+    """End the process at once: nothing has begun that would have to be cleaned up."""
     print("fedsketch: interrupted.", file=sys.stderr, flush=True)
     os._exit(_INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Runs on devices: submitted to a SuperLink that is there already, followed, and brought back into the user's folder."""
+"""Runs on real devices: submitted to a running SuperLink, followed, and downloaded into the user's folder."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Interrupted(KeyboardInterrupt):
-    """The submitter was interrupted; the run was not, and the message says how to find or stop it."""
+    """The submitter was interrupted, but the run was not. The message says how to follow or stop it."""
 
 
 def run_deployment(
     config: Config, overrides: Sequence[str], folder: Path, observer: "Observer"
 ) -> None:
-    """Submit the run, or find again the one that `folder` remembers; returns when it completed and its files are here."""
+    """Submit the run, or find the run that `folder` remembers; returns when it has completed and its files are here."""
     with _connection(config) as connection:
         known = Submission.of(folder)
         if known is None or _failed(connection, known):
@@ -32,7 +32,7 @@ def run_deployment(
             follow(connection, known.run, config, folder, observer)
         except KeyboardInterrupt as error:
             raise Interrupted(
-                f"run {known.run} goes on at {connection.shown}; follow it with `fedsketch resume={folder}`, "
+                f"run {known.run} continues at {connection.shown}; follow it with `fedsketch resume={folder}`, "
                 f"stop it with `fedsketch stop={folder}`."
             ) from error
 

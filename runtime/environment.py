@@ -1,4 +1,4 @@
-"""What simulated devices must know before the first message, and no message may tell them."""
+"""What simulated devices must know before the first message, and what no message may tell them."""
 
 import os
 from collections.abc import Iterator
@@ -10,17 +10,18 @@ from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 
 
 def refuse_missing_devices(config: Config) -> None:
-    """Raise ConfigError for data that only real devices have where there are none."""
+    """Raise ConfigError if the data are on real devices but the runtime has none."""
     if config.data.name == "folder" and config.runtime.name in ("local", "cohort", "simulation"):
         raise ConfigError(
-            f"data=folder is what real devices hold, and runtime={config.runtime.name} has none: choose runtime=deployment, or other data."
+            f"data=folder is data of real devices, and runtime={config.runtime.name} has none: choose "
+            "runtime=deployment, or other data."
         )
 
 
 @contextmanager
 def simulated_devices(config: Config) -> Iterator[dict[str, str]]:
-    """Mark this process, and by the yielded variables others, as one that simulates devices: no policy, no ledger; and noise from
-    the seed, if and only if the run is to be reproducible."""
+    """Mark this process as one that simulates devices, without policy and ledger. The yielded variables do the same for
+    other processes. Noise comes from the seed if and only if the run is to be reproducible."""
     refuse_missing_devices(config)
     variables = {SIMULATION_VARIABLE: "1"}
     if config.privacy.randomness is Randomness.seeded:

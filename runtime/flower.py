@@ -1,6 +1,7 @@
-"""Flower's own commands, called as programs: their command lines are what Flower keeps stable, its modules are not.
+"""Calls Flower's own commands as programs, because Flower keeps its command lines stable, and its modules not.
 
-A connection says which SuperLink is meant: a name in the user's Flower configuration, or an address with the certificate to check it by.
+A connection says which SuperLink is meant: a name in the user's Flower configuration, or an address with the
+certificate that verifies it.
 """
 
 import json
@@ -22,11 +23,12 @@ COMMANDS = Path(sys.executable).parent
 
 
 class FlowerError(RuntimeError):
-    """The SuperLink cannot be reached or refuses; the message says what and where."""
+    """The SuperLink cannot be reached or refuses; the message says what failed and where."""
 
 
 def environment(home: Path | None = None) -> dict[str, str]:
-    """For every Flower program that we start: found by name, silent to the outside, nothing installed at run time."""
+    """The environment of every Flower program that we start: found by name, no telemetry, nothing installed at run
+    time."""
     variables = {
         **os.environ,
         "PATH": os.pathsep.join([str(COMMANDS), os.environ.get("PATH", os.defpath)]),
@@ -56,7 +58,7 @@ class Connection:
         self._root_certificates = root_certificates
 
     def register(self, public_key: Path) -> int | None:
-        """The id of a new node; None if the SuperLink knows the key already."""
+        """Register a node; returns its id, or None if the SuperLink knows the key already."""
         try:
             return int(self._call("supernode", "register", str(public_key), self.name)["node-id"])
         except FlowerError as error:
@@ -65,14 +67,15 @@ class Connection:
             raise
 
     def nodes(self) -> set[int]:
-        """The ids of all nodes that are registered."""
+        """The ids of all registered nodes."""
         rows = self._call("supernode", "list", self.name)["nodes"]
         return {int(row["node-id"]) for row in rows if row["status"] != "unregistered"}
 
     def submit(self, app: Path, **run_config: str | bool) -> int:
-        """Start a run of the app in a folder; returns its id."""
+        """Start a run of the app in this folder; returns its id."""
         with TemporaryDirectory(prefix="fedsketch-") as folder:
-            # A file, because Flower takes no quotes inside of quotes on its command line; JSON's texts and truth values are TOML's.
+            # A file, because Flower's command line takes no quotes inside of quotes. Strings and booleans of JSON are
+            # valid TOML.
             settings = Path(folder) / "run.toml"
             lines = [
                 f"{key} = {json.dumps(v, ensure_ascii=False)}" for key, v in run_config.items()
@@ -82,7 +85,7 @@ class Connection:
         return int(answer["run-id"])
 
     def status(self, run: int) -> tuple[str, str]:
-        """A run's status, such as `running` or `finished:completed`, and what is said about it."""
+        """The status of a run, such as `running` or `finished:completed`, and its details."""
         rows = self._call("list", self.name, "--run-id", str(run))["runs"]
         return str(rows[0]["status"]), str(rows[0].get("status-details") or "")
 
@@ -91,7 +94,8 @@ class Connection:
 
     @contextmanager
     def log(self, run: int) -> Iterator[Iterator[str]]:
-        """The lines of a run's log, from the first on, as they come; the end means that the run has ended or the SuperLink is gone."""
+        """The lines of a run's log from the first on, as they arrive. They end when the run has ended or the SuperLink
+        is gone."""
         process = subprocess.Popen(
             [COMMANDS / "flwr", "log", str(run), self.name, "--stream"],
             env={**self._environment, "PYTHONUNBUFFERED": "1"},
@@ -99,7 +103,7 @@ class Connection:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # so that Ctrl-C reaches only this process
         )
         assert process.stdout is not None
         try:
@@ -140,7 +144,7 @@ class Connection:
 
 @contextmanager
 def connected(superlink: str, root_certificates: Path | None) -> Iterator[Connection]:
-    """A connection by the name that the user's Flower configuration knows, or by host:port."""
+    """A connection by its name in the user's Flower configuration, or by host:port."""
     if ":" not in superlink:
         yield Connection(superlink)
         return
@@ -157,7 +161,7 @@ def connected(superlink: str, root_certificates: Path | None) -> Iterator[Connec
 
 
 def unreachable(address: str, root_certificates: Path | None) -> str | None:
-    """Why nobody trustworthy answers at an address; None if somebody does. Flower itself does not tell."""
+    """Why no server with a valid certificate answers at an address; None if one does. Flower itself does not say."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain:
@@ -172,7 +176,7 @@ def unreachable(address: str, root_certificates: Path | None) -> str | None:
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    """Flower's complaint in one line, without its first line about which SuperLink it used."""
+    """Flower's error message in one line, without its first line about which SuperLink it used."""
     lines = [
         line.strip() for line in str(answer.get("error-message", "no reason given")).splitlines()
     ]

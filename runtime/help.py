@@ -14,14 +14,14 @@ from fedsketch.conf.plugins import FOLDER, configuration_folders
 _WIDTH = 116
 _KEYS = {
     "rounds": "rounds of training",
-    "seed": "of data partition, model initialisation and batches",
+    "seed": "seed of data partition, model initialisation and batches",
     "device": "auto, cpu, cuda, cuda:1, ...; auto is CUDA if there is one",
     "clients.total": "clients that exist",
     "clients.per_round": "clients that are asked in a round",
-    "clients.tolerated_dropouts": "share of a round's clients that may vanish",
+    "clients.tolerated_dropouts": "share of a round's clients that may drop out",
     "privacy.epsilon": "the privacy budget over all rounds, at privacy.delta",
     "privacy.clip": "largest norm of what a client sends in a round, or adaptive",
-    "privacy.against": "whom the budget binds: server, client (fellow participants), or model (those who only see the models)",
+    "privacy.against": "who the budget is against: server, client (fellow participants) or model (who sees models only)",
     "data.root": "folder of a data set that is on disk",
     "validation.examples": "examples that the server holds out to find the best model; validation.patience stops early",
     "hydra.run.dir": "folder that the run writes into",
@@ -30,7 +30,7 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Command:
-    """What is particular to one command: pairs of a call and what it does."""
+    """The texts of one command: calls and examples, each with what it does."""
 
     name: str
     purpose: str
@@ -72,7 +72,7 @@ PLAN = Command(
 )
 AUDIT = Command(
     name="fedsketch-audit",
-    purpose="Attack a run of audit size with its own code, and hold what is learned against the claimed epsilon.",
+    purpose="Attack a small version of a run with its own code, and compare what is learned with the claimed epsilon.",
     calls={
         "fedsketch-audit [GROUP=CHOICE ...] [KEY=VALUE ...]": "audit a run; exit code 1 if a claim is proved wrong",
         "fedsketch-audit --trials N": "scores of each adversary (4000)",
@@ -83,14 +83,14 @@ AUDIT = Command(
     },
     examples={
         "fedsketch-audit": "audit the default run",
-        "fedsketch-audit strategy=fed_sgm privacy.epsilon=2 --trials 20000": "another strategy, more surely",
+        "fedsketch-audit strategy=fed_sgm privacy.epsilon=2 --trials 20000": "another strategy, with more certainty",
         "fedsketch-audit clients.per_round=10 clients.sampling=poisson privacy.against=model": "a secret draw",
     },
 )
 
 
 def answer(command: Command, arguments: Sequence[str]) -> str | None:
-    """What to print for `--help`, `-h` or `--version`; None if none of them is asked for."""
+    """What to print for `--help`, `-h` or `--version`; None if the arguments ask for none of them."""
     if "--help" in arguments or "-h" in arguments:
         return _help(command)
     if "--version" in arguments:
@@ -124,7 +124,7 @@ def _section(title: str, rows: dict[str, str]) -> str:
 
 
 def _groups() -> dict[str, str]:
-    """The choices of every group: the folders below conf/ and those of installed packages, and the files in them."""
+    """The choices of every group: files in the folders of conf/ and of installed packages."""
     lines = yaml.safe_load((FOLDER / "config.yaml").read_text())["defaults"]
     defaults = {
         group: name for line in lines if isinstance(line, dict) for group, name in line.items()
@@ -139,7 +139,7 @@ def _groups() -> dict[str, str]:
 
 
 def _installed_folders() -> list[Path]:
-    """Those of packages that can be used: a run says what is wrong with the others, help goes on without them."""
+    """The folders of packages that can be used. A run reports what is wrong with the others; help leaves them out."""
     try:
         return [folder for _, folder in configuration_folders()]
     except ConfigError:

@@ -1,8 +1,9 @@
-"""All clients in this process: a Grid that calls the ClientApp itself, with a state per node that lasts.
+"""Runs all clients in this process: a Grid that calls the ClientApp itself, and keeps a state for each node.
 
-No serialisation, no queues, no polling, so a round costs little more than its arithmetic. Messages are still Flower's, and
-a handler that raises becomes an error reply, as everywhere else. So does one that takes longer than the timeout: clients come one after
-the other here, so each has the time that all have together where they work side by side, and what a late one did is not taken.
+There is no serialisation, no queue and no polling, so a round costs little more than its arithmetic. Messages are still
+Flower's, and a handler that raises becomes an error reply, as everywhere else. So does one that takes longer than the
+timeout. Clients run one after the other here, so each client alone has the time that all clients share in other
+runtimes, and the result of a late client is dropped.
 """
 
 import logging
@@ -17,26 +18,29 @@ from flwr.app import Context, Error, Message, RecordDict, UserConfigValue
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-# Flower stamps new messages with this process-wide identity, and has no public way to set it.
+# Flower stamps new messages with this identity, which is global to the process, and has no public way to set it.
 from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
 SERVER_ID = 1
 CLIENT_APP_RAISED = 2  # Flower's error code for a handler that raised
-TOO_LATE = 5  # Flower's error code for a reply that does not come any more
+TOO_LATE = 5  # Flower's error code for a reply that comes too late
 log = logging.getLogger(__name__)
 
 
 class LocalGrid(Grid):
-    """Nodes 2 .. n + 1 in this process (1 is the server), each with its own state, and `timeout` seconds for an answer."""
+    """Nodes 2 to n + 1 in this process (1 is the server), each with its own state, and with `timeout` seconds to
+    answer."""
 
     def __init__(self, client_app: ClientApp, nodes: int, timeout: float = math.inf) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SERVER_ID, 1
         self._app = client_app
         self._timeout = timeout
         self._nodes = range(SERVER_ID + 1, SERVER_ID + 1 + nodes)
-        self._states: dict[int, RecordDict] = {}  # of nodes that have something to keep
-        self.folders: dict[int, Path] = {}  # of nodes that are devices with keys, policy and ledger
+        self._states: dict[int, RecordDict] = {}  # only of nodes that keep something
+        self.folders: dict[
+            int, Path
+        ] = {}  # only of nodes that have a device folder with keys, policy and ledger
         self._numbers = count(1)
         self._replies: dict[str, Message] = {}
 
@@ -44,7 +48,7 @@ class LocalGrid(Grid):
         return list(self._nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Answer every message at once; the replies wait to be pulled."""
+        """Answer every message immediately; the replies are kept until they are pulled."""
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = f"{next(self._numbers):032x}"
@@ -71,7 +75,7 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def set_run(self, run: Any) -> None:
-        """There is only one run."""
+        """Does nothing, because there is only one run."""
 
     @property
     def run(self) -> Any:
@@ -95,9 +99,7 @@ class LocalGrid(Grid):
         began = time.monotonic()
         try:
             reply = self._app(message, context)
-        except (
-            Exception
-        ) as error:  # whatever a device does wrong is the device's failure, not the server's
+        except Exception as error:  # a failing device must not end the server
             log.info("Node %d failed", context.node_id, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)

@@ -1,4 +1,4 @@
-"""The command `fedsketch-plan <overrides>`: what this configuration will do, without doing it."""
+"""The command `fedsketch-plan <overrides>`: prints what a run with this configuration would do, without starting it."""
 
 import sys
 
@@ -24,10 +24,10 @@ def main() -> None:
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])
         refuse_missing_devices(config)
-        if config.runtime.name != "deployment":  # there the tracker is elsewhere
+        if config.runtime.name != "deployment":  # in a deployment the tracker is on another machine
             refuse_a_missing_tracker(config)
         plan = make_plan(config)
-        # Whoever only asks finds no folder afterwards.
+        # Without hydra.run.dir nothing is written.
         named = any(argument.startswith("hydra.run.dir=") for argument in sys.argv[1:])
         figure = plan.save(folder) if named else None
     console = Console()

@@ -1,8 +1,9 @@
 """A deployment without containers: a SuperLink and one SuperNode per client as processes of this machine.
 
-Everything is as on real devices: TLS, a registered key per node, a roster, a policy and a ledger per device; only the devices'
-policy is made here, to fit the run, and the nodes split one data set by their `partition-id`. A run with
-`privacy.randomness=seeded` simulates its devices instead, because a device refuses noise that is no secret.
+Everything is as on real devices: TLS, and for each device a registered key, a roster, a policy and a ledger. There are
+two differences: the devices' policy is made here, to fit the run, and the nodes split one data set by their
+`partition-id`. A run with `privacy.randomness=seeded` simulates its devices instead, because a device refuses noise
+that is not secret.
 """
 
 import math
@@ -56,14 +57,15 @@ _START_TIMEOUT = 120.0
 def run_processes(
     config: Config, overrides: Sequence[str], folder: Path, observer: "Observer"
 ) -> None:
-    """Play the run in `folder` with all its processes, and end them."""
+    """Start all processes of the run in `folder`, follow the run to its end, and end the processes."""
     with Network(config, folder).running() as network:
         run = submit(network.connection, overrides, folder.name, send=False).run
         follow(network.connection, run, config, folder, observer)
 
 
 class Network:
-    """The processes of one run. Those of a resumed run have the same keys and ledgers; to their SuperLink they are new."""
+    """The processes of one run. In a resumed run they have the same keys and ledgers, but the SuperLink is a new
+    one."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config = config
@@ -75,8 +77,10 @@ class Network:
 
     @contextmanager
     def running(self, late: Collection[int] = ()) -> Iterator["Network"]:
-        """All nodes registered and all processes up, but for those of `late` clients; when it ends, none is left."""
-        from fedsketch.client.describe import card_for  # torch, which a refusal does not need
+        """Register all nodes and start all processes but those of `late` clients; afterwards none is left."""
+        from fedsketch.client.describe import (
+            card_for,
+        )  # imports torch, which a refusal does not need
         from fedsketch.tasks.job import Job
         from fedsketch.tasks.tabular import resolved, write_parts
 
@@ -89,7 +93,7 @@ class Network:
             files = [self._table(client) for client in range(nodes)]
             write_parts(config, Job(config).parts, files)
         for state in self.private.glob(f"{_STATE}*"):
-            state.unlink()  # or a SuperLink would start the interrupted run once more, beside the resumed one
+            state.unlink()  # otherwise the SuperLink would start the interrupted run again, beside the resumed one
         self._port = _free_port()
         with (
             Children(self.private) as self._children,
@@ -103,7 +107,7 @@ class Network:
             yield self
 
     def start_superlink(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the SuperLink, and wait until it answers."""
         certificates = self.private / SERVER
         command: list[str | Path] = [
             COMMANDS / "flower-superlink",
@@ -125,7 +129,8 @@ class Network:
             hopeless = REFUSED in problem or self._children.ended(_SUPERLINK)
             if hopeless or time.monotonic() > deadline:
                 raise FlowerError(
-                    f"The SuperLink did not start ({problem}); the end of its log: {self._children.end_of_log(_SUPERLINK)}"
+                    f"The SuperLink did not start ({problem}); the end of its log: "
+                    f"{self._children.end_of_log(_SUPERLINK)}"
                 )
             time.sleep(0.1)
 
@@ -153,12 +158,12 @@ class Network:
             from fedsketch.tasks.tabular import SCHEMA_VARIABLE
 
             variables[DATA_VARIABLE] = str(self._table(client))
-            variables.pop(SCHEMA_VARIABLE, None)  # it lies beside the file
+            variables.pop(SCHEMA_VARIABLE, None)  # the schema is beside the file
         self._children.start(name, command, variables)
 
     @property
     def _tables(self) -> bool:
-        """Whether each node gets its rows of a table as a file of its own, as an owner would have them."""
+        """Whether each node gets its rows of a table as a separate file, as an owner would have them."""
         return isinstance(self.config.data, TableSettings) and not self._simulated
 
     def _table(self, client: int) -> Path:
@@ -176,25 +181,27 @@ class Network:
         self._children.stop(_SUPERLINK)
 
     def pid(self, client: int | None) -> int:
-        """The process of a client's node; of the SuperLink for None."""
+        """The process id of a client's node, or of the SuperLink for None."""
         return self._children.pid(_SUPERLINK if client is None else f"node-{client}")
 
     def _environment(self, name: str) -> dict[str, str]:
         variables = environment(self.private / "homes" / name)
         for secret in (SIMULATION_VARIABLE, SEED_VARIABLE, DEVICE_VARIABLE, ROSTER_VARIABLE):
-            variables.pop(secret, None)  # what holds for this process need not hold for a device
+            variables.pop(secret, None)  # settings of this process need not be those of a device
         share = max(1, (os.cpu_count() or 1) // self.config.clients.total)
         variables.setdefault("OMP_NUM_THREADS", str(share))
         return variables
 
 
 def polling(nodes: int) -> dict[str, str]:
-    """How often a node looks for work: Flower's own setting, 1 s by default. A look costs about 10 ms of CPU: many look less often."""
+    """How often a node asks for work, as Flower's setting (1 s by default). Asking costs about 10 ms of CPU, so many
+    nodes ask less often."""
     return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(max(0.2, 0.05 * nodes))}
 
 
 def fitting_policy(config: Config) -> Policy:
-    """What the owners of these devices would have to agree to. They set no budget: the devices live as long as the run, which has one."""
+    """The policy that the owners of these devices would have to agree to. It sets no budget: the devices exist only for
+    this run, which has one."""
     masked = not isinstance(config.secagg, NoSecAggConfig)
     default = Policy()
     return Policy(

@@ -22,7 +22,7 @@ from fedsketch.server.report.readable import (
 
 
 class ConsoleProgress:
-    """An `Observer` on a terminal; where there is none, a plain line for every tenth of the run."""
+    """An `Observer` that shows a bar on a terminal, and elsewhere prints a line for every tenth of the run."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -77,8 +77,9 @@ class ConsoleProgress:
         dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""
         mark = "" if row["private"] else " (NOT PRIVATE)"
         status = (
-            f"{self._metric.name} {_shown(self._metric, self._reached)}  epsilon {short_epsilons(row['epsilon'])}{mark}  "
-            f"up {size(row['uplink_bytes'])}  down {size(row['downlink_bytes'])}{dropped}"
+            f"{self._metric.name} {_shown(self._metric, self._reached)}  epsilon "
+            f"{short_epsilons(row['epsilon'])}{mark}  up {size(row['uplink_bytes'])}  down "
+            f"{size(row['downlink_bytes'])}{dropped}"
         )
         if not self._explained:
             self._explained = True
@@ -136,7 +137,8 @@ def _shown(kind: Metric, value: float | None) -> str:
 
 
 def on_devices(told: dict[str, Any]) -> str:
-    """What devices say of the last model: the mean with the deviation of its noise, and the means of groups."""
+    """What devices measured for the last model: the mean with the standard deviation of its noise, and the means of
+    groups."""
     groups = ", ".join(f"{value:.3g}" for value in told["groups"])
     spread = f"; groups {groups}" if groups else ""
     return f"{told['mean']:.3g}, noise {told['noise']:.2g}{spread}"

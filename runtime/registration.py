@@ -1,8 +1,8 @@
-"""`fedsketch-register`: makes nodes known to a running SuperLink and to each other.
+"""`fedsketch-register`: registers nodes at a running SuperLink, and writes the roster by which they know each other.
 
-The SuperLink gives each node its id, bound to the node's ECDSA key. The roster then says which Ed25519 key stands for which id, and
-every device folder that is here gets a copy. Devices elsewhere take the roster from whoever ran this command, and must trust them
-for it: who writes the roster decides whose masks a device believes in.
+The SuperLink gives each node an id, bound to the node's ECDSA key. The roster says which Ed25519 key belongs to which
+id, and every device folder on this machine gets a copy. Devices elsewhere get the roster from whoever ran this command,
+and must trust them: whoever writes the roster decides which keys a device accepts for its masks.
 """
 
 import argparse
@@ -28,11 +28,11 @@ ROSTER = "roster.json"
 
 
 class RegistrationError(ValueError):
-    """A node cannot be registered; the message says which and what to do."""
+    """A node cannot be registered; the message says which node, and what to do."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: 0, or 1 with one sentence on stderr."""
+    """Run the console script; returns 0, or 1 after one sentence on stderr."""
     return run(_parser(), arguments, _run, FlowerError)
 
 
@@ -40,7 +40,7 @@ def _run(asked: argparse.Namespace) -> None:
     with connected(asked.superlink, asked.folder / CA_CERTIFICATE) as connection:
         for name, node in register_all(asked.folder, connection).items():
             print(f"Node {name} is {node}.")
-    print(f"All are in {asked.folder / ROSTER}: give it to every device that is not here.")
+    print(f"All are in {asked.folder / ROSTER}: copy it to every device on another machine.")
 
 
 def _parser() -> Parser:
@@ -59,12 +59,12 @@ def _parser() -> Parser:
 
 
 def register_all(folder: Path, connection: Connection) -> dict[str, int]:
-    """Register what is new and write all rosters; returns node ids by the names of the nodes' folders."""
+    """Register new nodes and write all rosters; returns node ids by the names of the nodes' folders."""
     places = sorted((folder / NODES).iterdir(), key=_natural) if (folder / NODES).exists() else []
     if not places:
         raise RegistrationError(f"{folder} has no nodes: make some with fedsketch-certs --nodes N.")
     known = connection.nodes()
-    with ThreadPoolExecutor(2) as two:  # each is a process of its own for seconds
+    with ThreadPoolExecutor(2) as two:  # each registration starts a process that takes seconds
         ids = list(two.map(lambda place: _register(place, connection, known), places))
     keys = {
         node: bytes.fromhex((place / IDENTITY_PUBLIC).read_text())
@@ -88,7 +88,8 @@ def _register(place: Path, connection: Connection, known: set[int]) -> int:
     node = connection.register(place / AUTH_PUBLIC)
     if node is None:
         raise RegistrationError(
-            f"The SuperLink knows the key of {place} under an id that {note} should hold: unregister that node, or give this one a new key."
+            f"The SuperLink knows the key of {place} under an id that should be in {note}: unregister that node, or "
+            "give this one a new key."
         )
     note.write_text(f"{node}\n")
     return node

@@ -1,4 +1,4 @@
-"""Resuming a run from its folder, with the configuration that it was started with and no other."""
+"""Resumes a run from its folder, with the configuration with which it was started."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fedsketch.server.run_folder import RunFolder
 
 
 def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
-    """The configuration of the run in `folder`; overrides may repeat what it was started with, not change it."""
+    """The configuration of the run in `folder`. Overrides may repeat the run's configuration, but not change it."""
     files = RunFolder(folder)
     try:
         config, before = files.read_config(), files.read_overrides()
@@ -25,7 +25,8 @@ def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
         different = _differences(json.loads(to_json(config)), json.loads(to_json(wanted)))
         if different:
             raise ConfigError(
-                f"{folder} has another configuration ({'; '.join(different)}): resume without these, or start a new run."
+                f"{folder} has another configuration ({'; '.join(different)}): resume without these, or start a new "
+                "run."
             )
     return config, folder
 

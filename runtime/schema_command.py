@@ -1,7 +1,8 @@
-"""`fedsketch-schema FILE.csv`: a first schema of a table, to be filled in by hand.
+"""`fedsketch-schema FILE.csv`: writes a first schema of a table, to be completed by hand.
 
-It says which columns there are, and which of them hold numbers. Bounds, categories and names of classes are left open: they are public
-knowledge, and what the data show of them is not. A schema with open places is refused wherever it is used.
+It lists the columns, and says which of them hold numbers. Bounds, categories and names of classes are left open,
+because they must be public knowledge, and must not be taken from the data. A schema with open places is refused
+wherever it is used.
 """
 
 import argparse
@@ -15,13 +16,13 @@ from fedsketch.tasks.schema import beside
 from fedsketch.tasks.tables import Table, read_cells
 
 _HEAD = """\
-# Fill in what is null or empty, from public knowledge and not from the data: least and most of a number, the values of a category or of
-# a class. Instead of a category a column can be {text: 1024}, or ignore. See docs/tables.md.
+# Fill in what is null or empty, from public knowledge and not from the data: least and most of a number, the values of
+# a category or of a class. Instead of a category a column can be {text: 1024}, or ignore. See docs/tables.md.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: 0, or 1 with one sentence on stderr."""
+    """Run the console script; returns 0, or 1 after one sentence on stderr."""
     parser = Parser(
         prog="fedsketch-schema", description="Begin the schema of a table, to be filled in by hand."
     )
@@ -44,7 +45,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 
 def draft(table: Table, target: str, client: str | None, delimiter: str = ",") -> str:
-    """The text of the file."""
+    """The text of a first schema for this table."""
     import yaml
 
     for name in (target, client):

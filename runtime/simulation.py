@@ -1,4 +1,4 @@
-"""Clients spread over processes by Flower's Ray engine, on this machine or on a running Ray cluster."""
+"""Runs clients in several processes by Flower's Ray engine, on this machine or on a running Ray cluster."""
 
 import logging
 import os
@@ -20,7 +20,8 @@ class ClusterError(RuntimeError):
 
 
 class Stoppable(ServerApp):
-    """A ServerApp that waits for no reply once it is stopped. Flower runs it in a thread that would outlive an interrupt of the others."""
+    """A ServerApp that stops waiting for replies once it is stopped. Flower runs it in a thread that would outlive an
+    interrupt."""
 
     def __init__(self, app: ServerApp) -> None:
         super().__init__()
@@ -48,10 +49,10 @@ def run_simulation(
     settings: SimulationRuntimeConfig,
     environment: dict[str, str],
 ) -> None:
-    """Run both apps to the end; `environment` reaches the client processes."""
+    """Run both apps to the end. `environment` is passed on to the client processes."""
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # or every start prints a warning
+    )  # otherwise every start prints a warning
     import ray
     from flwr.simulation import run_simulation as run_flower_simulation
 
@@ -62,7 +63,7 @@ def run_simulation(
     }
     try:
         _check_address(settings.address)
-        # Flower would start Ray itself, but not hand our environment to the processes of a running cluster.
+        # Flower would start Ray itself, but would not pass our environment on to the processes of a running cluster.
         ray.init(
             address=settings.address,
             include_dashboard=False,
@@ -72,7 +73,8 @@ def run_simulation(
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise ClusterError(
-            f"No Ray cluster answers at runtime.address={settings.address}: start one there, or set runtime.address=null ({error})."
+            f"No Ray cluster answers at runtime.address={settings.address}: start one there, or set "
+            f"runtime.address=null ({error})."
         ) from error
     stoppable = Stoppable(server_app)
     try:
@@ -95,7 +97,7 @@ def run_simulation(
 
 
 def check_resources(nodes: list[dict[str, float]], settings: SimulationRuntimeConfig) -> None:
-    """Raises ClusterError if no machine of the cluster can hold one client, where Ray itself would wait for ever."""
+    """Raise ClusterError if no machine of the cluster can hold one client. Ray itself would wait for ever."""
     cpus, gpus = settings.cpus_per_client, settings.gpus_per_client
     if any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
         return
@@ -106,7 +108,7 @@ def check_resources(nodes: list[dict[str, float]], settings: SimulationRuntimeCo
 
 
 def _check_address(address: str | None) -> None:
-    """Raises OSError if nothing listens at host:port, where Ray itself would wait for minutes."""
+    """Raise OSError if nothing listens at host:port. Ray itself would wait for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.removeprefix("ray://"), int(port)), timeout=5).close()

@@ -1,7 +1,7 @@
-"""A run that plays elsewhere: submitted to a SuperLink, followed through its log, its files brought back.
+"""A run on a server elsewhere: submitted to a SuperLink, followed through its log, and downloaded at its end.
 
-The submitter's folder remembers the run in `submitted.json`, so that a submitter that was interrupted finds it again: a run that
-still plays is followed, one that failed goes on from its last checkpoint on the server under a new id.
+The submitter's folder remembers the run in `submitted.json`, so that an interrupted submitter finds it again. A run
+that is still going is followed; one that failed is resumed from its last checkpoint on the server, under a new id.
 """
 
 import secrets
@@ -22,27 +22,27 @@ from fedsketch.server.run_folder import RunFolder
 if TYPE_CHECKING:
     from fedsketch.server.rounds import Observer
 
-APP = Path(__file__).parent.parent  # the project: Flower packs the app from it
+APP = Path(__file__).parent.parent  # the project's folder, from which Flower packs the app
 _ARRIVING = ".arriving"
 _COMPLETED = "finished:completed"
 _LOOK_AGAIN = 1.0
-_PATIENCE = 60.0  # seconds for which a SuperLink that does not answer may be restarting
+_PATIENCE = 60.0  # seconds that a SuperLink may take to restart before we give up
 
 
 class RunFailed(RuntimeError):
-    """The run ended otherwise than by completing; the message is its reason."""
+    """The run ended without completing; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A run at a SuperLink: its id there and the name of its folder on the server."""
+    """A run at a SuperLink: its id, and the name of its folder on the server."""
 
     run: int
     folder: str
 
     @classmethod
     def of(cls, folder: Path) -> "Submission | None":
-        """What a submitter's folder remembers."""
+        """The run that a submitter's folder remembers, if any."""
         files = RunFolder(folder)
         try:
             note = files.read_submission()
@@ -57,13 +57,17 @@ class Submission:
 def submit(
     connection: Connection, overrides: Sequence[str], name: str | None, *, send: bool
 ) -> Submission:
-    """Start a run with these overrides; `name` is that of a folder on the server to go on in, if there is one."""
+    """Start a run with these overrides. `name` is that of a folder on the server in which a run is resumed, if there is
+    one."""
     if not (APP / "pyproject.toml").exists():
         raise ConfigError(
-            "The app bundle is made from the project's checkout: install it with `pip install -e .` from there, and submit again."
+            "The app bundle is made from the project's checkout: install fedsketch with `pip install -e .` from "
+            "there, and submit again."
         )
     name = name or f"run-{secrets.token_hex(8)}"
-    unset = dict.fromkeys(KEYS, "")  # whatever pyproject.toml says: the overrides are the whole run
+    unset = dict.fromkeys(
+        KEYS, ""
+    )  # clears the keys in pyproject.toml: the overrides are the whole configuration
     run = connection.submit(
         APP, overrides=shlex.join(overrides), folder=name, send=send, events=True, **unset
     )
@@ -73,9 +77,9 @@ def submit(
 def follow(
     connection: Connection, run: int, config: Config, folder: Path, observer: "Observer"
 ) -> None:
-    """Tell the observer what the run tells, until it ends; raises `RunFailed` unless it completed."""
+    """Pass on to the observer what the run reports, until it ends; raises `RunFailed` unless it completed."""
     for draft in folder.rglob(f"*{_ARRIVING}"):
-        draft.unlink()  # of an earlier submitter
+        draft.unlink()  # left by an interrupted submitter
     told = 0
     alone_since: float | None = None
     while True:
@@ -86,7 +90,9 @@ def follow(
                 if event is None:
                     continue
                 seen += 1
-                if seen > told:  # a log is read from its beginning again after a break
+                if (
+                    seen > told
+                ):  # after a broken connection, the log is read from its beginning again
                     told = seen
                     _tell(*event, config, folder, observer)
         try:
@@ -122,7 +128,8 @@ def _tell(
 
 
 def _receive(part: Part, folder: Path) -> None:
-    """Put a piece of a file where it belongs, and nowhere else: the log is the server's."""
+    """Write a part of a file into the run's folder, and nowhere else: the log comes from the server, which is not
+    trusted."""
     target = folder / part.name
     if not target.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(

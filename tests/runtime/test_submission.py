@@ -203,7 +203,7 @@ class TestDeployment:
                 raise KeyboardInterrupt
 
         link.logs = [Keys()]
-        with pytest.raises(KeyboardInterrupt, match="goes on at campus") as caught:
+        with pytest.raises(KeyboardInterrupt, match="continues at campus") as caught:
             self._run(tmp_path)
         assert f"resume={tmp_path}" in str(caught.value)
         assert f"stop={tmp_path}" in str(caught.value)
