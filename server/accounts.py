@@ -1,4 +1,4 @@
-"""What a run has spent, per adversary; and the refusal to spend more than the budget."""
+"""What a run has spent against each adversary; refuses to spend more than the budget."""
 
 import json
 import logging
@@ -14,12 +14,12 @@ from fedsketch.server.attempts import Attempt
 from fedsketch.strategies.shared.base import FederatedStrategy
 
 log = logging.getLogger(__name__)
-_WAITING = (Against.model, Against.client)  # see nothing of a round before it is applied
+_WAITING = (Against.model, Against.client)  # those who see nothing of a round before it is applied
 
 
 class Accounts:
-    """One accountant for each adversary that the strategy's releases name. Those who see models, fellow clients among them, are charged
-    for rounds that were applied, all others for every attempt."""
+    """One accountant for each adversary in the strategy's releases. Those who see models, fellow clients among them,
+    are charged for rounds that were applied; all others are charged for every attempt."""
 
     def __init__(self, strategy: FederatedStrategy) -> None:
         self._strategy = strategy
@@ -31,7 +31,8 @@ class Accounts:
         }
 
     def affordable(self, server_round: int) -> bool:
-        """Whether this round fits into the budget, whatever the size of its cohort, with as many dropouts as it tolerates."""
+        """Whether the budget pays for this round, whatever the size of its cohort, and with as many dropouts as it
+        tolerates."""
         if self._privacy.epsilon is None:
             return True
         spent = self._accountants[self._strategy.bound]
@@ -39,10 +40,11 @@ class Accounts:
             worst = self._strategy.worst(server_round)
             return spent is not None and not spent.would_exceed(worst, self._privacy.epsilon)
         except UnsupportedReleaseError:
-            return False  # no theorem covers one more
+            return False  # no theorem covers another round
 
     def refuse_an_idle_run(self) -> None:
-        """Raise ConfigError, before anything is spent, if the budget does not pay for the first round: the noise was given."""
+        """Raise ConfigError, before anything is spent, if the given noise is too small for even one round within the
+        budget."""
         if not self.affordable(1):
             raise ConfigError(
                 f"Not one round with a noise multiplier of {self._strategy.noise_multiplier:g} fits into "
@@ -51,14 +53,15 @@ class Accounts:
             )
 
     def charge_planned(self, first: int, last: int) -> None:
-        """These rounds as a plan has them: cohorts of the usual size."""
+        """Charge these rounds as planned, with cohorts of the usual size."""
         for start, end in _alike(self._strategy, first, last) if first <= last else ():
             self.charge_whole(start, end, self._strategy.config.clients.per_round)
 
     def as_planned(self, done: int) -> tuple[int, "Accounts"]:
         """The last round that the budget pays for, if all rounds after `done` go as planned, and the accounts after it.
 
-        What was spent never shrinks, so the rounds that can be afforded are the first ones: their last is found by bisection.
+        What was spent never decreases, so the rounds that can be afforded are the first ones, and bisection finds the
+        last.
         """
         rounds = self._strategy.config.rounds
         accounts, paid, too_many, middle = self.copy(), done, rounds + 1, rounds
@@ -74,18 +77,20 @@ class Accounts:
         return paid, accounts
 
     def copy(self) -> "Accounts":
-        """The same accounts, to be charged on their own."""
+        """A copy of these accounts that is charged independently."""
         other = Accounts(self._strategy)
         other.load_json(self.to_json())
         return other
 
     def charge_whole(self, first: int, last: int, cohort: int) -> None:
-        """Rounds that show the same as each other, each asked once and applied, with as many dropouts as they tolerate."""
+        """Charge rounds that release the same, each attempted once and applied, with as many dropouts as they
+        tolerate."""
         for name, seen in self._seen(first, cohort, None).items():
             self._record(name, seen, last - first + 1)
 
     def charge_attempt(self, server_round: int, cohort: int, clients: int | None = None) -> None:
-        """A cohort of this size was asked, and so many arrived (the fewest allowed if nobody knows)."""
+        """Charge an attempt: a cohort of this size was asked and `clients` answered (if unknown, the fewest that are
+        allowed)."""
         for name, seen in self._seen(server_round, cohort, clients).items():
             if name not in _WAITING:
                 self._record(name, seen)
@@ -98,39 +103,42 @@ class Accounts:
         *,
         known_cohort: bool = False,
     ) -> None:
-        """The round was applied: its model is out. `known_cohort`: who was drawn is no secret any more."""
+        """Charge a round that was applied and whose model is released. `known_cohort`: the cohort is not secret any
+        more."""
         for name, seen in self._seen(server_round, cohort, clients).items():
             if name in _WAITING:
                 self._record(name, seen.with_known_cohort() if known_cohort else seen)
 
     def charge_lost(self, attempts: Sequence[Attempt]) -> None:
-        """Charge what was seen after a checkpoint and before a kill; those rounds will be played again with other noise.
+        """Charge what was seen after a checkpoint and before a kill. Those rounds will be repeated with other noise.
 
-        The server saw every attempt. When a cohort was asked for a later round, or to evaluate the model of the round before it, then that
-        model was out too.
+        The server saw every attempt. If a cohort was asked for a later round, or to evaluate the model of an earlier
+        one, then that earlier model was released too.
         """
         for attempt in attempts:
             if not attempt.evaluation:
                 self.charge_attempt(attempt.round, attempt.cohort)
         for attempt, following in pairwise(attempts):
-            # Not a retry, and not the start of another life of the run.
+            # Neither a retry, nor the first attempt after a restart of the run.
             out = following.evaluation or following.round > attempt.round
             if out and not attempt.evaluation:
                 self._charge_once_more(attempt)
 
     def charge_lost_evaluations(self, attempts: Sequence[Attempt]) -> None:
-        """The same where these are the accounts of evaluations. Whatever came of them, all may have seen it."""
+        """Charge lost attempts in the accounts of evaluations. Whatever became of them, every adversary may have seen
+        it."""
         for attempt in attempts:
             if attempt.evaluation:
                 self.charge_attempt(attempt.round, attempt.cohort)
                 self._charge_once_more(attempt)
 
     def epsilon(self, beside: "Accounts | None" = None) -> dict[str, float | None]:
-        """What each adversary can have learned so far, from what `beside` has recorded too; None means no guarantee."""
+        """What each adversary can have learned so far, including what `beside` has recorded; None means no
+        guarantee."""
         return {name: self.epsilon_against(name, beside) for name in self._accountants}
 
     def epsilon_against(self, name: str, beside: "Accounts | None" = None) -> float | None:
-        """The same for one adversary."""
+        """What one adversary can have learned so far; None means no guarantee."""
         account = self._accountants[name]
         whole = account if beside is None else beside._added_to(account, name)
         spent = math.inf if whole is None else whole.epsilon().epsilon
@@ -146,20 +154,21 @@ class Accounts:
         }
 
     def _added_to(self, account: Accountant | None, name: str) -> Accountant | None:
-        """What an adversary of another strategy's accounts has seen in all. No theorem covers one whom these do not name."""
+        """What an adversary has seen in these accounts and in its own. No theorem covers one that these accounts do not
+        name."""
         mine = self._accountants.get(name)
         if not any(one is None or one.releases for one in self._accountants.values()):
             return account
         return None if account is None or mine is None else account.together(mine)
 
     def _charge_once_more(self, attempt: Attempt) -> None:
-        """What those see who wait for a round to be applied; its cohort will be asked again."""
+        """Charge those who see only applied rounds; the cohort of this round will be asked again."""
         for name, seen in self._seen(attempt.round, attempt.cohort, None).items():
             if name in _WAITING:
                 self._record(name, seen.once_more())
 
     def _record(self, name: str, seen: Release, count: int = 1) -> None:
-        """Charge one adversary; who sees more than any theorem covers has no guarantee from then on."""
+        """Charge one adversary. If no theorem covers what it sees, there is no guarantee against it from then on."""
         account = self._accountants[name]
         try:
             if account is not None:
@@ -174,7 +183,7 @@ class Accounts:
 
 
 def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """These rounds, cut into stretches whose rounds show the same."""
+    """These rounds, cut into intervals whose rounds all release the same."""
     shown = _shown_by(strategy)
     first, before = start, shown(start)
     for current in range(start + 1, end + 1):
@@ -186,8 +195,9 @@ def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[
 
 
 def _shown_by(strategy: FederatedStrategy) -> Callable[[int], object]:
-    """What two rounds that show the same have in common. Ours say by their noise, or by the parts of the sum that they want, that rounds
-    differ. Of a strategy of an installed package that states its releases itself these are compared, which takes longer."""
+    """A key that is equal for two rounds that release the same. For built-in strategies the noise and the groups of the
+    sum tell. For a strategy of an installed package that states its own releases, the releases are compared, which is
+    slower."""
     cohort = strategy.config.clients.per_round
     own = type(strategy).releases is not FederatedStrategy.releases
     if own and "strategy" in strategy.config.plugins:

@@ -20,16 +20,16 @@ from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
 _SIMULATED = "the devices are simulated, with keys that everybody knows"
-_FEW = 10  # simulated nodes below which noise is nearly all that is left of a mean
+_FEW = 10  # with fewer simulated nodes, a mean is almost only noise
 _FEW_TOLD = (
     "The noise of the whole budget is shared by {} clients, which leaves little to learn from: "
     "add --federation-config 'num-supernodes=60' to flwr run for more of them."
 )
-_SOON = 10.0  # seconds after which a run that waits for nodes says so
+_SOON = 10.0  # seconds after which a run that waits for nodes prints a message
 
 
 def serve(rounds: Rounds) -> ServerApp:
-    """A ServerApp that plays this run."""
+    """A ServerApp that executes this run."""
     bound = ServerApp()
 
     @bound.main()
@@ -44,8 +44,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Under `flwr run`: the configuration is composed here, from the run config. A `folder` that holds a run of the same configuration is
-    resumed."""
+    """The ServerApp of `flwr run`. It composes the configuration from the run config. If `folder` holds a run with the
+    same configuration, that run is resumed."""
     asked = context.run_config
     nodes = _simulated_nodes(grid)
     overrides = translated(asked, shlex.split(str(asked["overrides"])), nodes)
@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_path(name: str) -> Path:
-    """The folder of a run by its name; a submitter chooses the name, and nothing but the name."""
+    """The folder of a run by its name. A submitter chooses only the name, not the place."""
     if Path(name).name != name or name == "..":
         raise ConfigError(
             f"{name!r} is not the name of a run's folder: leave out slashes and dots."
@@ -81,27 +81,28 @@ def run_path(name: str) -> Path:
 
 
 def _simulated_nodes(grid: Grid) -> int | None:
-    """How many nodes Flower's simulation engine simulates; None if they are real. Its Grid is the only one without a network."""
+    """How many nodes Flower's simulation engine has; None if nodes are real. Its Grid is the only one without a
+    network."""
     from flwr.superlink.grid import InMemoryGrid
 
     if not isinstance(grid, InMemoryGrid):
         return None
     before, now = 0, len(list(grid.get_node_ids()))
-    while now == 0 or now != before:  # the engine makes them while this app starts
+    while now == 0 or now != before:  # the engine creates nodes while this app starts
         time.sleep(0.2)
         before, now = now, len(list(grid.get_node_ids()))
     return now
 
 
 def _check_simulation(config: Config, nodes: int) -> None:
-    """Raise ConfigError for what Flower's simulation does not have: other nodes would never come."""
+    """Raise ConfigError for what Flower's simulation does not have. The run would wait for missing nodes in vain."""
     if config.data.name == "folder":
         raise ConfigError(
-            "data=folder is what real devices hold, and a simulation has none: choose other data."
+            "data=folder is data of real devices, and a simulation has none: choose other data."
         )
     if config.privacy.randomness is Randomness.seeded:
         raise ConfigError(
-            "Under flwr run nobody tells simulated devices the seed of their noise: run fedsketch runtime=simulation "
+            "Under flwr run simulated devices do not get the seed of their noise: use fedsketch runtime=simulation "
             "privacy.randomness=seeded, or leave privacy.randomness out."
         )
     total = config.clients.total
@@ -115,7 +116,8 @@ def _check_simulation(config: Config, nodes: int) -> None:
 def _tell_if_nodes_are_missing(
     grid: Grid, config: Config, progress: StreamProgress | LineProgress
 ) -> None:
-    """The run itself waits for late nodes (`strategies.shared.cohort`); who watches should know soon for how many, and what to change."""
+    """Tell the observer how many nodes are missing, and what to change. The run itself waits
+    (`strategies.shared.cohort`)."""
     total, there = config.clients.total, 0
     deadline = time.monotonic() + min(_SOON, config.clients.timeout)
     while time.monotonic() < deadline:
@@ -124,6 +126,6 @@ def _tell_if_nodes_are_missing(
             return
         time.sleep(0.5)
     progress.notes(
-        f"{there} of clients.total={total} nodes are connected, and the run waits for the others up to {config.clients.timeout:.0f} s "
-        f"(clients.timeout): start them, or stop the run and lower clients.total."
+        f"{there} of clients.total={total} nodes are connected, and the run waits for the others up to "
+        f"{config.clients.timeout:.0f} s (clients.timeout): start them, or stop the run and lower clients.total."
     )

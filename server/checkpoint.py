@@ -1,4 +1,4 @@
-"""Checkpoints: everything that the next round depends on, written whole or not at all."""
+"""Checkpoints: everything that the next round depends on, written completely or not at all."""
 
 import os
 from dataclasses import asdict, dataclass, field
@@ -13,13 +13,13 @@ KEEP = 2
 
 
 class CheckpointError(ValueError):
-    """The folder has no checkpoint that this run could go on from; the message says why."""
+    """The folder has no checkpoint from which this run can be resumed; the message says why."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round. Cohorts are a function of `cohort_key` and the round, so no generator needs saving. `accounts` holds what
-    the first `attempts` attempts on record have cost."""
+    """The state after a round. Cohorts are a function of `cohort_key` and the round, so no generator has to be saved.
+    `accounts` holds what the first `attempts` recorded attempts have cost."""
 
     config: str
     round: int
@@ -31,10 +31,10 @@ class Checkpoint:
     traffic: tuple[float, float]
     attempts: int
     validation: dict[str, Any] = field(default_factory=dict)
-    evaluations: str = ""  # accounts of evaluations on devices, where there are any
+    evaluations: str = ""  # accounts of evaluations on devices, if there are any
 
     def save(self, folder: Path) -> None:
-        """Write below `folder`, readable by the owner only: the cohorts of a private run are secret."""
+        """Write into `folder`, readable by the owner only, because the cohorts of a private run are secret."""
         import torch
 
         folder.mkdir(exist_ok=True)
@@ -60,10 +60,11 @@ class Checkpoint:
             checkpoint = Checkpoint(**torch.load(paths[-1], weights_only=True, map_location="cpu"))
         except (UnpicklingError, RuntimeError, EOFError, TypeError) as error:
             raise CheckpointError(
-                f"{paths[-1]} is damaged: delete it, and the run goes on from the checkpoint before."
+                f"{paths[-1]} is damaged: delete it, and the run is resumed from the checkpoint before it."
             ) from error
         if checkpoint.config != config:
             raise CheckpointError(
-                f"{paths[-1]} was made with another configuration than this run's: resume it with its own, or start a new run."
+                f"{paths[-1]} was made with another configuration: resume its run with its own configuration, or "
+                "start a new run."
             )
         return checkpoint

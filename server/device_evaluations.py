@@ -1,4 +1,4 @@
-"""Evaluations on devices, as the round loop sees them: when one is due, what it costs, and what a row tells of it."""
+"""Evaluations on devices, for the round loop: when one is due, what it costs, and what it adds to a row of metrics."""
 
 import logging
 import math
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class DeviceEvaluations:
-    """The evaluations of one run. Their accounts are their own, so that neither their budget nor that of training pays for the other."""
+    """The evaluations of one run. They have their own accounts, so that their budget and that of training stay
+    separate."""
 
     def __init__(self, trained: FederatedStrategy) -> None:
         self._trained = trained
@@ -25,27 +26,28 @@ class DeviceEvaluations:
         self.accounts = Accounts(self.strategy)
         if trained.bound not in self.accounts.epsilon():
             raise ConfigError(
-                f"No theorem says what evaluations on devices show to the {trained.bound}, whom the budget binds: set evaluation=server."
+                f"No theorem covers what evaluations on devices reveal to the {trained.bound}, against whom the "
+                "budget is: set evaluation=server."
             )
 
     @classmethod
     def of(cls, trained: FederatedStrategy) -> "DeviceEvaluations | None":
-        """Those of a run that trains by this strategy; None if it has none."""
+        """The evaluations of a run that trains by this strategy; None if it has none."""
         federated = isinstance(trained.config.evaluation, FederatedEvaluationConfig)
         return cls(trained) if federated else None
 
     def begin(self) -> None:
-        """The clients are known, and a resumed run has the key of its cohorts."""
+        """Start, once the clients are known and a resumed run has the key of its cohorts."""
         self.strategy.know_the_nodes_of(self._trained)
         self.strategy.cohorts = cohorts_of(self.strategy.config, self._trained.cohorts.key)
 
     def may_follow(self, server_round: int) -> bool:
-        """Whether one is planned after this round; there is one after the last round besides, whichever that is."""
+        """Whether an evaluation is planned after this round. There is always one after the last round too."""
         settings, last = self.strategy.settings, self._trained.config.rounds
         return settings.due(server_round) or server_round == last
 
     def due(self, server_round: int, *, last: bool) -> bool:
-        """Whether one takes place after this round: it is time, and the budget of evaluations pays for it."""
+        """Whether an evaluation follows this round: it is planned, and the budget of evaluations pays for it."""
         planned = self.strategy.settings.due(server_round) or last
         if planned and not self.accounts.affordable(server_round):
             log.warning(
@@ -56,11 +58,11 @@ class DeviceEvaluations:
         return planned
 
     def charge_planned(self, first: int, last: int) -> None:
-        """Those that a plan has after these rounds."""
+        """Charge the evaluations that are planned after these rounds."""
         self._charge(self.accounts, first, last)
 
     def as_planned(self, done: int, last: int) -> Accounts:
-        """The accounts after this last round, if all that a plan has between `done` and it took place."""
+        """The accounts after round `last`, if all evaluations that are planned after `done` take place."""
         accounts = self.accounts.copy()
         self._charge(accounts, done + 1, last)
         return accounts
@@ -76,16 +78,16 @@ class DeviceEvaluations:
             accounts.charge_planned(1, count)
 
     def sentence(self) -> str:
-        """What the guarantee of a run says about them."""
+        """What the guarantee of a run says about evaluations."""
         privacy, settings = self._trained.config.privacy, self.strategy.settings
         times = self.strategy.config.rounds
         what = "once, after training," if times == 1 else f"{times} times"
         sentence = (
-            f" Devices evaluate {what} on examples that are held out of training: noise multiplier {self.strategy.noise_multiplier:.4g} "
-            f"for a budget of their own, epsilon {settings.epsilon:g}."
+            f" Devices evaluate {what} on examples that are held out of training: noise multiplier "
+            f"{self.strategy.noise_multiplier:.4g} for a budget of their own, epsilon {settings.epsilon:g}."
         )
         if privacy.epsilon is not None and privacy.noise_multiplier is not None:
-            return sentence  # nobody knows how many rounds there will be
+            return sentence  # the number of rounds is not known
         training, evaluations = Accounts(self._trained), Accounts(self.strategy)
         training.charge_planned(1, self._trained.config.rounds)
         evaluations.charge_planned(1, times)
@@ -94,7 +96,7 @@ class DeviceEvaluations:
         return f"{sentence} Training and evaluations together {both}."
 
     def planned(self) -> dict[str, Any]:
-        """What a plan tells of them, with nobody lost; bytes are per client and evaluation."""
+        """What a plan says about evaluations if nobody drops out; bytes are per client and evaluation."""
         strategy, config = self.strategy, self.strategy.config
         cohort, groups, noise = config.clients.per_round, strategy.settings.groups, strategy.noise
         mechanism, members = strategy.mechanism(1, cohort), noise.sizes.members(cohort)
@@ -116,12 +118,12 @@ class DeviceEvaluations:
         }
 
     def _held_out(self) -> float:
-        """Of a client, in the mean; at most, where nobody knows."""
+        """Held-out examples of a client: the mean, or the largest number if the mean is not known."""
         job, share = self.strategy.job, self.strategy.settings.held_out
         return job.examples / self._trained.config.clients.total * share / (1 - share)
 
     def row(self) -> dict[str, Any]:
-        """What the last evaluation told; empty keys if there was none."""
+        """The results of the last evaluation; empty values if there was none."""
         means = self.strategy.means
         flat = {
             ON_DEVICES + name: means[name].mean if name in means else None

@@ -1,4 +1,4 @@
-"""How many bytes a client of a round will send and receive: the round's messages, built as they will be and measured as they travel."""
+"""How many bytes a client of a round will send and receive, measured on messages like those that will be sent."""
 
 from dataclasses import replace
 
@@ -23,7 +23,8 @@ from fedsketch.strategies.shared.uploads import summed
 def expected_traffic(
     config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
 ) -> tuple[float, float]:
-    """(up, down) per client of a cohort of this size in which nobody drops out and everybody sends so many numbers."""
+    """Bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
+    numbers."""
     if isinstance(config.secagg, NoSecAggConfig):
         return _size(summed(mechanism.specimen(numbers))), _size(broadcast)
     options, codec = secagg_options(config), RingCodec()
@@ -45,7 +46,7 @@ def expected_traffic(
 
 
 def _protocol(settings: RoundSettings) -> list[tuple[bytes, bytes]]:
-    """Requests and replies around the mask stage, with zeros for keys, shares and signatures."""
+    """Requests and replies before and after the masked upload, with zeros in place of keys, shares and signatures."""
     everyone, peers = range(settings.n), range(1, settings.degree + 1)
     sealed = dict.fromkeys(peers, bytes(SEALED_BYTES))
     exchanges = [
@@ -77,7 +78,8 @@ def _protocol(settings: RoundSettings) -> list[tuple[bytes, bytes]]:
 
 
 def _size(content: RecordDict) -> int:
-    """As a message between the server and a node. Flower's own constructor wants a running app, so its metadata are made here."""
+    """The size of a message between server and node. Flower's constructor needs a running app, so metadata are made
+    here."""
     metadata = Metadata(
         run_id=1,
         message_id="0" * 32,

@@ -1,4 +1,5 @@
-"""The command `fedsketch-export FOLDER`: the trained model as one file that needs no fedsketch, for torch.export or ONNX."""
+"""The command `fedsketch-export FOLDER`: writes the trained model as one file for torch.export or ONNX, which needs no
+fedsketch."""
 
 import argparse
 import sys
@@ -14,18 +15,18 @@ from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.errors import ModelError
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
-_BATCH = 2  # of the example that the model is traced with; one would be taken for a constant
+_BATCH = 2  # size of the batch with which the model is traced; 1 would be taken for a constant
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage."""
+    """A parser that raises an error instead of printing its usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ModelError(f"{message[0].upper()}{message[1:]}: see fedsketch-export --help.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script: 0, or 1 with one sentence on stderr."""
+    """Run the console script; returns 0, or 1 after one sentence on stderr."""
     try:
         options = _parser().parse_args(argv)
         if options.to == "onnx":
@@ -62,28 +63,30 @@ def export(model: LoadedModel, to: str, path: Path) -> Path:
 
 
 def _traced(model: LoadedModel) -> torch.export.ExportedProgram:
-    """The model as torch.export sees it, which computes the same for a batch as the model itself."""
+    """The model as traced by torch.export. It computes the same for a batch as the model itself."""
     examples = _examples(model, _BATCH)
     model(
         examples
-    )  # what is computed once, such as the filters of features, is computed before anything is traced
+    )  # what is computed once, such as the filters of features, must be computed before tracing
     try:
         batches = ({0: torch.export.Dim("batch")},)
         traced = torch.export.export(model, (examples,), dynamic_shapes=batches)
     except RuntimeError as error:
         raise ModelError(
-            f"torch.export cannot trace this model ({str(error).strip().splitlines()[0]}): change what its layers do with a batch."
+            f"torch.export cannot trace this model ({str(error).strip().splitlines()[0]}): change what its layers do "
+            "with a batch."
         ) from error
     probe = _examples(model, _BATCH + 1)
     if not torch.allclose(traced.module()(probe), model(probe), rtol=1e-3, atol=1e-4):
         raise ModelError(
-            "As a batch this model computes something else than one by one, so no export is right: look for a layer that mixes examples."
+            "This model computes something else for a batch than for its examples one by one, so no export is right: "
+            "look for a layer that mixes examples."
         )
     return traced
 
 
 def _examples(model: LoadedModel, count: int) -> torch.Tensor:
-    """So many made-up examples; zeros where they are numbers of something, such as tokens."""
+    """This many made-up examples; zeros if inputs are integers, such as tokens."""
     if not model.inputs.is_floating_point:
         return torch.zeros(count, *model.shape, dtype=model.inputs)
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +94,7 @@ def _examples(model: LoadedModel, count: int) -> torch.Tensor:
 
 
 def refuse_missing_onnx() -> None:
-    """Raise `ModelError` if what writes ONNX files is not installed."""
+    """Raise `ModelError` if the packages that write ONNX files are not installed."""
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise ModelError(
             "--to onnx needs packages that are not installed here: pip install 'fedsketch[onnx]', or take --to torch."

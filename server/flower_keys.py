@@ -1,7 +1,7 @@
-"""The usual keys of Flower's apps, as overrides of ours (docs/flower.md).
+"""The usual keys of Flower's apps, translated into overrides (docs/flower.md).
 
-A key of the run config is set unless it is "", which is what pyproject.toml has for all of them. What is set there must not be set by
-`overrides` too: nobody could tell which of the two was meant.
+A key of the run config counts as set unless it is "", which is its value in pyproject.toml. A key that is set must not
+be set by `overrides` too, because it would not be clear which of the two is meant.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +29,14 @@ _TOTAL, _PER_ROUND = KEYS[NODES], KEYS[FRACTION]
 def translated(
     run_config: Mapping[str, object], overrides: Sequence[str], nodes: int | None = None
 ) -> list[str]:
-    """All overrides of a run. `nodes` is how many nodes there are where there will never be others, as in Flower's simulation: then all
-    of them are the clients, unless the run says something else."""
+    """All overrides of a run. `nodes` is the number of nodes if it is fixed, as in Flower's simulation. Then all of
+    them are clients, unless the run says otherwise."""
     given = {key: run_config[key] for key in KEYS if run_config.get(key, "") != ""}
     named = {override.partition("=")[0].lstrip("+~") for override in overrides}
     for key, value in given.items():
         if KEYS[key] in named:
             raise ConfigError(
-                f"{key}={value} and the override {KEYS[key]} say the same: leave out one of them."
+                f"{key}={value} and the override {KEYS[key]} set the same value: leave out one of them."
             )
     ours = {KEYS[key]: value for key, value in given.items() if key != FRACTION}
     if nodes is not None and not named & {_TOTAL, "experiment"}:
@@ -49,10 +49,11 @@ def translated(
 
 
 def _share(fraction: object, total: object) -> int:
-    """As Flower rounds it: down, and at least one."""
+    """The number of clients, rounded as Flower does: down, and at least one."""
     if not isinstance(total, int):
         raise ConfigError(
-            f"{FRACTION}={fraction} is a share of a number that is not known: set {NODES} too, or the override clients.per_round instead."
+            f"{FRACTION}={fraction} is a share of an unknown number: set {NODES} too, or the override "
+            "clients.per_round instead."
         )
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise ConfigError(f"{FRACTION}={fraction} is no share: set it above 0 and at most 1.")

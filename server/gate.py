@@ -1,8 +1,10 @@
-"""`fedsketch-gate`: the door for devices. It passes Flower's Fleet API on to the SuperLink, and nothing else.
+"""`fedsketch-gate`: the address that devices connect to. It passes on Flower's Fleet API to the SuperLink, and nothing
+else.
 
-A SuperLink serves three APIs on one port: Fleet (what SuperNodes call), Control (submit runs, register nodes) and Runtime (be the
-ServerApp). Only the first asks who is calling. Whoever reaches the others can send code of his own to every device, so devices get
-this door, and only the operator reaches the SuperLink itself. Node authentication passes through: requests are signed, not connections.
+A SuperLink serves three APIs on one port: Fleet (what SuperNodes call), Control (submit runs, register nodes) and
+Runtime (act as the ServerApp). Only the first one authenticates its callers. Whoever reaches the others can send their
+own code to every device. So devices connect to this gate, and only the operator can reach the SuperLink itself. Node
+authentication still works, because Flower signs requests, not connections.
 """
 
 import argparse
@@ -20,9 +22,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-# The whole path, letter by letter: nothing that a second parser could read otherwise.
+# The whole path, character by character, so that no other parser can read it differently.
 _FLEET = re.compile(r"/v1/fleet/[a-z-]+")
-# They belong to one connection, as do those that `Connection` names (RFC 9110, 7.6.1); host and length are written anew.
+# Headers of one connection, like those that `Connection` names (RFC 9110, 7.6.1); host and length are set again.
 _OF_A_CONNECTION = {
     b"connection",
     b"content-length",
@@ -38,17 +40,17 @@ _OF_A_CONNECTION = {
 }
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _MIB = 2**20
-# Flower sends arrays in pieces of 5 MiB, one piece a request, however large the model is; other requests are smaller.
+# Flower sends arrays in parts of 5 MiB, one part per request, however large the model is; other requests are smaller.
 LARGEST_REQUEST = 16
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]+)", re.ASCII)
 
 
 class _TooLarge(Exception):
-    """A request has more bytes than the gate lets pass."""
+    """A request has more bytes than the gate allows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: serves until it is stopped; 1 with one sentence on stderr if it cannot begin."""
+    """Run the console script: serves until it is stopped; returns 1 after one sentence on stderr if it cannot start."""
     asked = _parser().parse_args(arguments)
     try:
         _check_address(asked.superlink)
@@ -112,7 +114,8 @@ def _number(option: str, text: str, most: int) -> int:
 
 
 def gate(client: httpx.AsyncClient, largest: int = LARGEST_REQUEST * _MIB) -> Starlette:
-    """The application, in front of the SuperLink that the client talks to; larger requests, in bytes, are refused."""
+    """The web application in front of the SuperLink that `client` is connected to. Requests above `largest` bytes are
+    refused."""
 
     async def fleet(request: Request) -> Response:
         if not _FLEET.fullmatch(request.scope["raw_path"].decode("latin-1")):
@@ -120,7 +123,7 @@ def gate(client: httpx.AsyncClient, largest: int = LARGEST_REQUEST * _MIB) -> St
         try:
             return await _passed_on(client, request, largest)
         except _TooLarge:
-            # The rest of it is not waited for.
+            # We do not wait for the rest of the body.
             said = f"A request has at most {largest} bytes here."
             return PlainTextResponse(said, 413, {"connection": "close"})
 
@@ -139,7 +142,8 @@ def gate(client: httpx.AsyncClient, largest: int = LARGEST_REQUEST * _MIB) -> St
 
 
 async def _passed_on(client: httpx.AsyncClient, request: Request, largest: int) -> Response:
-    """Both bodies stream: a message may be larger than what this process should hold."""
+    """Pass on a request and its reply. Both bodies are streamed, because a message may not fit into this process's
+    memory."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > largest:
         raise _TooLarge
@@ -151,7 +155,7 @@ async def _passed_on(client: httpx.AsyncClient, request: Request, largest: int) 
     )
     try:
         answer = await client.send(passed, stream=True)
-    except httpx.TransportError:  # Flower's nodes try again after this code
+    except httpx.TransportError:  # Flower's nodes retry after this status code
         return PlainTextResponse("The SuperLink does not answer.", 502)
     response = StreamingResponse(
         answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose)
@@ -161,7 +165,7 @@ async def _passed_on(client: httpx.AsyncClient, request: Request, largest: int) 
 
 
 async def _limited(body: AsyncIterator[bytes], largest: int) -> AsyncIterator[bytes]:
-    """The body as it comes. One that is too large ends in the middle, so that the SuperLink never has it whole."""
+    """The body, part by part. A body that is too large is broken off, so that the SuperLink never gets all of it."""
     passed = 0
     async for piece in body:
         passed += len(piece)

@@ -1,4 +1,5 @@
-"""What a run guarantees, against whom, for which unit and adjacency: a few sentences for the first line, the summary and the report."""
+"""What a run guarantees, against whom, for which unit and adjacency, in a few sentences for the display, the summary
+and the report."""
 
 from collections.abc import Iterable
 
@@ -16,21 +17,21 @@ def guarantee(strategy: FederatedStrategy, evaluations: DeviceEvaluations | None
     if not privacy.private:
         return warning
     sentence = (
-        f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against {strategy.adversary(strategy.bound)}."
-        f"{strategy.remarks()}{_public_data(strategy.config.data)}{_validation(strategy.config)}"
-        f"{'' if evaluations is None else evaluations.sentence()}"
+        f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against "
+        f"{strategy.adversary(strategy.bound)}.{strategy.remarks()}{_public_data(strategy.config.data)}"
+        f"{_validation(strategy.config)}{'' if evaluations is None else evaluations.sentence()}"
     )
     return f"{sentence} {warning}".strip()
 
 
 def adversaries(strategy: FederatedStrategy, names: Iterable[str]) -> dict[str, str]:
-    """Who these are, in words; and the server, where it is trusted and has no epsilon."""
+    """The adversaries in words, and the server where it is trusted and has no epsilon."""
     words = {name: strategy.adversary(name) for name in names}
     return {**words, Against.server.value: "trusted"} if strategy.noise.trusted else words
 
 
 def not_private(config: Config) -> str | None:
-    """Why nothing that a run says about epsilon holds; None if it does."""
+    """Why no epsilon of this run holds; None if it holds."""
     if not config.privacy.private:
         return "nothing is noised"
     if config.privacy.randomness is Randomness.seeded:
@@ -39,7 +40,8 @@ def not_private(config: Config) -> str | None:
 
 
 def _noise(strategy: FederatedStrategy) -> str:
-    """The noise, and what the budget has to do with it: it was found from the budget, or the budget ends the run when it is spent."""
+    """The noise and its relation to the budget: it was computed from the budget, or the run ends when the budget is
+    spent."""
     privacy = strategy.config.privacy
     told = f"Noise multiplier {strategy.noise_multiplier:.4g}"
     if privacy.epsilon is None:
@@ -52,7 +54,7 @@ def _noise(strategy: FederatedStrategy) -> str:
 
 
 def _public_data(data: DataSettings) -> str:
-    """Who holds public data, where a run has any."""
+    """Who holds public data, if a run has any."""
     held = None
     if data.public_root is not None:
         held = f"the public examples in {data.public_root}, which no device reads"
@@ -64,7 +66,7 @@ def _public_data(data: DataSettings) -> str:
 
 
 def _validation(config: Config) -> str:
-    """Whose the examples are that choose the best model and may end the run."""
+    """Which examples select the best model and may end the run."""
     count = config.validation.examples
     if not count:
         return ""
@@ -75,13 +77,13 @@ def _validation(config: Config) -> str:
     if isinstance(config.data, PartitionedSettings):
         whose = "the training set, which no client has"
     return (
-        f" The server chooses the best model by {count:,} validation examples of {whose}: nothing about them counts as private, and the "
-        f"choice looks at nothing else but models that are out, so it costs nothing.{early}"
+        f" The server chooses the best model by {count:,} validation examples of {whose}: nothing about them counts as "
+        f"private, and the choice depends only on models that are released, so it costs nothing.{early}"
     )
 
 
 def budget(strategy: FederatedStrategy) -> str:
-    """The budget in words; where it binds another adversary than the configuration names, that one is named beside it."""
+    """The budget in words, with the adversary if it is another one than the configuration names."""
     privacy = strategy.config.privacy
     usual = strategy.bound == privacy.against.value
     return f"epsilon {privacy.epsilon:g}" + ("" if usual else f" against the {strategy.bound}")

@@ -1,11 +1,11 @@
-"""Nested mappings as a flat list, for tables and trackers."""
+"""Turns nested mappings into flat lists, for tables and trackers."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 
 def leaves(tree: Mapping[str, Any], joint: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value below nested keys, with the keys on the way to it put together."""
+    """Every value in nested mappings, with the keys on the path to it joined by `joint`."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from leaves(value, joint, f"{prefix}{key}{joint}")
@@ -14,7 +14,7 @@ def leaves(tree: Mapping[str, Any], joint: str, prefix: str = "") -> Iterator[tu
 
 
 def numbers(tree: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among them, by keys like `epsilon/server`; what is null is left out."""
+    """The numbers in nested mappings, by keys like `epsilon/server`. Null values are left out."""
     found = leaves(tree, "/")
     return {
         key: float(value)

@@ -1,4 +1,4 @@
-"""Progress as lines for people, where nobody reads events: what `flwr run . --stream` shows."""
+"""Progress as lines for people, as `flwr run . --stream` shows it."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ class LineProgress:
         self._metric = LOSS
 
     def notes(self, told: str) -> None:
-        """Something to know before the run begins."""
+        """Print something that the user should know before the run begins."""
         _print(told)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
@@ -50,5 +50,5 @@ class LineProgress:
 
 
 def _print(line: str) -> None:
-    # In one write: other threads print too.
+    # One write per line, because other threads print too.
     print(f"fedsketch: {line}\n", end="", flush=True)

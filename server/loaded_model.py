@@ -1,6 +1,6 @@
-"""A trained model, read from its run's folder: the network with its weights, and what its inputs go through before it.
+"""A trained model that is loaded from its run's folder: the network with its weights, and what prepares its inputs.
 
-It needs the folder alone, not the data: `model.json`, which a run writes when it begins, says what the data are like.
+It needs only the folder, not the data: `model.json`, which a run writes when it begins, describes the data.
 """
 
 from pathlib import Path
@@ -22,10 +22,10 @@ from fedsketch.tasks.trained import all_frozen
 
 
 class LoadedModel(nn.Module):
-    """Takes examples as they are in the world, (N, *shape): images with pixels from 0 to 1, say. They are normalised as in training, go
-    through the frozen features if there are any, and then through `module`, the network that was trained.
+    """Takes examples without any preparation, (N, *shape), such as images with pixels from 0 to 1. They are normalised
+    as in training, go through the frozen features if there are any, and then through `module`, the trained network.
 
-    `classes` are the names of what its outputs stand for; without names, their numbers. A model of tables has their `schema`.
+    `classes` are the names of the outputs, or their numbers if they have no names. A model of tables has a `schema`.
     """
 
     mean: Tensor
@@ -45,13 +45,13 @@ class LoadedModel(nn.Module):
         self.register_buffer("deviation", torch.tensor(interface.deviation).view(per_channel))
 
     def read(self, table: Path | str) -> Tensor:
-        """The rows of a .csv file with the columns that the model was trained on, as inputs; it needs no column to learn."""
+        """The rows of a .csv file as inputs. It needs the columns that the model was trained on, but not the target."""
         if self.schema is None:
             raise ModelError("The model was not trained on a table: give it tensors.")
         return inputs_of(read_table(Path(table), self.schema, targets=False), self.schema)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(N, *shape) to the outputs of the network: logits of classes, or numbers."""
+        """Compute the outputs of the network from (N, *shape): logits of classes, or numbers."""
         if self.normalised:
             inputs = (inputs - self.mean) / self.deviation
         if self.features is not None:
@@ -61,9 +61,10 @@ class LoadedModel(nn.Module):
 
 
 def load(folder: Path, *, best: bool = False) -> LoadedModel:
-    """The model of a run, in evaluation mode, on the CPU: that of its last round, or the best one that a validation found.
+    """The model of a run in evaluation mode, on the CPU: that of the last round, or the best one that a validation
+    found.
 
-    Raises `ModelError` with a sentence where the folder holds none.
+    Raises `ModelError` if the folder has no such model.
     """
     files = RunFolder(folder)
     path = files.best if best else files.model
@@ -87,13 +88,13 @@ def _described(files: RunFolder) -> tuple[Config, Interface]:
         return files.read_config(), files.read_interface()
     except (OSError, yaml.YAMLError, ConfigError, ValueError, TypeError, KeyError) as error:
         raise ModelError(
-            f"{files.path} does not say what its model is like, because {files.config.name} or {files.interface.name} is missing, "
-            f"damaged, or of another version ({error}): take the whole folder of a run."
+            f"{files.path} does not say what its model is like, because {files.config.name} or {files.interface.name} "
+            f"is missing, damaged, or of another version ({error}): take the whole folder of a run."
         ) from error
 
 
 def _fill(module: nn.Module, path: Path) -> None:
-    """Every parameter and buffer, from the file."""
+    """Load every parameter and buffer from the file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -101,5 +102,6 @@ def _fill(module: nn.Module, path: Path) -> None:
         module.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ModelError(
-            f"{path} does not hold the weights of the run's model ({' '.join(str(error).split())}): take the whole folder of a run."
+            f"{path} does not hold the weights of the run's model ({' '.join(str(error).split())}): take the whole "
+            "folder of a run."
         ) from error

@@ -1,4 +1,4 @@
-"""What a configuration will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise."""
+"""What a run will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise ratio."""
 
 import math
 from collections.abc import Mapping
@@ -26,25 +26,25 @@ from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.tabular import resolved
 
-POINTS = 50  # of the curve of epsilon
+POINTS = 50  # points of the epsilon curve
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, with nobody lost. `ends_after` is the
-    last round that the budget pays for, where it does not pay for all."""
+    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, without dropouts.
+    `ends_after` is the last round that the budget pays for, if it does not pay for all."""
 
     guarantee: str
     not_private: str | None
     rounds: int
     ends_after: int | None
-    parameters: int  # that are trained
-    frozen: int  # that are not
-    frozen_bytes: int  # of them, which a device is sent once in the run
+    parameters: int  # trained parameters
+    frozen: int  # parameters that are not trained
+    frozen_bytes: int  # bytes of frozen parameters, which each device receives once
     upload_size: int
     noise_multiplier: float
     epsilon: dict[str, float | None]
-    adversaries: dict[str, str]  # in words
+    adversaries: dict[str, str]  # descriptions in words
     budget: float | None
     budget_against: str
     delta: float
@@ -54,8 +54,8 @@ class Plan:
     mechanism_facts: Mapping[str, str]
     best_snr: float | None
     epsilon_over_rounds: dict[str, list[float | None]]
-    # Where devices evaluate, all epsilons above are of training and evaluations together.
-    epsilon_of_training: float | None  # against whom the budget binds
+    # If devices evaluate, all epsilons above are of training and evaluations together.
+    epsilon_of_training: float | None  # against the adversary of the budget
     evaluations: Mapping[str, Any] | None
 
     def save(self, folder: Path) -> Path:
@@ -65,7 +65,7 @@ class Plan:
         return run.plan_figure
 
     def evaluation_facts(self) -> dict[str, str]:
-        """What is told about evaluations on devices, if there are any."""
+        """What the plan says about evaluations on devices, if there are any."""
         told = self.evaluations
         if told is None:
             return {}
@@ -97,12 +97,13 @@ class Plan:
 
 
 def make_plan(config: Config) -> Plan:
-    """Plan a run. Raises what the run itself would raise: impossible budgets, rings too small, data not there."""
+    """Plan a run. Raises what the run itself would raise: impossible budgets, rings that are too small, missing
+    data."""
     config = resolved(config)
     job = Job(config, only_to_plan=True)
     model = job.model()
-    job.histogram()  # raises if the data cannot be spread over the clients
-    # Devices' own data are tested on by a set that only the server may have.
+    job.histogram()  # raises if the data cannot be divided among the clients
+    # If devices have their own data, only the server may have the test set.
     if not isinstance(config.data, FolderConfig):
         job.try_out(model)
     strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
@@ -126,7 +127,7 @@ def make_plan(config: Config) -> Plan:
         ends_after=last if last < config.rounds else None,
         parameters=model.size,
         frozen=model.frozen_size,
-        # Without given weights they follow from the seed, and nothing is sent.
+        # Without given weights, frozen parameters follow from the seed, and nothing is sent.
         frozen_bytes=sum(tensor.nbytes for tensor in model.frozen.values())
         if config.model.weights is not None
         else 0,
@@ -151,7 +152,7 @@ def make_plan(config: Config) -> Plan:
 def _epsilon_curve(
     accounts: Accounts, strategy: FederatedStrategy, evaluations: DeviceEvaluations | None
 ) -> dict[str, list[float | None]]:
-    """Epsilon after some of the rounds, the last among them; with that of the evaluations on devices up to then."""
+    """Epsilon after some of the rounds, including the last one, and including evaluations on devices up to then."""
     config = strategy.config
     curve: dict[str, list[float | None]] = {"round": [], **{a: [] for a in accounts.epsilon()}}
     step = math.ceil(config.rounds / POINTS)
@@ -168,7 +169,8 @@ def _epsilon_curve(
 
 
 def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:
-    """If all clients of a cohort agreed on one direction at full clip: the norm of the sum over the norm of its noise."""
+    """The signal-to-noise ratio if all updates were equal and as long as the clip: norm of the sum over norm of its
+    noise."""
     noise_std = mechanism.noise_std(noise.variance(cohort, cohort))
     if noise_std == 0 or mechanism.reach is None:
         return None

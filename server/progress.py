@@ -1,7 +1,8 @@
-"""Progress through a log: what a ServerApp prints where nobody watches, and how a submitter far away reads it back.
+"""Progress as events in a log: what a ServerApp prints on a server, and how a submitter on another machine reads it.
 
-Every event is one line: a mark, then a JSON object. The SuperLink hands a run's log to whoever may submit runs, so nothing stands in
-it that the run folder does not hold; the files of a finished run may follow as lines of the same kind.
+Every event is one line: a mark, then a JSON object. The SuperLink shows a run's log to everybody who may submit runs,
+so the log contains nothing that is not in the run folder. The files of a finished run may follow as lines of the same
+kind.
 """
 
 import base64
@@ -19,12 +20,12 @@ _MARK = "fedsketch> "
 _PART = 128 * 1024  # bytes of a file in one line, before base64
 LARGEST_FILE = (
     32 * 1024 * 1024
-)  # what is larger stays on the server: logs are kept in the SuperLink's database
+)  # larger files stay on the server, because the SuperLink keeps logs in its database
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a file: `data` is compressed and in base64; the last piece says so."""
+    """A part of a file. `data` is compressed and in base64, and the last part is marked."""
 
     name: str
     data: str
@@ -35,13 +36,13 @@ class Part:
 
 
 class StreamProgress:
-    """An `Observer` that prints one line per event, and in the end, if asked to, the files of the run."""
+    """An `Observer` that prints one line per event, and the files of the run at the end if asked to."""
 
     def __init__(self, *, send_files: bool) -> None:
         self._send_files = send_files
 
     def notes(self, told: str) -> None:
-        """Something to know before the run begins."""
+        """Print something that the user should know before the run begins."""
         _say("note", {"told": told})
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
@@ -69,7 +70,7 @@ def read_event(line: str) -> tuple[str, dict[str, Any]] | None:
 
 
 def _say(kind: str, facts: dict[str, Any]) -> None:
-    # In one write: other threads print too.
+    # One write per line, because other threads print too.
     print(f"{_MARK}{json.dumps({'event': kind, **facts})}\n", end="", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""The public keys of the devices, where the server has them.
+"""The public keys of the devices, if the server has them.
 
-The devices check every signature themselves, by rosters of their own, so the server's copy protects nobody. It names a node
-whose signature is wrong, and lets it drop out alone: without a copy all its peers refuse the round.
+Devices check every signature themselves, with their own rosters, so the server's copy protects nobody. It lets the
+server name a node with a wrong signature, and drop only that node. Without a copy all its peers refuse the round.
 """
 
 import os
@@ -11,12 +11,12 @@ from fedsketch.conf import ConfigError
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Directory, Roster, SimulationRoster
 
-# The file that fedsketch-register wrote, or another that lists the same keys.
+# The file that fedsketch-register writes, or another one with the same keys.
 ROSTER_VARIABLE = "FEDSKETCH_ROSTER"
 
 
 def known_roster() -> Directory | None:
-    """What the environment names; None if it names nothing."""
+    """The roster that the environment variable names; None if it is not set."""
     if os.environ.get(SIMULATION_VARIABLE):
         return SimulationRoster()
     path = os.environ.get(ROSTER_VARIABLE)
@@ -26,5 +26,6 @@ def known_roster() -> Directory | None:
         return Roster.load(Path(path))
     except OSError as error:
         raise ConfigError(
-            f"The roster {path} cannot be read ({error.strerror}): write it with fedsketch-register, or unset {ROSTER_VARIABLE}."
+            f"The roster {path} cannot be read ({error.strerror}): write it with fedsketch-register, or unset "
+            f"{ROSTER_VARIABLE}."
         ) from error

@@ -1,7 +1,8 @@
-"""The loop over rounds: broadcast, collect, update, account, evaluate, save. A killed run goes on where it was saved.
+"""The loop over rounds: broadcast, collect, update, account, evaluate, save. A killed run is resumed from its last
+checkpoint.
 
-A round is applied whole or not at all. One that lost too many clients is tried again with another cohort, and after
-`clients.retries` of those the run stops; everything up to the last whole round is on disk.
+A round is applied completely or not at all. A round that lost too many clients is repeated with another cohort, and
+after `clients.retries` repetitions the run stops. Everything up to the last complete round is on disk.
 """
 
 import logging
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Somebody who watches a run."""
+    """Is told when a run begins, after each round, and when it ends."""
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
@@ -51,7 +52,7 @@ class Rounds:
     """One run, from its configuration to its report."""
 
     def __init__(self, config: Config, path: Path, observer: Observer) -> None:
-        # Everything is built and planned here, so that what does not fit fails before anything starts.
+        # Everything is built and planned here, so that settings that do not fit fail before anything starts.
         config = resolved(config)
         self.config = config
         self.folder = RunFolder(path)
@@ -68,10 +69,11 @@ class Rounds:
         self.not_private = not_private(config)
         self._metrics = [metric.name for metric in config.task.all_metrics]
         self.validation = Validation.of(config, self.job.validation, self.folder)
-        self.traffic = (0.0, 0.0)  # bytes up and down per client, since the first round
+        self.traffic = (0.0, 0.0)  # bytes up and down per client, summed over rounds
 
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
-        """Play all rounds that are left; with a `roster`, a node whose signature is wrong is lost alone. A finished run stays as it is."""
+        """Execute all remaining rounds. With a `roster`, a node with a wrong signature is dropped alone. A finished run
+        is not changed."""
         with self.folder.playing():
             self.folder.begin(self.config)
             summary = self.folder.read_summary()
@@ -82,7 +84,9 @@ class Rounds:
                 try:
                     self._play(grid, roster)
                 except BaseException:
-                    with suppress(Exception):  # the card must not hide why the run broke off
+                    with suppress(
+                        Exception
+                    ):  # an error in the card must not hide why the run was interrupted
                         self._card_of_an_interrupted_run()
                     raise
             else:
@@ -123,13 +127,13 @@ class Rounds:
         self.observer.ended(summary, report)
 
     def _why_it_stopped(self, done: int, strategy: FederatedStrategy) -> str | None:
-        """A sentence, unless all rounds were played."""
+        """Why the run stopped, as a sentence; None if all rounds were executed."""
         if done == self.config.rounds:
             return None
         if self.validation is not None and self.validation.stopped is not None:
             return (
-                f"Stopped after round {done}: {self.validation.stopped}. Epsilon is that of all rounds that were planned: the models "
-                "decided when to stop, so the epsilon of fewer rounds would not hold."
+                f"Stopped after round {done}: {self.validation.stopped}. Epsilon is that of all rounds that were "
+                "planned: the models decided when to stop, so the epsilon of fewer rounds would not hold."
             )
         return f"Stopped after round {done}: another would exceed {budget(strategy)}."
 
@@ -137,14 +141,14 @@ class Rounds:
         rows = self.folder.read_metrics()
         if rows:
             stopped = (
-                f"Interrupted after round {rows[-1]['round']}, and not finished. A round that was cut off is charged when the run is "
-                "resumed: it is not in these numbers."
+                f"Interrupted after round {rows[-1]['round']}, and not finished. A round that was cut off is charged "
+                "when the run is resumed: it is not in these numbers."
             )
             summary = self._summary(rows[-1], stopped, seconds=0.0, best=None)
             self.folder.write_card(model_card(self.config, summary))
 
     def _log_start(self, done: int) -> None:
-        """What somebody who reads only the log must know."""
+        """Log what somebody who reads only the log must know."""
         folder = self.folder.path.absolute()
         begins = f"is resumed after round {done}" if done else "begins"
         log.info("A run of %d rounds %s in %s.", self.config.rounds, begins, folder)
@@ -155,14 +159,14 @@ class Rounds:
         log.info("Configuration: %s", to_json(self.config))
 
     def _cohorts(self, key: int | None) -> Cohorts:
-        """With the key of a resumed run, or a new one."""
+        """The cohorts of a new run, or of a resumed one with its key."""
         if key is None:
             seeded = self.config.privacy.randomness is Randomness.seeded
             key = self.config.seed if seeded else secrets.randbits(128)
         return Cohorts(self.config.clients, key)
 
     def _resumed(self, checkpoint: Checkpoint | None) -> FederatedStrategy:
-        """The strategy as the checkpoint has it."""
+        """The strategy in the state of the checkpoint."""
         strategy = self.strategy
         if checkpoint is not None:
             strategy.cohorts = self._cohorts(checkpoint.cohort_key)
@@ -175,7 +179,9 @@ class Rounds:
             if checkpoint is not None:
                 self.validation.load_state_dict(checkpoint.validation)
             self.validation.restore(strategy.model)
-        if self.config.privacy.randomness is not Randomness.seeded:  # that is drawn again the same
+        if (
+            self.config.privacy.randomness is not Randomness.seeded
+        ):  # seeded noise is the same when it is drawn again
             lost = self.folder.attempts_since(checkpoint.attempts if checkpoint else 0)
             self.accounts.charge_lost(lost)
             if self.evaluations is not None:
@@ -189,11 +195,11 @@ class Rounds:
 
     @property
     def _given_up(self) -> bool:
-        """Whether the validation examples say that nothing gets better any more."""
+        """Whether the validation examples show no further improvement."""
         return self.validation is not None and self.validation.stopped is not None
 
     def _due(self, done: int, every: int) -> bool:
-        """Whether something that is done every so many rounds is done after this one: the last always counts."""
+        """Whether something that is done every few rounds is done after this one. It is always done after the last."""
         return done % every == 0 or self._finished(done)
 
     def _round(self, current: int, strategy: FederatedStrategy) -> dict[str, Any]:
@@ -236,7 +242,8 @@ class Rounds:
         }
 
     def _evaluated_by_devices(self, current: int) -> dict[str, Any]:
-        """What devices say of the model of this round, if it is time to ask them. One that fails leaves its keys empty: the run goes on."""
+        """Evaluate this round's model on devices, if it is due. If the evaluation fails, its values are empty and the
+        run continues."""
         evaluations = self.evaluations
         if evaluations is None:
             return {}
@@ -251,8 +258,8 @@ class Rounds:
         return evaluations.row()
 
     def _epsilon(self, done: int) -> dict[str, float | None]:
-        """Of training and of evaluations on devices together, after so many rounds; of all planned rounds, where the models have ended the
-        run (`server.validation` says why)."""
+        """Epsilon of training and evaluations together after this many rounds; if the models have ended the run, that
+        of all planned rounds (`server.validation` says why)."""
         evaluations = self.evaluations
         if self._given_up:
             last, accounts = self.accounts.as_planned(done)
@@ -267,8 +274,8 @@ class Rounds:
         accounts: Accounts,
         following: int | None,
     ) -> float:
-        """One applied round, after as many aborted ones as allowed; returns the seconds spent waiting for clients. `following` is the
-        round that comes next, if it is one of the same strategy."""
+        """Execute one round, with as many attempts as allowed; returns the seconds spent waiting for clients.
+        `following` is the next round, if it has the same strategy."""
         waited = 0.0
         problem: Exception | None = None
         strategy.lost.clear()
@@ -280,11 +287,12 @@ class Rounds:
             messages = strategy.configure_train(
                 current, strategy.arrays(), ConfigRecord(), self.grid
             )
-            if not messages:  # a draw that cannot be asked
+            if not messages:  # the draw is too small to be asked
                 log.warning("Round %d: the draw is too small, nobody is asked.", current)
                 strategy.pass_over(current)
-                # Where sizes are hidden it looks like all others, and so is its price. In a pass it costs nothing beyond the pass, but is
-                # booked: the accountant counts the rounds of a pass to know where the next one begins.
+                # If sizes are hidden, such a round looks like all others and costs the same. In a pass it adds no cost,
+                # but is recorded all the same, because the accountant counts the rounds of a pass to know where the
+                # next pass begins.
                 settings = strategy.config.clients
                 if strategy.noise.hidden or settings.sampling.in_passes:
                     accounts.charge_applied(current, settings.per_round)
@@ -307,7 +315,7 @@ class Rounds:
             for client, reason in strategy.dropped.items():
                 log.warning("Round %d: client %d dropped out: %s", current, client, reason)
             accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
-            # Where the draw counts although sizes show, it counts for the first attempt only.
+            # If the draw counts although sizes are visible, it counts for the first attempt only.
             known = attempt > 0 and not strategy.noise.hidden
             accounts.charge_applied(
                 current, strategy.cohort_size, strategy.arrived, known_cohort=known
@@ -315,7 +323,8 @@ class Rounds:
             return waited
         raise TooFewClients(
             f"Round {current} failed {attempt + 1} times, the last time because {problem}; "
-            f"see to these clients and go on with resume={self.folder.path}, or start anew with more clients.tolerated_dropouts."
+            f"look after these clients and resume with resume={self.folder.path}, or start a new run with more "
+            "clients.tolerated_dropouts."
         )
 
     def _checkpoint(self, current: int, strategy: FederatedStrategy, seconds: float) -> Checkpoint:

@@ -1,7 +1,7 @@
-"""The folder that a run leaves behind: which files it has, and what is in them.
+"""The folder of a run: which files it has, and what is in them.
 
-Everybody who reads or writes one of these files does it through `RunFolder`. Importing it needs neither torch nor matplotlib, because
-neither the report nor the submitter of a deployment needs them.
+Everything that reads or writes one of these files does it through `RunFolder`. Importing this module needs neither
+torch nor matplotlib, because the report and the submitter of a deployment do not need them.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from fedsketch.tasks.interface import Interface
 if TYPE_CHECKING:
     from fedsketch.tasks.flat import FlatModel
 
-# Where a ServerApp that was started by a SuperLink writes its runs' folders; set by the operator of the SuperLink.
+# The folder for the run folders of a ServerApp that a SuperLink starts; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"
 
 
@@ -53,7 +53,7 @@ class RunFolder:
         self.submission = path / "submitted.json"
         self.mlflow_run = path / "mlflow_run.txt"
         self.processes = path / "processes"  # keys, state and logs of runtime=processes
-        self.lock = path / "lock"  # held while the run is played
+        self.lock = path / "lock"  # locked while the run is executed
 
     @classmethod
     def below(cls, folder: Path) -> Iterator["RunFolder"]:
@@ -61,7 +61,7 @@ class RunFolder:
         return (cls(metrics.parent) for metrics in folder.rglob(cls(folder).metrics.name))
 
     def results(self) -> Iterator[Path]:
-        """The files that are of use elsewhere too; checkpoints and processes belong to the machine that made them."""
+        """The files that are useful on other machines too, so neither checkpoints nor processes."""
         for path in sorted(self.path.rglob("*")):
             local = self.checkpoints in path.parents or self.processes in path.parents
             if path.is_file() and not local and path != self.lock:
@@ -70,10 +70,10 @@ class RunFolder:
     # How a run was started
 
     def claim(self, overrides: Sequence[str]) -> None:
-        """Make the folder of a new run, and note what it was started with."""
+        """Make the folder of a new run, and write its overrides into it."""
         if self.config.exists():
             raise ConfigError(
-                f"{self.path} holds a run already: go on with resume={self.path}, or set another hydra.run.dir."
+                f"{self.path} holds a run already: resume it with resume={self.path}, or set another hydra.run.dir."
             )
         try:
             self._write_overrides(overrides)
@@ -86,7 +86,7 @@ class RunFolder:
         )
 
     def note_overrides(self, overrides: Sequence[str]) -> None:
-        """Keep what the run was started with, for `resume`; a resumed run keeps its first note."""
+        """Write the overrides of the run, for `resume`. A resumed run keeps its first overrides."""
         if not self.overrides.exists():
             self._write_overrides(overrides)
 
@@ -102,7 +102,7 @@ class RunFolder:
         return from_json(json.dumps(yaml.safe_load(self.config.read_text())))
 
     def write_plan(self, plan: dict[str, Any], figure: str) -> None:
-        """Write what a run would do, and its picture."""
+        """Write the plan of a run, and its chart."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.plan.write_text(json.dumps(plan, indent=2) + "\n")
@@ -111,14 +111,14 @@ class RunFolder:
             raise self._unwritable(error) from error
 
     def read_submission(self) -> Any:
-        """What the submitter noted about a run that takes place elsewhere; None if there is no note."""
+        """What the submitter wrote about a run on a server elsewhere; None if there is nothing."""
         return json.loads(self.submission.read_text()) if self.submission.exists() else None
 
     def write_submission(self, note: dict[str, Any]) -> None:
         self.submission.write_text(json.dumps(note) + "\n")
 
     def read_mlflow_run(self) -> str | None:
-        """The id of the run at MLflow that stands for this one, if there is one."""
+        """The id of the MLflow run that belongs to this run; None if there is none."""
         return self.mlflow_run.read_text().strip() if self.mlflow_run.exists() else None
 
     def write_mlflow_run(self, run: str) -> None:
@@ -127,7 +127,7 @@ class RunFolder:
     # What a run writes
 
     def log_here(self) -> None:
-        """From here on everything logged goes into run.log too, and no longer into that of another run."""
+        """Log into this run's run.log from now on, and no longer into that of another run."""
         self.path.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(self.log)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -137,23 +137,27 @@ class RunFolder:
             old.close()
         root.addHandler(handler)
         root.setLevel(logging.INFO)
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # or every look for replies is a line
+        logging.getLogger("httpx").setLevel(
+            logging.WARNING
+        )  # otherwise every request for replies is logged
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """One process plays a run. The lock goes with the process, also if it is killed."""
+        """Hold the run's lock, so that only one process executes it. The lock is released when the process ends, even
+        if it is killed."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.lock.open("a") as held:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CheckpointError(
-                    f"The run in {self.path} is being played by another process: wait for its end, or stop it first."
+                    f"The run in {self.path} is being executed by another process: wait until it ends, or stop it "
+                    "first."
                 ) from None
             yield
 
     def begin(self, config: Config) -> None:
-        """Make the folder this run's; one that holds a run of another configuration is left as it is."""
+        """Make this folder that of the run. A folder that holds a run with another configuration is left as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(json.loads(to_json(config)), sort_keys=False)
         if self.config.exists() and self.config.read_text() != text:
@@ -161,13 +165,13 @@ class RunFolder:
                 f"{self.path} holds a run with another configuration: choose another hydra.run.dir."
             )
         if self.read_summary() is not None:
-            return  # finished: it stays as it is
+            return  # a finished run is not changed
         self.config.write_text(text)
         for log in (self.metrics, self.attempts):
-            _write_rows(log, _rows(log))  # without what a kill cut off
+            _write_rows(log, _rows(log))  # without a last line that a kill has cut off
 
     def write_interface(self, interface: Interface) -> None:
-        """Say what the model is like, for whoever loads it without the data."""
+        """Write a description of the model, for whoever loads it without the data."""
         self.interface.write_text(json.dumps(asdict(interface)) + "\n")
 
     def read_interface(self) -> Interface:
@@ -178,7 +182,7 @@ class RunFolder:
         return Interface(**whole)
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
-        """The newest checkpoint; what the metrics tell of later rounds is dropped, because they will be played again."""
+        """The newest checkpoint. Metrics of later rounds are removed, because these rounds will be repeated."""
         checkpoint = Checkpoint.load_latest(self.checkpoints, to_json(config))
         kept = [] if checkpoint is None else self.read_metrics()[: checkpoint.round]
         _write_rows(self.metrics, kept)
@@ -191,16 +195,16 @@ class RunFolder:
         _append(self.metrics, row)
 
     def announce(self, attempt: Attempt) -> None:
-        """Write down that a cohort is about to be asked, before it is."""
+        """Record that a cohort is about to be asked, before it is asked."""
         _append(self.attempts, attempt._asdict())
 
     def attempts_since(self, known: int) -> list[Attempt]:
-        """Every attempt on record after the first `known`, whoever made it."""
+        """Every recorded attempt after the first `known` ones, whichever process made it."""
         rows = _rows(self.attempts, "cohort")[known:]
         return [Attempt(row["round"], row["cohort"], bool(row.get("evaluation"))) for row in rows]
 
     def read_summary(self) -> dict[str, Any] | None:
-        """How the run ended; None if it has not."""
+        """How the run ended; None if it has not ended."""
         if not self.summary.exists():
             return None
         summary: dict[str, Any] = json.loads(self.summary.read_text())
@@ -218,7 +222,7 @@ class RunFolder:
         self.card.write_text(text, encoding="utf-8")
 
     def write_best(self, model: "FlatModel") -> None:
-        """Keep these weights as the best so far."""
+        """Write these weights as the best so far."""
         _write_whole(self.best, _weights(model))
 
     def forget_best(self) -> None:
@@ -234,7 +238,7 @@ def _weights(model: "FlatModel") -> bytes:
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """A kill leaves the file as it was, or as it shall be."""
+    """Write a file such that a kill leaves either the old contents or the new ones."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_bytes(content)
     unfinished.rename(path)
@@ -252,11 +256,11 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:
-    """Every line as it was written, each with a round and these keys."""
+    """The lines of a file, each of which must have a round and these keys."""
     if not path.exists():
         return []
     rows = []
-    # What follows the last newline was cut off by a kill.
+    # Text after the last newline was cut off by a kill.
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
             row = json.loads(line)
@@ -264,13 +268,13 @@ def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:
             row = None
         if not isinstance(row, dict) or not {"round", *keys} <= row.keys():
             raise CheckpointError(
-                f"{path}, line {number}, is damaged: put back what stood there, or start a new run."
+                f"{path}, line {number}, is damaged: restore the line, or start a new run."
             )
         rows.append(row)
     return rows
 
 
 def versions() -> dict[str, str]:
-    """What the numbers of a run may depend on."""
+    """The versions of everything on which the numbers of a run may depend."""
     packages = ("fedsketch", "flwr", "torch", "numpy", "dp-accounting")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

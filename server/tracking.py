@@ -1,4 +1,5 @@
-"""Who is told of a run besides the display: TensorBoard, MLflow, or a tracker of an installed package (`tracking=...`)."""
+"""Trackers, which are told of a run beside the display: TensorBoard, MLflow, or one of an installed package
+(`tracking=...`)."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,8 @@ BUILT_IN = {
 
 
 def tracked(config: Config, folder: Path, display: "Observer") -> "Observer":
-    """An observer that tells the display and the tracker that the configuration names; the display alone, where it names none."""
+    """An observer that tells the display and the tracker of the configuration; the display itself if there is no
+    tracker."""
     name = config.tracking.name
     if name == NONE:
         return display
@@ -29,16 +31,18 @@ def tracked(config: Config, folder: Path, display: "Observer") -> "Observer":
 
 
 def refuse_a_missing_tracker(config: Config) -> None:
-    """Raise ConfigError if the package that the tracker writes with is not installed where the server's part of the run is."""
+    """Raise ConfigError if the package of the tracker is not installed on the machine of the server."""
     name = config.tracking.name
     if name in BUILT_IN and find_spec(BUILT_IN[name][0]) is None:
         raise ConfigError(
-            f"tracking={name} needs a package that is not installed here: pip install 'fedsketch[{name}]', or set tracking=none."
+            f"tracking={name} needs a package that is not installed here: pip install 'fedsketch[{name}]', or set "
+            "tracking=none."
         )
 
 
 class Both:
-    """The tracker is told first, and what it raises ends the run: the display must not announce the end of a run whose record is lost."""
+    """Tells the tracker first. An error of the tracker ends the run, so that the display does not announce a run whose
+    record is lost."""
 
     def __init__(self, tracker: "Observer", display: "Observer") -> None:
         self._observers = (tracker, display)

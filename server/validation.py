@@ -1,13 +1,14 @@
 """The best model so far, by a metric on the server's validation examples, and when to stop looking for a better one.
 
-Both look at nothing but the models that rounds release, and at examples that are no client's and no test's. So they are post-processing
-of these models: whatever is chosen or stopped costs no more than all planned rounds cost.
+Both depend only on the models that rounds release, and on examples that belong to no client and to no test set. So they
+are post-processing of these models: whatever is chosen or stopped costs no more than all planned rounds.
 
-It costs no less either. Let T rounds be planned, with epsilon_k after k of them at one delta. A run that stops after a round R that its
-own models choose is a function of the run of all T rounds, so it has epsilon_T. That it has epsilon_R is not true in general: for each
-fixed k the privacy loss exceeds epsilon_k with probability delta at most, but at a time that the outputs choose it may do so with up to
-T delta (Rogers, Roth, Ullman, Vadhan 2016: an odometer needs a bound for all times at once). So a run that was stopped by its models
-states epsilon_T (`Rounds._epsilon`). Before that, the row of a round k is about the first k rounds, and epsilon_k holds for these.
+It costs no less either. Let T rounds be planned, with epsilon_k after k of them at one delta. A run that stops after a
+round R that its own models choose is a function of the run of all T rounds, so it has epsilon_T. That it has epsilon_R
+is not true in general. For each fixed k the privacy loss exceeds epsilon_k with probability at most delta, but at a
+time that the outputs choose it may do so with probability up to T delta (Rogers, Roth, Ullman, Vadhan 2016: an odometer
+needs a bound for all times at once). So a run that was stopped by its models states epsilon_T (`Rounds._epsilon`).
+Before that, the row of a round k is about the first k rounds, and epsilon_k holds for these.
 """
 
 import math
@@ -36,7 +37,8 @@ class Best:
 
 
 class Validation:
-    """Keeps the best model, in the run's folder too. A value that is not a number is never better, and neither is an equal one."""
+    """Keeps the best model, also in the run's folder. A value that is not a number is never better, nor is an equal
+    value."""
 
     def __init__(self, config: Config, examples: Examples, folder: RunFolder) -> None:
         name = config.validation.metric
@@ -44,25 +46,25 @@ class Validation:
         self.metric: Metric = config.task.headline if name is None else metrics[name]
         self.best: Best | None = None
         self._examples, self._folder = examples, folder
-        self._waited = 0  # evaluations since the best, or since the first if none was a number
+        self._waited = 0  # evaluations since the best one, or since the first if none gave a number
         self._patience = config.validation.patience
 
     @classmethod
     def of(
         cls, config: Config, examples: Examples | None, folder: RunFolder
     ) -> "Validation | None":
-        """That of a run; None if it holds out no examples."""
+        """The validation of a run; None if it holds out no examples."""
         return None if examples is None else cls(config, examples, folder)
 
     def look(self, server_round: int, model: FlatModel) -> dict[str, float]:
-        """The metrics of this round's model on the validation examples; if it is the best so far, it is kept."""
+        """Evaluate this round's model on the validation examples, and keep it if it is the best so far."""
         metrics = evaluate(model, self._examples)
         if self.note(server_round, metrics[self.metric.name], model.vector):
             self._folder.write_best(model)
         return metrics
 
     def note(self, server_round: int, value: float, vector: Tensor) -> bool:
-        """Take note of an evaluation; returns whether this model is the best so far."""
+        """Record the value of an evaluation; returns whether this model is the best so far."""
         if not math.isfinite(value) or (self.best is not None and not self._better(value)):
             self._waited += 1
             return False
@@ -72,7 +74,7 @@ class Validation:
 
     @property
     def stopped(self) -> str | None:
-        """Why the run should stop, as a sentence's end; None as long as it should go on."""
+        """Why the run should stop, as the end of a sentence; None if it should continue."""
         if self._patience is None or self._waited < self._patience:
             return None
         times = "evaluation" if self._waited == 1 else "evaluations"
@@ -82,7 +84,7 @@ class Validation:
         return f"{name} was best after round {self.best.round}, and {self._waited} {times} since found no better"
 
     def chosen(self, model: FlatModel, test: Examples) -> dict[str, Any] | None:
-        """Which model was the best, and what it reaches on the test set."""
+        """Which model was the best, and its metrics on the test set."""
         if self.best is None:
             return None
         with _holding(model, self.best.vector):
@@ -91,7 +93,8 @@ class Validation:
         return {**told, "test": reached}
 
     def restore(self, model: FlatModel) -> None:
-        """Write the best model of the rounds that count: a kill may have left that of a round which is played again."""
+        """Write the best model of the rounds up to the checkpoint. A kill may have left that of a round that will be
+        repeated."""
         if self.best is None:
             self._folder.forget_best()
         else:
@@ -99,7 +102,7 @@ class Validation:
                 self._folder.write_best(model)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """The state for a checkpoint."""
         return {"best": self.best and vars(self.best).copy(), "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -113,7 +116,7 @@ class Validation:
 
 @contextmanager
 def _holding(model: FlatModel, vector: Tensor) -> Iterator[None]:
-    """The model with other parameters, until the end of the block."""
+    """Give the model other parameters until the end of the block."""
     own = model.vector.clone()
     model.load(vector)
     try:

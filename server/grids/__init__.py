@@ -1,1 +1,1 @@
-"""Grids around Grids: each changes one thing about messages on their way."""
+"""Grids that wrap another Grid. Each changes one thing about the messages that pass through it."""

@@ -1,4 +1,4 @@
-"""Which Grids stand between a strategy and the nodes: one that counts bytes, what each node lacks, secure aggregation."""
+"""The Grids between a strategy and the nodes: byte counter, missing frozen parts and replay, secure aggregation."""
 
 from flwr.serverapp import Grid
 
@@ -19,7 +19,7 @@ from fedsketch.strategies.shared.codec import RingCodec
 def stacked(
     grid: Grid, strategy: FederatedStrategy, roster: Directory | None = None
 ) -> tuple[MeteredGrid | SimulatedGrid, WrappedGrid]:
-    """The Grid that counts the bytes of a run, and the one that its strategy talks to."""
+    """The Grid that counts the bytes of a run, and the Grid that the run's strategy uses."""
     if isinstance(strategy.config.runtime, CohortRuntimeConfig):
         simulated = SimulatedGrid(grid, strategy)
         return simulated, simulated
@@ -35,7 +35,8 @@ def aggregating(
     roster: Directory | None = None,
     frozen: FrozenPart | None = None,
 ) -> WrappedGrid:
-    """A Grid whose train replies are what `config.secagg` lets the server see; `roster` lets it drop a node whose signature is wrong."""
+    """A Grid whose train replies are what `config.secagg` lets the server see. With a `roster`, a node with a wrong
+    signature is dropped."""
     if frozen is not None and frozen.sent:
         grid = DeliveryGrid(grid, frozen, FROZEN)
     if parcels is not None:

@@ -1,4 +1,4 @@
-"""Bytes on the wire: a Grid around a Grid that measures every message as Flower serialises it."""
+"""Counts bytes: a Grid that measures every message in the form in which Flower serialises it."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from fedsketch.secagg import WrappedGrid
 
 
 class MeteredGrid(WrappedGrid):
-    """Passes everything on, and counts the bytes sent down to nodes and up from them."""
+    """Passes everything on, and counts the bytes sent to nodes (down) and received from them (up)."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__(grid)
@@ -29,7 +29,7 @@ class MeteredGrid(WrappedGrid):
 
     def _sent(self, messages: Iterable[Message]) -> list[Message]:
         outgoing = list(messages)
-        # A broadcast is one content for all: look at it once.
+        # All messages of a broadcast have the same content: measure it once.
         shapes = {id(message.content): content_shape(message.content) for message in outgoing}
         self._down += sum(self._size(message, shapes[id(message.content)]) for message in outgoing)
         return outgoing
@@ -44,7 +44,8 @@ class MeteredGrid(WrappedGrid):
         return incoming
 
     def _size(self, message: Message, shape: tuple[object, ...]) -> int:
-        # Serialising hashes every byte. The size depends on the shape of content and metadata only: each is serialised once.
+        # Serialising hashes every byte. The size depends only on the shape of content and metadata, so each shape is
+        # measured once.
         key = (*shape, *_lengths(message.metadata))
         if key not in self._sizes:
             self._sizes[key] = serialised_size(message)
@@ -52,7 +53,7 @@ class MeteredGrid(WrappedGrid):
 
 
 def content_shape(content: RecordDict) -> tuple[object, ...]:
-    """What the length of a content depends on."""
+    """What the size of a content depends on."""
     arrays = tuple(
         (name, key, array.dtype, tuple(array.shape), len(array.data))
         for name, record in content.array_records.items()
@@ -63,7 +64,7 @@ def content_shape(content: RecordDict) -> tuple[object, ...]:
 
 
 def _lengths(metadata: Metadata) -> tuple[int, ...]:
-    """Of all that varies in length: texts as they are, numbers by their bits."""
+    """The lengths of all metadata that vary: of texts their lengths, of numbers their bits."""
     texts = (
         metadata.message_id,
         metadata.reply_to_message_id,
@@ -75,6 +76,6 @@ def _lengths(metadata: Metadata) -> tuple[int, ...]:
 
 
 def serialised_size(item: object) -> int:
-    """The length of an object and of all that it refers to, as they travel."""
+    """The size of an object and of all objects that it refers to, as they are sent."""
     children = (item.children or {}).values()  # type: ignore[attr-defined]
     return len(item.deflate()) + sum(map(serialised_size, children))  # type: ignore[attr-defined]

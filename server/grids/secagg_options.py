@@ -1,4 +1,4 @@
-"""A run's settings of secure aggregation as `secagg` takes them."""
+"""The settings of secure aggregation in the form that `secagg` takes."""
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
@@ -6,7 +6,7 @@ from fedsketch.secagg import SecAggOptions
 
 
 def secagg_options(config: Config) -> SecAggOptions:
-    """How rounds of secure aggregation are run."""
+    """The options of secure aggregation in this run."""
     assert not isinstance(config.secagg, NoSecAggConfig)
     return SecAggOptions(
         drops=config.clients.tolerated_dropouts,

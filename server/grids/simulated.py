@@ -1,4 +1,5 @@
-"""A Grid for `runtime=cohort`, where nothing travels: it counts the bytes that a round would have taken, and says which sums are wanted."""
+"""A Grid for `runtime=cohort`, where no messages are sent: it counts the bytes that they would have, and says which
+sums are needed."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,14 +16,15 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.messages import ARRAYS, encoded
 from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, MECHANISM, NUMBERS, uploaded
 
-SUMS = "sums"  # the record that tells the simulator how many sums the server sees
+SUMS = "sums"  # name of the record that tells the simulator how many sums the server sees
 
 
 class SimulatedGrid(WrappedGrid):
-    """Between a strategy and a simulator that answers train messages with sums.
+    """The Grid between a strategy and a simulator that answers train messages with sums.
 
-    Bytes are those of messages as they would have been with nobody lost (`server.expected_traffic`), parcels of replay included
-    (`replay.parcels`), and without frozen weights, which travel once. A round that secure aggregation would refuse is refused.
+    Bytes are those of the messages that a round without dropouts would have (`server.expected_traffic`), with parcels
+    of replay (`replay.parcels`), and without frozen weights, which are sent once. A round that secure aggregation would
+    refuse is refused.
     """
 
     def __init__(self, grid: Grid, strategy: FederatedStrategy) -> None:
@@ -30,7 +32,7 @@ class SimulatedGrid(WrappedGrid):
         self._strategy = strategy
         self._up = self._down = 0.0
         self._first = True
-        self._held: dict[int, int] = {}  # the version that a node would hold, if not 0
+        self._held: dict[int, int] = {}  # the version that a node would have, if not 0
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def take(self) -> tuple[float, float]:
@@ -49,7 +51,7 @@ class SimulatedGrid(WrappedGrid):
         wanted = ConfigRecord({"sums": self._sums(content, server_round, len(train))})
         sent = RecordDict({**content, SUMS: wanted})
         if self._strategy.parcels is not None:
-            # What devices would make themselves (`replay.parcels`), bit by bit.
+            # What devices would compute themselves (`replay.parcels`), bit by bit.
             sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
         if self._first and self._strategy.frozen.head():
             sent = RecordDict({**sent, **self._strategy.frozen.whole()})
@@ -64,7 +66,7 @@ class SimulatedGrid(WrappedGrid):
         return replies
 
     def _sums(self, content: RecordDict, server_round: int, cohort: int) -> int:
-        """How many sums the server sees, or single uploads."""
+        """How many sums, or single uploads, the server sees."""
         groups = int(_numbers(content).get(GROUPS, 1))  # type: ignore[arg-type]
         if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
             return groups
@@ -72,7 +74,7 @@ class SimulatedGrid(WrappedGrid):
         return cohort if parts else 1
 
     def _count(self, content: RecordDict, nodes: list[int], numbers: int) -> None:
-        """What these nodes would have sent and got; from now on they hold the present version."""
+        """Count what these nodes would have sent and received. From now on they have the present version."""
         parcels = self._strategy.parcels
         for held, count in Counter(self._held.get(node, 0) for node in nodes).items():
             parcel = RecordDict() if parcels is None else parcels.parcel(held)
@@ -84,7 +86,7 @@ class SimulatedGrid(WrappedGrid):
     def _traffic(
         self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
     ) -> tuple[float, float]:
-        """(up, down) of a node that sends so many numbers."""
+        """Bytes (up, down) of a node that sends this many numbers."""
         key = (cohort, numbers, content_shape(content), content_shape(parcel))
         if key not in self._known:
             mechanism = mechanism_from_record(content.config_records[MECHANISM])
@@ -99,5 +101,5 @@ def _numbers(content: RecordDict) -> ConfigRecord:
 
 
 def _evaluates(content: RecordDict) -> bool:
-    """Whether devices evaluate, and do not train."""
+    """Whether the message asks devices to evaluate, not to train."""
     return EVALUATION in _numbers(content)

@@ -1,1 +1,1 @@
-"""The pages that runs leave behind, for people."""
+"""The reports of runs as HTML pages."""

@@ -1,4 +1,4 @@
-"""The command `fedsketch-report DIR...`: the page of one run, or a comparison of several."""
+"""The command `fedsketch-report DIR...`: writes the report of one run, or a comparison of several."""
 
 import argparse
 import sys
@@ -16,14 +16,14 @@ from fedsketch.server.report.run_record import Run, find_runs, read_run
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage."""
+    """A parser that raises an error instead of printing its usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ReportError(f"{message[0].upper()}{message[1:]}: see fedsketch-report --help.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of the console script: 0, or 1 with one sentence on stderr."""
+    """Run the console script; returns 0, or 1 after one sentence on stderr."""
     try:
         options = _parser().parse_args(argv)
         found = {path.resolve(): path for folder in options.folders for path in find_runs(folder)}
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _readable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and a sentence about each of the others; raises the last of those if there is no run."""
+    """The runs that can be read, and a sentence about each of the others. Raises an error if no run can be read."""
     runs, broken = [], []
     for folder in folders:
         try:

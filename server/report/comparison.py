@@ -1,4 +1,5 @@
-"""A page that compares runs: what they reached against epsilon, rounds and bytes. Runs that differ in their seed alone are one line."""
+"""A page that compares runs: what they reached for which epsilon, rounds and bytes. Runs that differ only in their seed
+are one line."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,14 +22,14 @@ Costs = Callable[[Run], Sequence[float | None]]
 
 
 class _Look(NamedTuple):
-    """How a group is drawn."""
+    """Colour and line style of a group."""
 
     color: str
     dashes: str
 
 
 class _View(NamedTuple):
-    """What a picture sets the metric against."""
+    """One chart: what the metric is plotted against."""
 
     title: str
     note: str
@@ -37,7 +38,7 @@ class _View(NamedTuple):
 
 
 def compare(folders: list[Path], out: Path, metric: str | None = None) -> Path:
-    """Write one page that compares runs by a metric: that of their task, unless one is named."""
+    """Write one page that compares runs by a metric: the given one, or that of their task."""
     runs = [read_run(folder) for folder in folders]
     return write_comparison(grouped(runs), judged_by(runs, metric), out)
 
@@ -68,14 +69,18 @@ def write_comparison(groups: Sequence[Group], metric: Metric, out: Path) -> Path
 
 
 _RESULTS = (
-    "Runs that differ in their seed alone are one line: numbers are means, and behind ± is the standard deviation over the runs. "
-    "Bytes are per client over the whole run."
+    "Runs that differ only in their seed are one line: numbers are means, and the number after ± is the standard "
+    "deviation over the runs. Bytes are per client over the whole run."
 )
-_SETTINGS = "Those in which runs differ, but for the seed. What merely comes with another strategy, data set or model is not listed."
+_SETTINGS = (
+    "Those in which runs differ, but for the seed. What merely comes with another strategy, data set or model is not "
+    "listed."
+)
 
 
 def _figures(groups: Sequence[Group], looks: Sequence[_Look], metric: Metric) -> Iterator[str]:
-    """The metric against what it costs. A group without that cost (no guarantee, so no epsilon) is a level line."""
+    """Charts of the metric against its costs. A group without that cost (no guarantee, so no epsilon) is a horizontal
+    line."""
     path = metric.name.split(".")
     for view in _views(groups):
         lines, levels = [], []
@@ -112,7 +117,8 @@ def _figures(groups: Sequence[Group], looks: Sequence[_Look], metric: Metric) ->
 
 
 def _views(groups: Sequence[Group]) -> Iterator[_View]:
-    """Epsilons against different adversaries are different things, so each has a picture of its own: one for each whom a budget binds."""
+    """The charts. Epsilons against different adversaries cannot be compared, so each adversary of a budget has its own
+    chart."""
     for name in in_order(run.bound() for group in groups for run in group.runs):
         axis = Axis(f"epsilon against {name}", readable.plain)
         title = f"epsilon (adversary: {name})"
@@ -136,7 +142,7 @@ def _sent(*keys: str) -> Costs:
 
 
 def _table(cells: Cells, caption: str, looks: Sequence[_Look] = ()) -> str:
-    """A table as HTML; with the look of each line where these are given."""
+    """A table as HTML, with colour and line style of each row if given."""
     kinds = [' class="number"' if cells.numeric(i) else "" for i in range(len(cells.headers))]
     head = "".join(
         f'<th scope="col"{kind}>{escape(text)}</th>'

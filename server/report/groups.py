@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one group: its numbers are means over its runs, with their standard deviation."""
+"""Groups of runs that differ only in their seed: means over the runs, and their standard deviation."""
 
 import os
 import statistics
@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from fedsketch.server.leaves import leaves
 from fedsketch.server.report.run_record import Run
 
-_SHOWN = 3  # settings in a name, and folders of a group; more are in the tables
+_SHOWN = (
+    3  # largest number of settings in a name, and of folders of a group; the tables have the rest
+)
 
 
 class Spread(NamedTuple):
-    """A mean over runs, and the standard deviation over them; none for a single run."""
+    """A mean over runs and the standard deviation, which a single run does not have."""
 
     mean: float
     deviation: float | None
@@ -26,13 +28,13 @@ class Spread(NamedTuple):
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
     def text(self, form: Callable[[float], str]) -> str:
-        """`87.3 % ± 1.2 %`."""
+        """The spread as text, such as `87.3 % ± 1.2 %`."""
         return form(self.mean) + ("" if self.deviation is None else f" ± {form(self.deviation)}")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings but for the seed; `label` is the name of the group in a legend."""
+    """Runs whose settings are the same except for the seed. `label` is the name of the group in a legend."""
 
     number: int
     label: str
@@ -44,7 +46,7 @@ class Group:
         return self.runs[0]
 
     def spread(self, value: Callable[[Run], float | None]) -> Spread | None:
-        """Of a number of each run, over those that have it."""
+        """The spread of a number over the runs that have it."""
         return Spread.of([number for run in self.runs if (number := value(run)) is not None])
 
     def curve(
@@ -52,7 +54,7 @@ class Group:
         cost: Callable[[Run], Sequence[float | None]],
         metric: Callable[[Run], Sequence[float | None]],
     ) -> list[tuple[float, Spread]]:
-        """Mean cost and metric after each round for which all runs have both."""
+        """Mean cost and mean metric after each round for which all runs have both."""
         by_run = []
         for run in self.runs:
             rows = zip(run.rows, cost(run), metric(run), strict=True)
@@ -69,7 +71,7 @@ class Group:
         return points
 
     def folders(self, names: Mapping[Path, str]) -> str:
-        """Where the runs are, by their names."""
+        """The names of the folders of the runs."""
         told = [names[run.folder] for run in self.runs]
         more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
         return f"{', '.join(told[:_SHOWN])}{more}"
@@ -80,7 +82,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     by_settings: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
         flat = {key: value for key, value in _settings(run).items() if key != "seed"}
-        # A folder that tells no settings stands for itself.
+        # A folder without settings is a group of its own.
         key = tuple(sorted(flat.items())) or (("folder", str(run.folder)),)
         by_settings.setdefault(key, []).append(run)
     members = [tuple(found) for found in by_settings.values()]
@@ -95,7 +97,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 def folder_names(runs: Sequence[Run]) -> dict[Path, str]:
-    """The folders of the runs, without what they have in common."""
+    """The paths of the runs' folders, without the part that they have in common."""
     paths = {run.folder: run.folder.resolve() for run in runs}
     common = os.path.commonpath([path.parent for path in paths.values()])
     return {folder: str(path.relative_to(common)) for folder, path in paths.items()}
@@ -110,8 +112,8 @@ def _text(value: Any) -> str:
 
 
 def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """The settings in which the runs differ, but for the seed. Those below a group are compared among runs that chose the same file of
-    it: a setting that merely comes with another strategy is no difference."""
+    """The settings in which the runs differ, except for the seed. Settings below a group are compared only among runs
+    that chose the same file of the group: a setting that only another strategy has is not a difference."""
     flat = [_settings(run) for run in runs]
     differ = []
     for key in dict.fromkeys(key for settings in flat for key in settings):
@@ -130,7 +132,7 @@ def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
 
 
 def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """What the legend calls each: number and strategy, the data set where there are several, and settings while these are few."""
+    """A label for each run: number and strategy, the data set if there are several, and settings if they are few."""
     several = len({run.setting("data.name") for run in runs}) > 1
     labels = []
     for number, (run, differ) in enumerate(zip(runs, settings, strict=True), start=1):
@@ -142,5 +144,6 @@ def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, str]]) -> list[
 
 
 def marked(name: str, run: Run) -> str:
-    """The name of a run, with a mark where none of its epsilons holds: what it reached cost nothing that the others paid for."""
+    """The name of a run, with a mark if none of its epsilons holds, because such a run has not paid what the others
+    have."""
     return name if run.not_private() is None else f"{name} (NOT PRIVATE)"

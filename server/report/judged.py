@@ -1,4 +1,4 @@
-"""By which number runs are judged: what their task names first, or what a user asks for."""
+"""The number by which runs are compared: the first metric of their task, or what the user asks for."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,12 @@ from fedsketch.conf.settings import LOSS, Metric, TaskSettings
 from fedsketch.server.report.page import ReportError
 from fedsketch.server.report.run_record import Run, at
 
-_OLDEST = "classification"  # the task of runs from before there were others
+_OLDEST = "classification"  # the task of runs that are older than the choice of tasks
 
 
 def metrics_of(run: Run) -> tuple[Metric, ...]:
-    """The metrics of a run's task, the one that it is judged by first. Of a task that is not installed here only the loss is known."""
+    """The metrics of a run's task; the first one is for comparisons. For a task that is not installed only the loss is
+    known."""
     name = str(at(run.config, "task", "name") or _OLDEST)
     try:
         task = settings_class("task", name)
@@ -23,9 +24,9 @@ def metrics_of(run: Run) -> tuple[Metric, ...]:
 
 
 def judged_by(runs: Sequence[Run], asked: str | None = None) -> Metric:
-    """The metric to compare runs by: that which was asked for, or the first that all their tasks have.
+    """The metric by which runs are compared: the one that was asked for, or the first one that all their tasks have.
 
-    Asked for may be any number of a round, with a dot before a nested key: `f1`, `validation.f1`, `seconds.round`.
+    Any number of a round can be asked for, with a dot before a nested key: `f1`, `validation.f1`, `seconds.round`.
     """
     known = {metric.name: metric for run in runs for metric in metrics_of(run)}
     if asked is None:
@@ -40,7 +41,7 @@ def judged_by(runs: Sequence[Run], asked: str | None = None) -> Metric:
 
 
 def _numbers(runs: Sequence[Run]) -> list[str]:
-    """What can be asked for: the metrics that some run has."""
+    """What can be asked for: the metrics that at least one run has."""
     names = dict.fromkeys(metric.name for run in runs for metric in metrics_of(run))
     asked = [name for plain in names for name in (plain, f"validation.{plain}")]
     return [name for name in asked if any(run.series(*name.split("."))[1] for run in runs)] or [

@@ -1,8 +1,8 @@
-"""MODEL_CARD.md: what somebody who is handed the model should know, from the run's configuration and its summary alone.
+"""MODEL_CARD.md: what a person who receives the model should know, made from the run's configuration and summary.
 
-Its sections follow the topics of NIST SP 800-226, "Guidelines for Evaluating Differential Privacy Guarantees": unit, parameters,
-mechanism, accounting, trust, exposure, utility and bias, access, implementation. What a run cannot know is left to whoever publishes
-the model, and named. Nothing in the card is guessed.
+Its sections follow the topics of NIST SP 800-226, "Guidelines for Evaluating Differential Privacy Guarantees": unit,
+parameters, mechanism, accounting, trust, exposure, utility and bias, access, implementation. What a run cannot know is
+listed for whoever publishes the model. Nothing in the card is guessed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,14 +58,15 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
 def _model(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     frozen = f", and {summary['frozen']:,} that were not trained" if summary.get("frozen") else ""
     yield (
-        f"- Model `{config.model.name}` with {summary['parameters']:,} trained parameters{frozen}, after {summary['rounds']} of "
-        f"{config.rounds} rounds."
+        f"- Model `{config.model.name}` with {summary['parameters']:,} trained parameters{frozen}, after "
+        f"{summary['rounds']} of {config.rounds} rounds."
     )
     if config.model.features is not None:
         yield f"- A frozen feature map, `{config.model.features}`, stands in front of it. It learned nothing."
     if config.model.weights is not None:
         yield (
-            f"- It started from given weights (`{config.model.weights}`). What those were trained on is not covered by anything below."
+            f"- It started from given weights (`{config.model.weights}`). What those were trained on is not covered "
+            "by anything below."
         )
     made = ", ".join(f"{name} {number}" for name, number in summary["versions"].items())
     yield f"- Made with {made}."
@@ -129,10 +130,13 @@ def _accounting(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     )
     if config.validation.patience is not None:
         yield "- The models may end such a run early, so epsilon is that of all planned rounds once they have."
-    yield "- The server is charged for every attempt at a round, also for those that failed; all others for the rounds that were applied."
     yield (
-        "- Epsilon is for this run alone. Other runs on the same data, such as those that chose its settings, add to it and are not "
-        "counted."
+        "- The server is charged for every attempt at a round, also for those that failed; all others for the rounds "
+        "that were applied."
+    )
+    yield (
+        "- Epsilon is for this run alone. Other runs on the same data, such as those that chose its settings, add to "
+        "it and are not counted."
     )
 
 
@@ -144,12 +148,15 @@ def _trust(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"- Secure aggregation `{config.secagg.name}`: the server sees sums of a round's clients."
     if config.clients.tolerated_dropouts:
-        yield f"- Up to {config.clients.tolerated_dropouts:.0%} of a round's clients may vanish; the noise of the others makes up for them."
+        yield (
+            f"- Up to {config.clients.tolerated_dropouts:.0%} of a round's clients may vanish; the noise of the "
+            "others makes up for them."
+        )
     yield "- A client that poisons the model is not defended against."
     if config.runtime.name in _SIMULATED:
         yield (
-            f"- The devices were simulated (`runtime={config.runtime.name}`): whoever ran this had the data of all clients. The numbers "
-            "say what a deployment with these settings would reveal."
+            f"- The devices were simulated (`runtime={config.runtime.name}`): whoever ran this had the data of all "
+            "clients. The numbers say what a deployment with these settings would reveal."
         )
     elif config.runtime.name == "processes":
         yield "- All devices were processes of one machine, whose owner had the data of all clients."
@@ -158,20 +165,32 @@ def _trust(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
 def _data(config: Config) -> Iterator[str]:
     data = config.data
     if not isinstance(data, PartitionedSettings):
-        yield f"- Data `{data.name}`: each device read its own. The server had a test set, and nothing of what the devices hold."
+        yield (
+            f"- Data `{data.name}`: each device read its own. The server had a test set, and nothing of what the "
+            "devices hold."
+        )
     elif isinstance(data, TableSettings) and data.on_devices is not None:
-        yield f"- A table (`{data.name}`), by the scheme `{data.partition.scheme}`: each device had a file with its own rows."
+        yield (
+            f"- A table (`{data.name}`), by the scheme `{data.partition.scheme}`: each device had a file with its own "
+            "rows."
+        )
     else:
         yield (
-            f"- Data set `{data.name}`. Every machine of the run could load all of it, and each client took its part, by the scheme "
-            f"`{data.partition.scheme}` and the seed."
+            f"- Data set `{data.name}`. Every machine of the run could load all of it, and each client took its part, "
+            f"by the scheme `{data.partition.scheme}` and the seed."
         )
         if data.public:
-            yield f"- {data.public:,} of its training examples were public: the server had them and no client did. They are not protected."
+            yield (
+                f"- {data.public:,} of its training examples were public: the server had them and no client did. They "
+                "are not protected."
+            )
     if data.public_root is not None:
         yield f"- The server had public examples in `{data.public_root}`. They are not protected."
     if config.validation.examples:
-        yield f"- {config.validation.examples:,} validation examples were the server's, and no client's. They are not protected."
+        yield (
+            f"- {config.validation.examples:,} validation examples were the server's, and no client's. They are not "
+            "protected."
+        )
     yield "- On the devices the data are as safe as their owners keep them: training does not encrypt them."
 
 
@@ -182,21 +201,32 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"- {metric.name} on the server's test set: {readable.metric(metric, value)}."
     best = summary.get("best")
     if best:
-        yield f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the validation examples."
+        yield (
+            f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the "
+            "validation examples."
+        )
     for name, told in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
-        yield f"- {name} on examples that devices held out: {readable.plain(told['mean'])}, with noise of {readable.plain(told['noise'])}."
+        yield (
+            f"- {name} on examples that devices held out: {readable.plain(told['mean'])}, with noise of "
+            f"{readable.plain(told['noise'])}."
+        )
     yield "- No group of people was looked at on its own: a number may hide that the model is worse for some."
     if config.privacy.clip is not None:
         yield (
-            "- Clipping shortens those updates most that are unlike the others, and noise hides rare patterns: expect more errors on small "
-            "groups."
+            "- Clipping shortens those updates most that are unlike the others, and noise hides rare patterns: "
+            "expect more errors on small groups."
         )
 
 
 def _access(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     if not summary.get("not_private") and summary["epsilon"].get("model") is not None:
-        yield "- Whoever is given the model is the adversary `model` at most: it, and what is computed from it, costs that epsilon."
-    yield "- Metrics on the test set are not covered: the server holds that set, and nothing about it counts as private."
+        yield (
+            "- Whoever is given the model is the adversary `model` at most: it, and what is computed from it, costs "
+            "that epsilon."
+        )
+    yield (
+        "- Metrics on the test set are not covered: the server holds that set, and nothing about it counts as private."
+    )
     if isinstance(config.evaluation, FederatedEvaluationConfig):
         yield "- Metrics on devices' own examples are noised, and in the epsilons above."
     yield "- `metrics.jsonl` and `report.html` name how many clients took part in each round: they are for the server."
@@ -211,7 +241,10 @@ def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
             or config.secagg.noise is Noise.gaussian
         )
         if floating:
-            yield "- Floating point: the noise is Gaussian in floating point, which is not an exact mechanism (Mironov 2012)."
+            yield (
+                "- Floating point: the noise is Gaussian in floating point, which is not an exact mechanism (Mironov "
+                "2012)."
+            )
         else:
             yield "- Floating point: the noise is drawn and added in integers, so that rounding does not weaken it."
         if config.privacy.randomness is Randomness.secret:

@@ -1,4 +1,4 @@
-"""The frame of every report: one HTML file that asks for nothing from outside, in light and dark."""
+"""The frame of every report: one HTML file that loads nothing else, in light and dark."""
 
 from collections.abc import Callable
 from html import escape

@@ -1,8 +1,9 @@
-"""The pictures of a report, as SVG text to stand inside an HTML page.
+"""The charts of a report, as SVG text inside of an HTML page.
 
-Ink is `currentColor`, so that a picture is legible on whatever background its page has, and text stays text. The same
-numbers give the same bytes: no date, no random ids. Only matplotlib's object interface is used, without pyplot's global
-state; what is left of it (rcParams) is guarded by a lock, because a run may report from any thread.
+Lines and text have the colour `currentColor`, so that a chart is legible on any background, and text stays text. The
+same numbers give the same bytes: no date, no random ids. Only matplotlib's object interface is used, without the global
+state of pyplot. The remaining global state (rcParams) is protected by a lock, because a run may write reports in any
+thread.
 """
 
 import io
@@ -24,7 +25,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from fedsketch.conf.settings import Metric
 from fedsketch.server.report.readable import plain
 
-# Middle tones, with a contrast of at least 3 to 1 on white and on near-black.
+# Middle tones, with a contrast of at least 3 to 1 on white and on almost black.
 COLORS = (
     "#3583d6",
     "#d9691e",
@@ -68,7 +69,7 @@ _MAX_BARS = 50
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures, and how its numbers read."""
+    """What an axis measures, and how its numbers are written."""
 
     label: str
     text: Callable[[float], str]
@@ -79,7 +80,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve; a band around it, so far above and below, shows a deviation."""
+    """One curve. A band around it, this far above and below, shows a deviation."""
 
     label: str
     x: Sequence[float]
@@ -102,13 +103,13 @@ ROUND = Axis("round", plain, integer=True)
 
 
 def axis_of(metric: Metric) -> Axis:
-    """The axis of a metric's values."""
+    """The axis for the values of a metric."""
     text = (lambda share: f"{100 * share:.3g} %") if metric.percent else plain
     return Axis(metric.name, text)
 
 
 def colors(count: int) -> list[str]:
-    """So many colours, all different: those above, and beyond their number hues at equal distances, all of a middle tone."""
+    """This many different colours: those above, and then equally spaced hues in a middle tone."""
     if count <= len(COLORS):
         return list(COLORS[:count])
     tones = (0.42, 0.52)  # neighbours differ in lightness too
@@ -117,7 +118,7 @@ def colors(count: int) -> list[str]:
 
 
 def spread(values: Sequence[float], factor: float) -> bool:
-    """Whether positive values lie so far apart that only a logarithmic axis shows them all."""
+    """Whether positive values are so far apart that only a logarithmic axis shows them all."""
     return bool(values) and min(values) > 0 and max(values) > factor * min(values)
 
 
@@ -132,7 +133,7 @@ def line_chart(
     endpoints: bool = False,
     legend: bool = True,
 ) -> str:
-    """Curves, and horizontal lines at `levels`; `endpoints` marks where each curve ends."""
+    """A chart with curves, and horizontal lines at `levels`; `endpoints` marks the end of each curve."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -161,7 +162,7 @@ def line_chart(
 def stacked_chart(
     name: str, alt: str, rounds: Sequence[float], parts: Mapping[str, np.ndarray], y: Axis
 ) -> str:
-    """Parts of a whole for every round, one on the other."""
+    """A chart with the parts of a whole for every round, stacked."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -178,7 +179,7 @@ def stacked_chart(
 
 
 def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> str:
-    """Examples per client and class: bars while they can be told apart, a heat map beyond."""
+    """A chart of the examples per client and class: bars for few clients, a heat map for many."""
     table = np.asarray(counts, dtype=float)
     bars = table.shape[0] <= _MAX_BARS and table.shape[1] <= len(COLORS)
 
@@ -197,7 +198,7 @@ def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> s
 
     def draw_map(figure: Figure) -> None:
         axes = figure.subplots()
-        # From clear to blue, so that "none" is the page's own background.
+        # From transparent to blue, so that zero is the page's own background.
         shades = LinearSegmentedColormap.from_list("examples", [f"{COLORS[0]}00", COLORS[0]])
         image = axes.imshow(table.T, aspect="auto", origin="lower", cmap=shades, vmin=0)
         bar = figure.colorbar(image, label="examples", pad=0.02)
@@ -209,7 +210,7 @@ def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> s
 
 
 def _scales(axes: Axes, x: Axis, y: Axis) -> None:
-    """Ticks and labels, once the data are drawn."""
+    """Set ticks and labels, after the data are drawn."""
     for side, scale, axis in ((axes.xaxis, axes.set_xscale, x), (axes.yaxis, axes.set_yscale, y)):
         if axis.log:
             scale("log")
@@ -225,7 +226,7 @@ def _scales(axes: Axes, x: Axis, y: Axis) -> None:
 def _svg(
     name: str, alt: str, draw: Callable[[Figure], None], inches: tuple[float, float] = _SIZE
 ) -> str:
-    """Draw, and make the result fit to stand in a page among others: its ids begin with `name`."""
+    """Draw a chart and make it fit into a page with others: all its ids begin with `name`."""
     file = io.StringIO()
     with _LOCK, matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=inches, dpi=144, layout="constrained")
@@ -234,7 +235,7 @@ def _svg(
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
     text = file.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib's names of groups, which nothing uses
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib's names of groups, which are not used
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)  # the page decides
+    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)  # the page sets the size
     return text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1)

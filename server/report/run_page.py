@@ -1,7 +1,7 @@
-"""The page of one run, from the files that it leaves.
+"""The report of one run, made from the files in its folder.
 
-Only the metrics must exist, so a run that was killed, or still goes on, has a report as well. A page is one file that
-asks for nothing from outside. Needs neither torch nor the data.
+Only the metrics must exist, so a run that was killed, or is still going on, has a report too. A page is one file that
+loads nothing else. It needs neither torch nor the data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run, at, number, read_run
 from fedsketch.server.run_folder import RunFolder
 
-_COMMON_KEYS = {  # of a round, for every strategy; any other number gets a picture of its own
+_COMMON_KEYS = {  # keys of a round in every strategy; any other number gets its own chart
     *("round", "epsilon", "delta", "budget_against", "private", "validation", "evaluation"),
     *("clients", "dropped"),
     *("uplink_bytes", "downlink_bytes", "seconds", "snr", smoothing.KEY),
@@ -31,7 +31,7 @@ _EXPLAINED = {
 
 
 def write_report(folder: Path) -> Path:
-    """Write the report into a run folder, from what is there."""
+    """Write the report of a run into its folder."""
     files, run = RunFolder(folder), read_run(folder)
     name = f"{run.setting('strategy.name')} on {run.setting('data.name')}"
     parameters = number(run.summary, "parameters")
@@ -55,7 +55,7 @@ def write_report(folder: Path) -> Path:
 
 
 def _banners(run: Run) -> str:
-    """What a reader must know before any number."""
+    """Warnings that a reader must see before any number."""
     banners = []
     if (reason := run.not_private()) is not None:
         banners.append(("warning", f"NOT PRIVATE: {reason}."))
@@ -109,7 +109,7 @@ def _tiles(run: Run) -> str:
 
 
 def _best_tile(run: Run) -> list[tuple[str, str, str]]:
-    """What the model reached that the validation found best, where there was one."""
+    """The result of the model that the validation found best, if there was a validation."""
     best = at(run.summary, "best")
     metric = judged_by([run])
     reached = number(best, "test", metric.name)
@@ -120,7 +120,7 @@ def _best_tile(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _guarantee(run: Run) -> str:
-    """The run's own sentence (adversary, unit, adjacency), and the settings behind it."""
+    """The run's own statement (adversary, unit, adjacency), and the settings behind it."""
     pending = (
         "The guarantee is stated when the run ends; the numbers above are what it has spent so far."
     )
@@ -146,13 +146,13 @@ def _guarantee(run: Run) -> str:
 
 
 def _beside(run: Run) -> str:
-    """The budget of evaluations on devices, where there are any."""
+    """The budget of evaluations on devices, if there are any."""
     epsilon = number(run.config, "evaluation", "epsilon")
     return "" if epsilon is None else f", and {readable.plain(epsilon)} for evaluations on devices"
 
 
 def _meaning(run: Run) -> str:
-    """Epsilon in words: what it leaves to guess about one unit."""
+    """Epsilon in words: how well one can guess whether a unit contributed."""
     delta, guesses = run.last("delta"), []
     for name in run.adversaries():
         spent = run.last("epsilon", name)
@@ -161,13 +161,14 @@ def _meaning(run: Run) -> str:
     if not guesses or run.not_private() is not None:
         return ""
     return (
-        f"<p>In words: who thinks it as likely as not that one {escape(run.setting('privacy.unit'))} contributed, and guesses after "
-        f"this run, is right with a chance of {escape('; '.join(guesses))}. Without the run it is 50 %.</p>"
+        f"<p>In words: somebody who thinks that one {escape(run.setting('privacy.unit'))} contributed with a chance "
+        f"of 50 %, and guesses after this run, is right with a chance of {escape('; '.join(guesses))}. Without the "
+        "run it is 50 %.</p>"
     )
 
 
 def _figures(run: Run) -> Iterator[str]:
-    """All pictures of a run for which it has numbers."""
+    """All charts for which the run has numbers."""
     metrics = metrics_of(run)
     for metric in metrics:
         paths = {readable.name(metric): (metric.name,), "validation": ("validation", metric.name)}
@@ -196,7 +197,7 @@ def _figures(run: Run) -> Iterator[str]:
     for key in sorted(own - {metric.name for metric in metrics}):
         if (
             key not in _EXPLAINED or len(set(run.series(key)[1])) > 1
-        ):  # ours are left out where flat
+        ):  # built-in keys are left out if they are constant
             yield _curve(run, key, key, _EXPLAINED.get(key, ""), Axis(key, readable.plain))
     yield from smoothing.figures(run)
     counts = at(run.summary, "partition", "histogram")
@@ -221,7 +222,7 @@ def _curves(
     axis: Axis,
     levels: Sequence[Level] = (),
 ) -> str:
-    """One picture of the numbers below these paths; nothing where there are none."""
+    """One chart of the numbers at these paths; empty if there are none."""
     lines = [
         Line(label, *run.series(*path), color)
         for (label, path), color in zip(paths.items(), plots.COLORS, strict=False)
@@ -232,7 +233,7 @@ def _curves(
     if plots.spread([line.y[-1] for line in lines], 20):
         axis = replace(axis, log=True, from_zero=False)
     ends = (f"{line.label}: {axis.text(line.y[-1])} in round {line.x[-1]}" for line in lines)
-    name = f"plot-{title.encode().hex()}"  # a metric's name may hold anything, an id may not
+    name = f"plot-{title.encode().hex()}"  # an id may not hold everything that a metric's name may
     chart = plots.line_chart(name, f"{title}. {'; '.join(ends)}.", lines, axis, levels=levels)
     return figure(title, note, chart)
 

@@ -1,4 +1,4 @@
-"""Pictures of FedCEO's smoothing: the singular values of a stack's slices before and after, with what was taken off them."""
+"""Charts of FedCEO's smoothing: the singular values of a stack's slices before and after, and what was subtracted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,13 +8,13 @@ from fedsketch.server.report.page import figure
 from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run
 
-KEY = "smoothing"  # of a round's metrics: by tensor, the threshold and the spectrum of every slice
+KEY = "smoothing"  # in a round's metrics: for each tensor, the threshold and the singular values of every slice
 _MOST_ROUNDS = 6
 _RANK = Axis("rank", readable.plain, integer=True)
 
 
 def figures(run: Run) -> Iterator[str]:
-    """One picture per tensor, for a few of the smoothing rounds from the first to the last."""
+    """One chart per tensor, for a few of the smoothing rounds from the first to the last."""
     smoothed = [row for row in run.rows if row.get(KEY)]
     steps = max(1, min(_MOST_ROUNDS, len(smoothed)) - 1)
     chosen = sorted({round(i * (len(smoothed) - 1) / steps) for i in range(steps + 1)})
@@ -34,7 +34,10 @@ def _picture(server_round: int, tensor: str, threshold: float, spectrum: Any) ->
         lines.append(Line(f"{frequency} after", ranks, after, color, "dotted"))
     left = sum(value > threshold for values in spectrum for value in values)
     count = sum(len(values) for values in spectrum)
-    alt = f"Singular values of {tensor} in round {server_round}: {left} of {count} lie above the threshold {threshold:.3g}."
+    alt = (
+        f"Singular values of {tensor} in round {server_round}: {left} of {count} lie above the threshold "
+        f"{threshold:.3g}."
+    )
     name = f"smoothing-{server_round}-{tensor.encode().hex()}"
     axis = Axis("singular value", readable.plain, from_zero=True)
     levels = [Level("threshold", threshold)]

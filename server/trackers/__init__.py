@@ -1,1 +1,1 @@
-"""The trackers that come with fedsketch. Each needs a package of its own, and imports it when it is chosen."""
+"""The built-in trackers. Each needs a package of its own, and imports it when it is chosen."""

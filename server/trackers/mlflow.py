@@ -1,7 +1,7 @@
-"""`tracking=mlflow`: a run of MLflow for every run of ours, which a resumed run goes on with.
+"""`tracking=mlflow`: one MLflow run for every run, which a resumed run continues.
 
-The id of MLflow's run is kept in the run's folder. MLflow is asked through its client, so nothing depends on a run that this process
-has "active". It is told nothing about its own use (MLflow sends that home by default).
+The id of the MLflow run is kept in the run's folder. MLflow is called through its client, so that nothing depends on an
+"active" run of this process. MLflow's telemetry, which is on by default, is switched off.
 """
 
 import json
@@ -17,15 +17,17 @@ from fedsketch.server.leaves import leaves, numbers
 from fedsketch.server.run_folder import RunFolder
 
 PACKAGE = "mlflow"
-_BATCH = 100  # settings that MLflow takes at once
-_LONGEST = 6000  # characters of a setting
+_BATCH = 100  # settings that MLflow accepts in one call
+_LONGEST = 6000  # characters that MLflow accepts in a setting
 
 
 class MLflow:
-    """An `Observer` that tells an MLflow store."""
+    """An `Observer` that writes to an MLflow store."""
 
     def __init__(self, settings: MLflowSettings, folder: Path) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before it is imported
+        os.environ.setdefault(
+            "MLFLOW_DISABLE_TELEMETRY", "true"
+        )  # must be set before MLflow is imported
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -38,7 +40,7 @@ class MLflow:
         except MlflowException as error:
             raise ConfigError(
                 f"MLflow at {settings.uri or 'its default place'} does not answer as it should "
-                f"({str(error).splitlines()[0]}): see to it, or set tracking.uri."
+                f"({str(error).splitlines()[0]}): check it, or set tracking.uri."
             ) from error
         self._experiment = found.experiment_id if found is not None else made
 
@@ -55,7 +57,7 @@ class MLflow:
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         run = self._files.read_mlflow_run()
-        if run is None:  # no round was played
+        if run is None:  # no round was executed
             return
         if self._settings.artifacts:
             for path in (report, self._files.card, self._files.model, self._files.best):
@@ -64,7 +66,7 @@ class MLflow:
         self._client.set_terminated(run)
 
     def _run(self) -> str:
-        """The id of MLflow's run: the one that the folder remembers, or a new one."""
+        """The id of the MLflow run: the one in the folder, or a new one."""
         run = self._files.read_mlflow_run()
         if run is None:
             name = self._files.path.absolute().name
@@ -84,5 +86,5 @@ class MLflow:
 
 
 def _allowed(key: str) -> str:
-    """MLflow's names have no brackets and the like."""
+    """The key without the characters that MLflow does not allow in names."""
     return re.sub(r"[^\w./ :-]", "_", key)

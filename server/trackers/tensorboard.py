@@ -1,7 +1,7 @@
-"""`tracking=tensorboard`: the numbers of every round, as TensorBoard reads them.
+"""`tracking=tensorboard`: the numbers of every round, for TensorBoard.
 
-Nothing is written before the first round is played, so a finished run that is resumed stays as it is. A resumed run hides the rounds
-that are played again.
+Nothing is written before the end of the first round, so a finished run that is resumed is not changed. A resumed run
+hides the rounds that are repeated.
 """
 
 import json

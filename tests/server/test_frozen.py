@@ -152,7 +152,7 @@ def test_a_run_does_not_go_on_with_another_frozen_part(
     with pytest.raises(TooFewClients):
         play(*run, fresh=True, failing=lambda call, client: call == 13)
     _given(small, tmp_path, seed=8)
-    with pytest.raises(ModelError, match=r"not the one that the run began with.*model\.weights"):
+    with pytest.raises(ModelError, match=r"not the one with which the run began.*model\.weights"):
         play(*run)
     _given(small, tmp_path, seed=7)
     assert play(*run).done == 1

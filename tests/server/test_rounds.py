@@ -168,7 +168,7 @@ def test_too_many_dropouts_stop_the_run_with_a_sentence(play: Play, tmp_path: Pa
     assert [row["round"] for row in RunFolder(tmp_path / "run").read_metrics()] == [1, 2]
 
 
-def test_an_unmended_failure_then_a_resume_ends_like_an_unbroken_run(
+def test_a_run_that_fails_and_is_resumed_ends_like_an_uninterrupted_run(
     play: Play, tmp_path: Path
 ) -> None:
     settings = (*FAST, "privacy.randomness=seeded", "clients.per_round=3", "clients.retries=0")

@@ -214,7 +214,7 @@ def test_two_processes_cannot_play_one_run_and_a_dead_one_holds_nothing(tmp_path
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "playing\n"
-        with pytest.raises(CheckpointError, match="is being played by another process"):
+        with pytest.raises(CheckpointError, match="is being executed by another process"):
             folder.playing().__enter__()
         other.kill()
         other.wait()

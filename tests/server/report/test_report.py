@@ -279,7 +279,7 @@ def test_seeded_noise_is_called_not_private(tmp_path: Path, finished: bool) -> N
 
 
 def test_epsilon_is_put_into_words_where_it_holds(tmp_path: Path) -> None:
-    assert "In words: who thinks it as likely as not" in page_of(make_run(tmp_path / "private"))
+    assert "In words: somebody who thinks that one" in page_of(make_run(tmp_path / "private"))
     plain = make_run(tmp_path / "plain", strategy="fedavg", epsilon=None)
     assert "In words:" not in page_of(plain)
 
