@@ -1,6 +1,8 @@
-"""The ClientApp: what a device answers. Protocol messages must stay cheap, so torch is imported only to train.
+"""The ClientApp: how a device answers messages. Protocol messages must be answered quickly, so torch is imported only
+to train.
 
-Train replies leave as masked vectors; a server that asks without secure aggregation gets what the guard allows.
+Replies to train messages leave as masked vectors. A server that asks without secure aggregation gets what the guard
+allows.
 """
 
 from functools import cache
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def make_app() -> ClientApp:
-    """An app with a workspace of its own."""
+    """Make an app with its own workspace."""
 
     @cache
     def workspace() -> "Workspace":
@@ -35,13 +37,13 @@ def make_app() -> ClientApp:
 
     @app.query("introduce")
     def introduce(message: Message, context: Context) -> Message:
-        """Which client this node is: its part of a shared data set in simulations, else the node itself."""
+        """Answer which client this node is: its part of a shared data set in simulations, otherwise the node itself."""
         own = ConfigRecord({"client": client_id(context)})
         return Message(RecordDict({"self": own}), reply_to=message)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        """The client's half of a round."""
+        """Answer a train message: the client's half of a round."""
         reply = workspace().take_part(
             message.content, client_id(context), context.state, device_folder(context)
         )
@@ -51,7 +53,8 @@ def make_app() -> ClientApp:
 
 
 class AppByName(ClientApp):
-    """Travels to other processes as a name: each of Ray's has one app, whose workspace serves all its clients."""
+    """An app that is sent to other processes by its name. Each Ray process has one app, whose workspace serves all its
+    clients."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         return app(message, context)

@@ -1,4 +1,4 @@
-"""Commands of a few arguments that end with 0, or with 1 and one sentence on stderr."""
+"""Small commands that return 0, or 1 after one sentence on stderr."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ def run(
     work: Callable[[argparse.Namespace], None],
     *others: type[Exception],
 ) -> int:
-    """Do the work that the arguments ask for; `others` are errors, besides the usual, whose message is a sentence for the user."""
+    """Do what the arguments ask for. `others` are further errors whose message is a sentence for the user."""
     told: tuple[type[Exception], ...] = (SecAggError, ValueError, *others)
     try:
         work(parser.parse_args(arguments))

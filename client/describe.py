@@ -1,4 +1,4 @@
-"""The data card of a device, made from its data: they are read whole and checked, once, by their owner."""
+"""Makes the data card of a device. The owner runs this once; it reads and checks all the data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedsketch.tasks.tabular import read_examples, schema_of
 
 
 def card_of(what: str, classes: str | None = None, schema: Path | None = None) -> DataCard:
-    """The card of the owner's files at a path, or of a data set that has a name and holds nothing private.
+    """The card of the owner's files at a path, or of a named data set that holds nothing private.
 
-    `classes` is their number, or their names with commas between, where the data do not show all of them. A table has a `schema`,
-    which is looked for beside it if it is not named.
+    `classes` is their number, or their names separated by commas, if the data do not show all of them. A table has a
+    `schema`, which is looked for beside the table if it is not given.
     """
     path = Path(what)
     if not path.exists():
@@ -37,7 +37,7 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
 
 
 def card_for(config: Config) -> DataCard:
-    """The card of devices that a run's data set is made for."""
+    """The card of devices for which a run's data set is made."""
     job = Job(config)
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         return _card(schema_of(config.data), config.data.on_devices.largest_shard)
@@ -52,7 +52,7 @@ def _card(schema: Schema, most: int) -> DataCard:
 
 
 def _card_of_named(name: str) -> DataCard:
-    """Whatever the task, and however many devices share the data set."""
+    """The card of a named data set, for any task and any number of devices that share it."""
     config = compose([f"data={name}"])
     dataset = datasets.load(config.data, config.seed)
     kind = dataset.train.kind_of_targets
@@ -67,5 +67,5 @@ def _names(classes: str) -> Sequence[str]:
 
 
 def _rounded_up(count: int) -> int:
-    """To a power of two: the card may be found out, the number of examples shall not."""
+    """The next power of two, because others may learn the card, but not the number of examples."""
     return 1 << (count - 1).bit_length()

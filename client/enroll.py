@@ -1,7 +1,8 @@
-"""`fedsketch-enroll`: makes a device's folder, describes its data, adds its key to a roster, shows what it has spent and whom it believes.
+"""`fedsketch-enroll`: makes a device's folder, describes its data, adds its key to a roster, and shows what it has
+spent.
 
-The private key is made here and never leaves the folder. The id of a node is given by the SuperLink when the node is registered, so
-it may come later; the roster goes from owner to owner, by hand, and never through the server.
+The private key is made here and never leaves the folder. The SuperLink gives a node its id when the node is registered,
+so the id may come later. The roster is passed from owner to owner, by hand, and never through the server.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from fedsketch.secagg import Identity, Roster, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script: 0, or 1 with one sentence on stderr."""
+    """Run the console script; returns 0, or 1 after one sentence on stderr."""
     return run(_parser(), arguments, _run)
 
 
@@ -69,12 +70,12 @@ def _parser() -> Parser:
 
 
 def add_data_arguments(parser: Parser) -> None:
-    """Those of every command that makes a data card."""
+    """Add the arguments of every command that makes a data card."""
     parser.add_argument(
         "--data",
         metavar="PATH",
-        help="the device's data (images by class, an .npz file, or a table), to be described in its data card; or the name of a data set "
-        "that holds nothing private",
+        help="the device's data (images by class, an .npz file, or a table) for its data card; or the name "
+        "of a data set that holds nothing private",
     )
     parser.add_argument(
         "--schema",
@@ -90,12 +91,14 @@ def add_data_arguments(parser: Parser) -> None:
 
 
 def asked_card(asked: argparse.Namespace) -> DataCard | None:
-    """The card of the data that a command names, if it does."""
+    """The card of the data that a command names; None if it names none."""
     if asked.data is None:
         if asked.classes is not None or asked.schema is not None:
             raise ValueError("--classes and --schema go with --data.")
         return None
-    from fedsketch.client.describe import card_of  # torch: not for those who only look
+    from fedsketch.client.describe import (
+        card_of,
+    )  # imports torch, which other uses of the command do not need
 
     return card_of(asked.data, asked.classes, asked.schema)
 
@@ -137,7 +140,8 @@ def enrol(
     *,
     rotate: bool = False,
 ) -> bytes:
-    """Make what is missing, keep what is there, and enter the key into the roster if the node's id is known; returns the public key."""
+    """Make what is missing, keep what is there, and add the key to the roster if the node's id is known; returns the
+    public key."""
     wanted = Policy() if policy is None else Policy.load(policy)
     if roster is not None and node_id is None and not roster.exists():
         raise ValueError(
@@ -170,7 +174,8 @@ def enrol(
 
 
 def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> Identity:
-    """A new key in the folder and, under the device's id, in the roster. The ledger goes on: its data are the same."""
+    """Make a new key in the folder and enter it into the roster under the device's id. The ledger continues, because
+    the data are the same."""
     node = _node_of(shared, old.public) if node_id is None else node_id
     if node is None:
         raise ValueError("--rotate needs --node-id: the roster does not know this device's key.")
@@ -184,7 +189,7 @@ def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> 
 
 
 def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
-    path = path.resolve()  # a link stays one
+    path = path.resolve()  # so that a symbolic link is kept
     with _locked(path):
         known = Roster.load(path) if path.exists() else Roster({})
         if replace:
@@ -201,7 +206,7 @@ def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One at a time for a file that is replaced as a whole, and so cannot carry the lock itself."""
+    """Hold a lock for a file that is replaced as a whole, and so cannot be locked itself."""
     descriptor = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -245,7 +250,7 @@ def _say_what_is_next(folder: Path, public: bytes) -> None:
 
 
 def _print_fingerprints(path: Path, folder: Path | None) -> None:
-    """One line for the roster, and one for each node; the device whose folder it is must be among them."""
+    """Print a line for the roster and one for each node. The device of the folder must be among them."""
     known, own = Roster.load(path), None
     if folder is not None:
         own = _node_of(path, Identity.load(folder / IDENTITY).public)

@@ -1,11 +1,12 @@
 """Keys as digits that two people can read to each other over the telephone.
 
-How long they must be depends on what an attacker has to find, who can make as many keys as he likes:
+How many digits are needed depends on what an attacker has to find, who can make as many keys as he likes:
 
-- For one node he needs a key of his own with the same digits as an honest device's key (a second preimage). 25 digits are
-  83 bits, so that takes about 2^83 hashes. The node's id is part of the hash, so one hash is a try at one device only.
-- For a roster he may choose both sides: two lists, each with keys of his own, that have the same digits (a collision).
-  That takes only the square root of the number of digits' values, so there are twice as many digits: again about 2^83 hashes.
+- For one node he needs a key of his own with the same digits as an honest device's key (a second preimage). 25 digits
+  are 83 bits, so that takes about 2^83 hashes. The node's id is part of the hash, so each hash tests one device only.
+- For a roster he may choose both sides: two lists with keys of his own that have the same digits (a collision). That
+  takes only the square root of the number of possible digits, so there are twice as many digits: again about 2^83
+  hashes.
 
 A hundred thousand graphics cards with 10^10 hashes a second each would need about 300 years for 2^83.
 """
@@ -20,12 +21,12 @@ _GROUP = 5
 
 
 def node_fingerprint(node: int, public: bytes) -> str:
-    """Digits that stand for a key under an id."""
+    """The digits of a key under an id."""
     return _digits(b"fedsketch node" + _entry(node, public), NODE_DIGITS)
 
 
 def roster_fingerprint(roster: Roster) -> str:
-    """Digits that stand for all entries of a roster, in whatever order and layout the file has them."""
+    """The digits of all entries of a roster, in whatever order and layout the file has them."""
     entries = b"".join(_entry(node, key) for node, key in sorted(roster.keys.items()))
     return _digits(b"fedsketch roster" + entries, ROSTER_DIGITS)
 

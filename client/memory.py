@@ -1,4 +1,4 @@
-"""What a device keeps of its own from round to round, in the state that Flower holds for the node. It never leaves the device."""
+"""What a device remembers between rounds, in the state that Flower keeps for the node. It never leaves the device."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ RECORD = "memory"
 
 @contextmanager
 def memory_in(state: RecordDict) -> Iterator[dict[str, torch.Tensor]]:
-    """The device's tensors by name; what the block put there is kept, if the block succeeds."""
+    """The device's tensors by name. Changes in the block are kept if the block succeeds."""
     kept = state.array_records.get(RECORD, ArrayRecord())
     memory = {name: torch.from_numpy(array.numpy().copy()) for name, array in kept.items()}
     yield memory

@@ -1,8 +1,8 @@
-"""`fedsketch-node`: Flower's SuperNode with the installed app (see programs.py), ended when it has given its server up, so that whoever
-started it can start it again.
+"""`fedsketch-node`: Flower's SuperNode with the installed app (see programs.py). It exits when it can no longer reach
+its server, so that whatever started it can start it again.
 
-A SuperNode waits for a SuperLink that is away. Other troubles, an expired certificate for one, it logs and then lives on without ever
-connecting again, because the thread of its local API keeps the process alive.
+A SuperNode waits for a SuperLink that is down. After other errors, such as an expired certificate, it only logs them
+and then stays alive without ever connecting again, because the thread of its local API keeps the process alive.
 """
 
 import os
@@ -13,7 +13,7 @@ from fedsketch.client.programs import ForeignCode, run_supernode
 
 
 def main() -> NoReturn:
-    """The console script: all arguments are flower-supernode's."""
+    """Run the console script; all arguments are those of flower-supernode."""
     told = "the server was given up; see above, and start again."
     try:
         run_supernode()
@@ -21,4 +21,4 @@ def main() -> NoReturn:
         told = str(error)
     print(f"fedsketch-node: {told}", file=sys.stderr)
     sys.stderr.flush()
-    os._exit(1)  # not sys.exit, which would wait for that thread
+    os._exit(1)  # sys.exit would wait for that thread

@@ -1,11 +1,13 @@
-"""Flower's programs of a device, with the installed app in place of the server's: nothing that a server ships is unpacked or imported.
+"""Flower's programs on a device, with the installed app instead of the server's: nothing that a server sends is
+unpacked or imported.
 
-On a device each of Flower's programs starts the next one: `flower-supernode` holds the connection, its `flower-superexec` waits for
-messages, and one `flwr-clientapp` per message unpacks the bundle that the server sent and imports the ClientApp from it. Here
-each starts the next one from this file, whatever it asks for, and the last one takes the app of the package that this file is part of.
+On a device each of Flower's programs starts the next one. `flower-supernode` holds the connection, its
+`flower-superexec` waits for messages, and for each message a `flwr-clientapp` unpacks the bundle that the server sent
+and imports the ClientApp from it. Here each program starts the next one from this file, whatever it asks for, and the
+last one uses the app of the package that this file is part of.
 
-Flower has no setting for that, so names inside of its modules are replaced. They are those of one release: with another release, or
-if one of the names is missing, nothing starts.
+Flower has no setting for that, so names inside of its modules are replaced. They are those of one release: with another
+release, or if one of the names is missing, nothing starts.
 """
 
 import subprocess
@@ -17,17 +19,17 @@ from typing import Any
 
 from flwr.clientapp import ClientApp
 
-RELEASE = "1.41.0"  # of Flower, as pyproject.toml pins it
+RELEASE = "1.41.0"  # the release of Flower that pyproject.toml pins
 _SUPERNODE, _SUPEREXEC, _CLIENTAPP = "flower-supernode", "flower-superexec", "flwr-clientapp"
 _OURS = "fedsketch"
 
 
 class ForeignCode(RuntimeError):
-    """Something would run that is not the owner's; the message says what to change."""
+    """Code that is not the owner's would run; the message says what to change."""
 
 
 def run_supernode() -> None:
-    """`flower-supernode` with the arguments of this process."""
+    """Run `flower-supernode` with the arguments of this process."""
     _replace("flwr.supernode.start_client_internal", subprocess=_Next(_SUPEREXEC))
     command = "flwr.supernode.cli.flower_supernode"
     _replace(command, start_client_internal=_judged(import_module(command).start_client_internal))
@@ -35,14 +37,15 @@ def run_supernode() -> None:
 
 
 def run_superexec() -> None:
-    """`flower-superexec`. Whatever kind of app a server names (an AgentApp, for one), the installed ClientApp answers."""
+    """Run `flower-superexec`. Whatever kind of app a server names (such as an AgentApp), the installed ClientApp
+    answers."""
     executor = "flwr.supercore.superexec.executor.subprocess_executor"
     _replace(executor, subprocess=_Next(_CLIENTAPP))
     _run(_SUPEREXEC)
 
 
 def run_clientapp() -> None:
-    """`flwr-clientapp` for one message."""
+    """Run `flwr-clientapp` for one message."""
     _replace(
         "flwr.supernode.runtime.run_clientapp",
         install_from_fab=_leave_packed,
@@ -52,7 +55,7 @@ def run_clientapp() -> None:
 
 
 class _Next:
-    """What a module of Flower gets as `subprocess`: it starts one program of ours, whichever it asks for."""
+    """Replaces `subprocess` in a module of Flower: it starts one of our programs, whichever the module asks for."""
 
     DEVNULL = subprocess.DEVNULL
 
@@ -60,22 +63,24 @@ class _Next:
         self._program = program
 
     def Popen(self, command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
-        # -P: a file in the working directory is not ours either.
+        # -P: a module in the working directory must not be imported either.
         ours = [sys.executable, "-P", "-m", "fedsketch.client.programs", self._program]
         return subprocess.Popen([*ours, *command[1:]], **options)
 
 
 def _judged(start: Callable[..., None]) -> Callable[..., None]:
-    """Start the SuperNode unless its arguments let other code in."""
+    """Start the SuperNode unless its arguments would let other code run."""
 
     def judge(**settings: Any) -> None:
         if settings["isolation"] != "subprocess":
             raise ForeignCode(
-                "leave `--isolation process` out: a program that is started apart from the node would run the server's code."
+                "leave `--isolation process` out: a program that is started apart from the node would run the "
+                "server's code."
             )
         if settings["runtime_dependency_install"]:
             raise ForeignCode(
-                "leave `--allow-runtime-dependency-installation` out: it installs what the server names; install it yourself."
+                "leave `--allow-runtime-dependency-installation` out: it installs what the server names; install it "
+                "yourself."
             )
         start(**settings)
 
@@ -83,12 +88,14 @@ def _judged(start: Callable[..., None]) -> Callable[..., None]:
 
 
 def _leave_packed(bundle: bytes, skip_prompt: bool) -> None:
-    """Unpacking runs nothing, but it writes where the bundle says: its version may be a path that leads out of Flower's folder."""
+    """Do not unpack the bundle. Unpacking runs nothing, but writes where the bundle says: its version may be a path
+    outside of Flower's folder."""
 
 
 def _installed(**_: Any) -> Callable[[str, str, str], ClientApp]:
     def load(app: str, release: str, _hash: str) -> ClientApp:
-        """The installed app, if the server says that it runs the same one; else both sides would misread each other's messages."""
+        """Return the installed app if the server uses the same version. Otherwise both sides would misread each other's
+        messages."""
         own, asked = f"{_OURS} {version(_OURS)}", f"{app.rpartition('/')[2]} {release}"
         if asked != own:
             raise ForeignCode(

@@ -1,7 +1,7 @@
-"""What the clients that share a process share: data, the model to train with, device halves, the state that they follow.
+"""What the clients in one process share: data, the model that is trained, device halves, the state that they follow.
 
-One per ClientApp. Everything in it follows from public configurations and broadcasts; what is a device's own lies in its folder and in
-the state that Flower keeps for its node.
+Each ClientApp has one. Everything in it follows from public configurations and broadcasts. What belongs to one device
+is in its folder and in the state that Flower keeps for its node.
 """
 
 import os
@@ -46,18 +46,19 @@ class Workspace:
 
     def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
         self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
-        # To be loaded and used, not to be kept: the next message loads other parameters.
+        # Models to load parameters into. They are not kept, because the next message loads other parameters.
         self._model = lru_cache(maxsize=2)(self._new_parts)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
-        # The clients of a cohort are sent the same bytes: what those hold is read once, and never written into.
+        # All clients of a cohort receive the same bytes: their content is read once, and never changed.
         self._decoded = lru_cache(maxsize=8)(decoded)
         self._replicas = Replicas(self._version_0)
 
     def prepare(
         self, content: RecordDict, parcel: RecordDict, folder: Path | None
     ) -> RecordDict | None:
-        """Judge what a broadcast asks for, and take in what came with it: a frozen part (`replay.frozen`), a parcel (`replay.parcels`).
-        Returns what to answer instead of training, where that is of no use; raises `Refusal`. The device's data are not looked at."""
+        """Check what a broadcast asks for, and process what came with it: a frozen part (`replay.frozen`), a parcel
+        (`replay.parcels`). Returns the answer if training is not possible; raises `Refusal`. The device's data are not
+        read."""
         config, numbers = announced(content)
         if EVALUATION in numbers and not isinstance(config.evaluation, FederatedEvaluationConfig):
             raise Refusal(
@@ -65,7 +66,7 @@ class Workspace:
             )
         frozen = not {FROZEN, FEATURES}.isdisjoint(numbers)
         if folder is None and not frozen and PARCEL not in parcel:
-            return None  # a simulated device judges nothing, and follows nothing here
+            return None  # a simulated device checks nothing, and follows nothing here
         task = self._admitted(config, folder)
         if frozen and not self._model(task).receive(parcel, numbers, folder):
             return asks_for_the_frozen_part()
@@ -78,7 +79,8 @@ class Workspace:
     def take_part(
         self, content: RecordDict, client: int, state: RecordDict, folder: Path | None
     ) -> RecordDict:
-        """From the server's broadcast to this client's bounded and noised vector; `state` is what Flower keeps for the node."""
+        """Compute this client's bounded and noised vector from the server's broadcast. `state` is what Flower keeps for
+        the node."""
         received = Broadcast.from_records(content, self._decoded)
         task, mechanism = self._admitted(received.config, folder), received.mechanism
         config = task.config
@@ -104,7 +106,7 @@ class Workspace:
             return reply_with(mechanism.run(half, stream, broadcast.round))
 
     def _admitted(self, config: Config, folder: Path | None) -> Assignment:
-        """The configuration as this device plays it; in a simulation as it came."""
+        """The configuration in the form that this device accepts; in a simulation unchanged."""
         if folder is None:
             return Assignment(config)
         guard = DeviceGuard(folder)
@@ -113,9 +115,9 @@ class Workspace:
         return task
 
     def _evaluate(self, broadcast: Broadcast, task: Assignment, client: int) -> RecordDict:
-        """From the model to what this client's held-out examples say of it, bounded and noised. Nothing is remembered."""
+        """Compute what this client's held-out examples say of the model, bounded and noised. Nothing is remembered."""
         job = self._job(task)
-        # Not the noise of the round of training, where noise follows from numbers.
+        # Seeded noise must differ from that of the same round of training.
         with noise_stream(client, -broadcast.round) as stream:
             held_out = job.local_test(client)
             half = _EvaluationAtWork(
@@ -124,7 +126,7 @@ class Workspace:
             return reply_with(broadcast.mechanism.run(half, stream, broadcast.round))
 
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
-        """The broadcast with the arrays that the replica gives; as it is, if it brought its own."""
+        """The broadcast with the arrays from the replica; unchanged if it has its own."""
         goal = broadcast.numbers.get("fingerprint")
         if goal is None:
             return broadcast
@@ -143,7 +145,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class _HalfAtWork:
-    """A `LocalHalf` for mechanisms: what a strategy's half does in this round."""
+    """A `LocalHalf` for mechanisms: what a strategy's device half does in this round."""
 
     half: DeviceHalf
     work: LocalWork
@@ -151,7 +153,7 @@ class _HalfAtWork:
 
     def rows(self) -> torch.Tensor:
         rows = self.half.rows(self.work)
-        # In a simulation the mechanism refuses them, loudly.
+        # A mechanism refuses such rows, and in a simulation with an error.
         rows = rows if self.simulated else finite_rows(rows)
         return with_counts(rows, self.work.broadcast)
 
@@ -161,7 +163,7 @@ class _HalfAtWork:
 
 @dataclass(frozen=True)
 class _EvaluationAtWork:
-    """A `LocalHalf` for mechanisms: an evaluation, in whatever run."""
+    """A `LocalHalf` for mechanisms: an evaluation, in any run."""
 
     config: Config
     model: FlatModel
@@ -176,7 +178,7 @@ class _EvaluationAtWork:
 
 
 def noise_stream(client: int, round: int, *labels: str) -> Stream:
-    """Fresh secret randomness; or, in a simulation that was asked to be reproducible, a function of its seed."""
+    """Fresh secret randomness; in a simulation that is to be reproducible, a function of its seed."""
     seed = os.environ.get(SEED_VARIABLE)
     if seed is None:
         return Stream()

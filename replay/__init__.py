@@ -1,1 +1,2 @@
-"""Devices that follow the model by the sums alone: what the server sends to whom, and what a device makes of it."""
+"""Replay: devices compute the model from the released sums. What the server sends to whom, and what a device makes of
+it."""

@@ -1,7 +1,7 @@
-"""What a device does with the server's parcel of a train message, before it trains.
+"""What a device does with the server's parcel in a train message, before it trains.
 
-A parcel is each device's own, so it travels beside what all devices of a round are sent alike, and is not under the hash that they
-share. The answer to one that is of no use says which public state this device lacks, and nothing else.
+Each device has its own parcel, so it is sent beside what all devices of a round receive, and is not part of the hash
+that they share. A device that cannot use its parcel answers which public state it lacks, and nothing else.
 """
 
 from flwr.app import ConfigRecord, RecordDict
@@ -10,5 +10,5 @@ from fedsketch.replay.records import PARCEL, STALE
 
 
 def asks_for_the_whole(problem: str) -> RecordDict:
-    """The answer of a device whose parcel does not bring it up to date."""
+    """The answer of a device that its parcel does not bring up to date."""
     return RecordDict({PARCEL: ConfigRecord({STALE: problem})})

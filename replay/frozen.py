@@ -1,15 +1,17 @@
-"""The part of a model that is not trained: how devices come to the same one as the server.
+"""The part of a model that is not trained: how devices get the same one as the server.
 
-It follows from the seed, unless the server starts from given weights (`model.weights`). All devices of a round are told its fingerprint,
-which secure aggregation commits to. A device that arrives at it by the seed, or has it from an earlier message, is sent nothing. Any other
-says so before anything is trained, is sent the frozen part once, and keeps it in its folder. So frozen weights travel at most once per
-device, and no round costs more than its trained part.
+It follows from the seed, unless the server starts from given weights (`model.weights`). All devices of a round are told
+its fingerprint, to which secure aggregation commits. A device that computes it from the seed, or has it from an earlier
+message, is sent nothing. Any other device says so before anything is trained, is sent the frozen part once, and keeps
+it in its folder. So frozen weights are sent at most once to each device, and a round costs no more than its trained
+part.
 
-A device does not judge the values. They are a map of one example that the server chooses, as the model is; what leaves the device is
-clipped and noised whatever they are. What their owner bounds is the size: `largest_model` counts frozen parameters too.
+A device does not check the values. They are a map of one example that the server chooses, like the model. Whatever they
+are, what leaves the device is clipped and noised. The owner bounds the size: `largest_model` counts frozen parameters
+too.
 
-A feature map in front of the model is frozen too, and comes with a package that owners install. All devices are told its edition: one
-that has another refuses, because a model behind two maps learns neither.
+A feature map in front of the model is frozen too, and comes with a package that owners install. All devices are told
+its edition. A device with another edition refuses, because a model cannot learn behind two different maps.
 """
 
 from collections.abc import Mapping
@@ -32,19 +34,19 @@ FILE = "frozen.safetensors"
 
 
 class FrozenPart:
-    """That of one model. Whoever loads another one into the model does it here."""
+    """The frozen part of one model. Another one is loaded into the model only through this class."""
 
-    version = 0  # it never changes in a run
+    version = 0  # the frozen part never changes in a run
 
     def __init__(self, model: FlatModel, features: str | None = None) -> None:
-        """`features` is the edition of a feature map in front of the model, where that is an installed package's."""
+        """`features` is the edition of a feature map in front of the model, if it comes from an installed package."""
         self.model = model
         self.features = features
         self.fingerprint = _fingerprint(model.frozen)
 
     # ------------------------------------------------------------------ on the server
     def head(self) -> dict[str, int | str | bool | float | bytes]:
-        """What every device is told, in the common part of the broadcast; nothing where all is trained."""
+        """What every device is told, in the common part of the broadcast; nothing if everything is trained."""
         told: dict[str, int | str | bool | float | bytes] = {}
         if self.sent:
             told[FROZEN] = self.fingerprint
@@ -54,32 +56,34 @@ class FrozenPart:
 
     @property
     def sent(self) -> bool:
-        """Whether there is anything that a device might have to be sent."""
+        """Whether a device may have to be sent anything."""
         return bool(self.model.frozen)
 
     def parcel(self, held: int) -> RecordDict:
-        """For a device that has not asked."""
+        """The parcel for a device that has not asked."""
         return RecordDict()
 
     def whole(self) -> RecordDict:
-        """For a device that has."""
+        """The parcel for a device that has asked."""
         arrays = {name: Array(tensor.cpu().numpy()) for name, tensor in self.model.frozen.items()}
         return RecordDict({FROZEN_ARRAYS: ArrayRecord(arrays)})
 
     def refuse_another(self, fingerprint: str) -> None:
-        """Raises ModelError unless this is the frozen part that a run began with."""
+        """Raise ModelError unless this is the frozen part with which a run began."""
         if self.fingerprint != fingerprint:
             raise ModelError(
-                "The frozen part of the model is not the one that the run began with: put back the file of model.weights as it was."
+                "The frozen part of the model is not the one with which the run began: restore the file of "
+                "model.weights."
             )
 
     # ------------------------------------------------------------------ on a device
     def receive(self, parcel: RecordDict, told: Mapping[str, object], folder: Path | None) -> bool:
-        """Bring the model's frozen part to the one that all devices were told of; whether that could be done. Raises `Refusal` if the
-        feature map is another one, because its owner alone can change that."""
+        """Bring the model's frozen part to the one that all devices were told of; returns whether that was possible.
+        Raises `Refusal` if the feature map is another one, because only its owner can change that."""
         if told.get(FEATURES) != self.features:
             raise Refusal(
-                "The feature map that is installed here is not the server's: install the same version of its package on both."
+                "The feature map that is installed here is not the server's: install the same version of its package "
+                "on both."
             )
         goal = told.get(FROZEN, self.fingerprint)
         if self.fingerprint == goal:
@@ -98,11 +102,11 @@ class FrozenPart:
         return True
 
     def _kept(self, goal: object, folder: Path) -> bool:
-        """Take what the device's folder holds; whether it is the one."""
+        """Load the frozen part in the device's folder; returns whether it is the right one."""
         try:
             self._load(load_file(folder / FILE))
         except (OSError, SafetensorError, ModelError):
-            return False  # none yet, or of another model
+            return False  # there is none yet, or it belongs to another model
         return self.fingerprint == goal
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
@@ -111,7 +115,7 @@ class FrozenPart:
 
 
 def asks_for_the_frozen_part() -> RecordDict:
-    """The answer of a device that has another one, or none."""
+    """The answer of a device that has another frozen part, or none."""
     return RecordDict({FROZEN: ConfigRecord({STALE: "the frozen part is not here"})})
 
 

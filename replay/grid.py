@@ -1,8 +1,8 @@
-"""A Grid that gives every train message its node's parcel (`replay.parcels`), and the whole to a node that asks for it. The frozen part of
-a model (`replay.frozen`) is such a whole, whose parcels are empty.
+"""A Grid that adds to every train message its node's parcel (`replay.parcels`), and sends the whole state to a node
+that asks. The frozen part of a model (`replay.frozen`) is such a state, whose parcels are empty.
 
-It stands below secure aggregation: what is common to all nodes is hashed and signed above, what each node lacks of the public state
-is put in and taken out around that.
+It lies below secure aggregation. What all nodes have in common is hashed and signed above it; what a single node lacks
+of the public state is added and removed here.
 """
 
 from collections.abc import Iterable
@@ -16,20 +16,21 @@ from fedsketch.secagg import WrappedGrid
 
 
 class Delivered(Protocol):
-    """What is delivered, in the version that the server has."""
+    """What is delivered, in the server's version."""
 
     @property
     def version(self) -> int: ...
 
     def parcel(self, held: int) -> RecordDict:
-        """For a node that holds this version."""
+        """The parcel for a node that has this version."""
 
     def whole(self) -> RecordDict:
-        """For a node that asks."""
+        """The parcel for a node that asks."""
 
 
 class DeliveryGrid(WrappedGrid):
-    """Remembers which version each node holds: the one with which it last answered, or version 0. Nodes ask in the record of this name."""
+    """Remembers which version each node has: the one with which it last answered, or version 0. Nodes ask in the record
+    named `record`."""
 
     def __init__(self, grid: Grid, parcels: Delivered, record: str = PARCEL) -> None:
         super().__init__(grid)
@@ -38,8 +39,8 @@ class DeliveryGrid(WrappedGrid):
         self._held: dict[int, int] = {}
         self._sent: dict[
             str, tuple[Message, int]
-        ] = {}  # train messages under way, and their version
-        self._again: dict[str, str] = {}  # the second message for a first one
+        ] = {}  # train messages that were sent, and their version
+        self._again: dict[str, str] = {}  # the second message that replaces a first one
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         outgoing = list(messages)
@@ -77,12 +78,12 @@ class DeliveryGrid(WrappedGrid):
         return not reply.has_error() and STALE in reply.content.config_records.get(self._record, {})
 
     def _answered(self, first: str, reply: Message) -> Message:
-        """A node's final reply, as one to the first message that it got."""
+        """A node's final reply, turned into a reply to the first message that it got."""
         message, version = self._sent.pop(first)
         self._again.pop(first, None)
         if not reply.has_error():
             self._held[message.metadata.dst_node_id] = version
-        # Flower has no public way to say what a reply answers.
+        # Flower has no public way to say which message a reply answers.
         reply.metadata.__dict__["_reply_to_message_id"] = first
         return reply
 

@@ -1,9 +1,10 @@
-"""Broadcast by replay: a device that holds the state of version v makes version v + 1 itself, from the numbers of the last aggregate.
+"""Broadcast by replay: a device with the state of version v computes version v + 1 itself, from the last aggregate.
 
-A strategy whose server step is a deterministic function of (state, aggregate) need not send the result. What travels is a
-parcel: the steps that a device has missed, or the whole state where that is shorter. Version 0 follows from the configuration, so
-everybody holds it. All devices of a round are told the same fingerprint of the state (which secure aggregation commits to); a parcel
-is each device's own. A device that does not arrive at the fingerprint says so, and gets the whole.
+A strategy whose server step is a deterministic function of (state, aggregate) need not send the result. It sends a
+parcel: the steps that a device has missed, or the whole state if that is shorter. Version 0 follows from the
+configuration, so every device has it. All devices of a round are told the same fingerprint of the state (to which
+secure aggregation commits); each device has its own parcel. A device that does not arrive at the fingerprint says so,
+and gets the whole state.
 """
 
 from collections.abc import Mapping
@@ -19,9 +20,11 @@ from fedsketch.replay.records import PARCEL, PARCEL_ARRAYS
 
 @dataclass(frozen=True)
 class Step:
-    """All that a server step depends on, beside the state: its round, the released mean, and the noise on each of its numbers.
+    """Everything that a server step depends on beside the state: its round, the released mean, and the noise of each
+    number.
 
-    `given` are parts of the state that the server makes from what it alone has, such as public data: as they are after the step.
+    `given` are parts of the state that only the server can compute, for example from public data: their values after
+    the step.
     """
 
     round: int
@@ -31,22 +34,22 @@ class Step:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it takes to tell it."""
+        """How many numbers are sent for this step."""
         return self.mean.numel() + sum(tensor.numel() for tensor in self.given.values())
 
 
 class Replayed(Protocol):
-    """The state of a strategy that can be replayed: on the server, and the same on every device that follows."""
+    """The state of a strategy that can be replayed: on the server, and the same on every device that follows it."""
 
     @property
     def version(self) -> int:
         """How many steps were taken."""
 
     def apply(self, step: Step) -> None:
-        """The server's step."""
+        """Take the server's step."""
 
     def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
-        """What a device needs of the state in a round."""
+        """The arrays of the state that a device needs in a round."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The whole state."""
@@ -58,12 +61,14 @@ class Replayed(Protocol):
 
 
 class Parcels:
-    """What the server sends to whom. It remembers steps as long as some device may be served by them."""
+    """What the server sends to each device. It remembers steps as long as some device may need them."""
 
     def __init__(self, state: Replayed) -> None:
         self._state = state
         self._steps: list[Step] = []
-        self._made: dict[int, RecordDict] = {}  # by held version, for the present one
+        self._made: dict[
+            int, RecordDict
+        ] = {}  # parcels to the present version, by the version that a device has
 
     @property
     def version(self) -> int:
@@ -74,7 +79,7 @@ class Parcels:
         return {"version": self.version, "fingerprint": self._state.fingerprint()}
 
     def taken(self, step: Step) -> None:
-        """The state has just made this step."""
+        """Remember a step that the state has just taken."""
         self._steps.append(step)
         self._made.clear()
         whole = size_of(self._state)
@@ -82,7 +87,8 @@ class Parcels:
             del self._steps[0]
 
     def parcel(self, held: int) -> RecordDict:
-        """For a device that holds this version: what it has missed, if that is remembered, else the whole."""
+        """The parcel for a device with this version: the steps that it has missed if they are remembered, else the
+        whole state."""
         if held not in self._made:
             missed = self.version - held
             known = 0 <= missed <= len(self._steps)
@@ -91,7 +97,7 @@ class Parcels:
         return self._made[held]
 
     def whole(self) -> RecordDict:
-        """For a device that holds nothing of use."""
+        """The parcel for a device that has no usable state."""
         if -1 not in self._made:
             arrays = {name: _array(tensor) for name, tensor in self._state.state_dict().items()}
             self._made[-1] = RecordDict(
@@ -101,7 +107,7 @@ class Parcels:
 
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
-    """The state in a parcel, if it holds one."""
+    """The state in a parcel; None if it holds steps."""
     return (
         opened(content, PARCEL_ARRAYS)
         if content.config_records[PARCEL]["kind"] == "whole"
@@ -118,7 +124,7 @@ def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
 
 
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
-    """Returns the version that the parcel starts from, and its steps."""
+    """The version from which the steps of a parcel start, and the steps."""
     head = content.config_records[PARCEL]
     rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
     if any(later <= earlier for earlier, later in pairwise(rounds)):

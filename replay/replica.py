@@ -1,7 +1,8 @@
-"""A device's copy of the server's state, which it brings up to date by itself (`broadcast=replay`, see `replay.parcels`).
+"""A device's copy of the server's state, which the device itself brings up to date (`broadcast=replay`, see
+`replay.parcels`).
 
-A real device keeps the copy in its folder, between rounds and restarts. Clients that share a process share one in memory.
-Nothing private is in it: it is what the server has released.
+A real device keeps the copy in its folder, between rounds and restarts. Clients in one process share a copy in memory.
+It contains nothing private, only what the server has released.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ FILE = "replica.safetensors"
 
 @dataclass(frozen=True)
 class _Held:
-    """A state that was brought up to date for a run, by its fingerprint."""
+    """A state that was brought up to date for a run, and its fingerprint."""
 
     task: Assignment
     fingerprint: str
@@ -30,7 +31,8 @@ class _Held:
 
 
 class Replicas:
-    """The newest state that this process has made, for all clients in it; `version_0` makes what everybody starts from."""
+    """The newest state that this process has computed, for all its clients. `version_0` makes the state that all start
+    from."""
 
     def __init__(self, version_0: Callable[[Assignment], Replayed]) -> None:
         self._version_0 = version_0
@@ -40,9 +42,10 @@ class Replicas:
     def receive(
         self, parcel: RecordDict, task: Assignment, goal: str, folder: Path | None
     ) -> str | None:
-        """Bring the replica to the state with the fingerprint `goal`; or say why this parcel does not get it there."""
+        """Bring the replica to the state with the fingerprint `goal`; returns why this parcel does not get it there, or
+        None."""
         if self._holds(task, goal):
-            return None  # another client of this process was here
+            return None  # another client of this process has done it
         whole = open_whole(parcel)
         if whole is not None:
             state = self._version_0(task)
@@ -54,10 +57,10 @@ class Replicas:
             self._keep(task, state, goal, folder)
             return None
         first, steps = open_steps(parcel)
-        before, self._held = self._held, None  # the steps change it in place
+        before, self._held = self._held, None  # the steps change the state in place
         tried = False
         for state in self._starts(task, before, folder, range(first, first + len(steps) + 1)):
-            # The server sends the whole where that is shorter: more than this is work for nothing.
+            # The server sends the whole state if that is shorter, so more steps than this are not needed.
             if sum(step.numbers for step in steps) > size_of(state):
                 raise UnsafeUpdateError("the steps that came are longer than the whole state.")
             for step in steps[state.version - first :]:
@@ -69,7 +72,7 @@ class Replicas:
         return "another result" if tried else f"version {first} is not here"
 
     def arrays(self, task: Assignment, goal: str, server_round: int) -> dict[str, torch.Tensor]:
-        """What the replica gives a device in a round, in the place of arrays that are sent."""
+        """The arrays that a device takes from the replica in a round, instead of receiving them."""
         if self._held is None or not self._holds(task, goal):
             raise UnsafeUpdateError(
                 "the broadcast names a state that came with no parcel: set strategy.broadcast=full."
@@ -106,10 +109,10 @@ class Replicas:
             unfinished.rename(folder / FILE)
 
     def _kept(self, task: Assignment, folder: Path) -> Replayed | None:
-        """What the device's folder holds, if it fits this run: a fingerprint decides whether it is of use."""
+        """The state in the device's folder, if it fits this run; its fingerprint decides whether it can be used."""
         state = self._version_0(task)
         try:
             state.load_state_dict(load_file(folder / FILE))
         except (OSError, SafetensorError, KeyError, RuntimeError, ValueError):
-            return None  # none yet, or of another model
+            return None  # there is none yet, or it belongs to another model
         return state

@@ -1,1 +1,1 @@
-"""Who decides on a device: its owner's policy, and the ledger of what it has shown."""
+"""Decides what a device does: its owner's policy, and the ledger of what it has revealed."""

@@ -1,7 +1,7 @@
-"""The data card: what kind of data a device has, as far as a run may ask. A TOML file that its owner makes from the data, once.
+"""The data card: what kind of data a device has, as far as a run may know. A TOML file that its owner makes once.
 
-Whether a run fits is decided by comparing its configuration with this card. The data themselves are not looked at before the guard is
-charged, so a refusal tells what the card says, and nothing of the data.
+Whether a run fits is decided by comparing its configuration with this card. The data themselves are not read before the
+ledger is charged, so a refusal reveals what the card says, and nothing of the data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fedsketch.client.guard.owners_file import OwnersFile, key, needed
 
-# The words of `conf.targets`, which is not imported: the guard answers before anything heavy is.
+# The names in `conf.targets`, which is not imported, because the guard must answer before slow imports.
 CLASSES = "classes"
 TARGETS = (CLASSES, "numbers", "labels")
 
@@ -22,7 +22,8 @@ class DataCard(OwnersFile):
 
     what: ClassVar[str] = "data card"
     head: ClassVar[str] = (
-        "What kind of data this device has. No message can change it. Whoever sends messages can find out what stands here, but no more."
+        "What kind of data this device has. No message can change it. Whoever sends messages can find out what "
+        "stands here, but no more."
     )
 
     data: str = needed(

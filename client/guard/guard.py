@@ -1,7 +1,8 @@
-"""Who decides on a device: its owner's policy and ledger, or, in a simulation, nobody.
+"""Decides what a device does: by its owner's policy and ledger, or, in a simulation, not at all.
 
-A device is a folder that `fedsketch-enroll` makes: its private key, the roster of its peers, the policy, the data card and the ledger. It
-is named by the operator of the node, in the environment or the node's own configuration, never by a message.
+A device is a folder that `fedsketch-enroll` makes, with its private key, the roster of its peers, the policy, the data
+card and the ledger. The operator of the node names it in the environment or in the node's own configuration. A message
+never does.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from fedsketch.secagg import (
 
 log = getLogger(__name__)
 
-# The device's folder; the key "device" of a SuperNode's --node-config comes first.
+# Names the device's folder; the key "device" of a SuperNode's --node-config takes precedence.
 DEVICE_VARIABLE = "FEDSKETCH_DEVICE"
 
 IDENTITY, ROSTER, LEDGER = "identity.key", "roster.json", "ledger.jsonl"
@@ -54,12 +55,12 @@ def guard_of(context: Context) -> Guard:
 
 
 def device_folder(context: Context) -> Path | None:
-    """Where the device that handles a message keeps what is its own; None in a simulation."""
+    """The folder of the device that handles a message; None in a simulation."""
     if os.environ.get(SIMULATION_VARIABLE):
         return None
     folder = context.node_config.get("device") or os.environ.get(DEVICE_VARIABLE)
     if not folder and in_simulation_engine():
-        return None  # a device that has a folder stays one, wherever it runs
+        return None  # a device with a folder is a real one, in every runtime
     if not folder:
         raise Refusal(
             f"This device has no policy yet: make its folder with fedsketch-enroll and name it in {DEVICE_VARIABLE}."
@@ -68,7 +69,7 @@ def device_folder(context: Context) -> Path | None:
 
 
 class SimulatedGuard(SimulationGuard):
-    """No policy, public keys, and uploads without masks are allowed: there is nobody to protect."""
+    """No policy, public keys, and uploads without masks are allowed, because there is nobody to protect."""
 
     def admit_unmasked(self, message_type: str) -> None:
         """The simulated server may ask for plain uploads (secagg=none)."""
@@ -77,10 +78,10 @@ class SimulatedGuard(SimulationGuard):
 class DeviceGuard:
     """The guard of a real device.
 
-    Guarantee, against the server together with up to the assumed colluders of a cohort, for the policy's unit, zero-out
-    adjacency, over the device's life: (epsilon, delta) of the policy, for everything that leaves under masks; and without
-    `allow_unmasked` nothing else leaves. It rests on this code being what runs: a node that runs whatever code a server sends is
-    not protected by any of it.
+    Guarantee, against the server together with up to the assumed colluders of a cohort, for the policy's unit, under
+    zero-out adjacency, over the device's life: everything that leaves under masks is (epsilon, delta)-private as the
+    policy says, and without `allow_unmasked` nothing else leaves. This holds only if this code is what runs: a node
+    that runs code that a server sends is not protected.
     """
 
     quiet = True
@@ -115,7 +116,7 @@ class DeviceGuard:
         self.ledger.admit(_id(settings), worst, self.policy.budget)
 
     def charge(self, settings: RoundSettings) -> None:
-        # Judged again: the owner may have changed the policy since the round was admitted.
+        # Checked again, because the owner may have changed the policy since the round was admitted.
         offer = self.judge(settings)
         worst = offer.release(offer.least, self._unit)
         self.ledger.charge(_id(settings), worst, self.policy.budget)
@@ -135,43 +136,45 @@ class DeviceGuard:
     def admit_unmasked(self, message_type: str) -> None:
         if not self.policy.allow_unmasked:
             raise Refusal(
-                "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set allow_unmasked)."
+                "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
+                "allow_unmasked)."
             )
         self.ledger.note_unmasked(message_type)
 
     def judge(self, settings: RoundSettings) -> Offer:
-        """What the round offers, if the policy allows it."""
+        """The offer of the round, if the policy allows it."""
         if os.environ.get(SEED_VARIABLE):
             raise Refusal(
                 f"{SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
             )
-        _ = self.card  # who has none takes no part, and peers should know before they count on it
+        _ = self.card  # a device without a card takes no part, and peers should know that before they rely on it
         policy, offer = self.policy, offer_of(settings)
         clip, asked = offer.mechanism.bound, settings.n // settings.groups
         if not settings.consistency and not policy.allow_semi_honest:
             raise Refusal(
-                "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner can set "
-                "allow_semi_honest)."
+                "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its "
+                "owner can set allow_semi_honest)."
             )
         if offer.least < policy.smallest_cohort:
             raise Refusal(
-                f"A sum over {offer.least} clients is too small for this device, and the round would release one if all tolerated "
-                f"dropouts happen: its owner asks for {policy.smallest_cohort}."
+                f"A sum over {offer.least} clients is too small for this device, and the round would release one if "
+                f"all tolerated dropouts happen: its owner asks for {policy.smallest_cohort}."
             )
         if settings.drops > policy.largest_drops * asked:
             raise Refusal(
-                f"The round tolerates {settings.drops} dropouts of {asked} clients: this device's owner allows a share of "
-                f"{policy.largest_drops:g}."
+                f"The round tolerates {settings.drops} dropouts of {asked} clients: this device's owner allows a "
+                f"share of {policy.largest_drops:g}."
             )
         assumed = math.floor(policy.assumed_colluders * settings.n)
         if settings.colluders < assumed:
             raise Refusal(
-                f"The round assumes {settings.colluders} clients who work with the server, this device's owner {assumed} of "
-                f"{settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
+                f"The round assumes {settings.colluders} clients who work with the server, this device's owner "
+                f"{assumed} of {settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
             )
         if clip is None or clip > policy.largest_clip:
             raise Refusal(
-                f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of this device's owner."
+                f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of "
+                "this device's owner."
             )
         if offer.mechanism.local_steps > policy.most_local_steps:
             raise Refusal("The round asks for more local steps than this device's owner allows.")
@@ -182,8 +185,8 @@ class DeviceGuard:
         noise = offer.noise_multiplier(self._unit)
         if noise < policy.smallest_noise:
             raise Refusal(
-                f"The noise multiplier of the honest clients is {noise:.4g} per {policy.unit} in the worst case: this device's owner "
-                f"asks for {policy.smallest_noise:g}."
+                f"The noise multiplier of the honest clients is {noise:.4g} per {policy.unit} in the worst case: this "
+                f"device's owner asks for {policy.smallest_noise:g}."
             )
         return offer
 
@@ -193,7 +196,8 @@ class DeviceGuard:
 
     @contextmanager
     def _files(self) -> Iterator[None]:
-        """Whatever is wrong with the folder is a refusal, in one sentence; names and contents of files are for the node's own log."""
+        """Turn every problem with the folder into a refusal of one sentence. Names and contents of files go to the
+        node's log only."""
         try:
             yield
         except FileNotFoundError as error:

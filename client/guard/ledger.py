@@ -1,16 +1,19 @@
-"""What a device has shown to the server in its life, on its disk.
+"""The ledger: what a device has revealed to the server in its life, on its disk.
 
-Every round whose vector leaves is written down as it goes: charged at its worst case before the vector leaves, endorsed (the one survivor
-list that was signed), settled at what it really was. What is never settled stays charged at its worst case. In each run the charged rounds
-ascend, so none is charged twice. A round that was only opened needs no line, or a server that opens rounds for ever would fill the disk:
-fresh keys and shares of them are all that has left, they say nothing about the data, and each set of keys belongs to at most one vector.
+Every round whose vector leaves is recorded in steps. It is charged at its worst case before the vector leaves, endorsed
+(with the one survivor list that was signed), and settled at what it really was. A round that is never settled stays
+charged at its worst case. In each run the charged rounds ascend, so none is charged twice. A round that was only opened
+has no line, because otherwise a server that opens rounds for ever would fill the disk. Only fresh keys and shares of
+them have left for such a round; they say nothing about the data, and each set of keys belongs to at most one vector.
 
-Guarantee, against the server with as many colluding clients as each round assumed, for the unit named in the releases, under zero-out
-adjacency, over all runs together: all vectors that left under masks cost no more than `LedgerState.spent`, the Renyi composition of
-all charges and settlements, in whatever order the server asks, through restarts, and with any number of processes at once.
+Guarantee, against the server with as many colluding clients as each round assumed, for the unit named in the releases,
+under zero-out adjacency, over all runs together: all vectors that left under masks cost no more than
+`LedgerState.spent`, the Renyi composition of all charges and settlements. This holds in whatever order the server asks,
+through restarts, and with any number of processes at once.
 
-The file is a chain of hashes (`ledger_file`), checked every time. Its meaning is read from the last sealed line on, which holds totals;
-such a line is added now and then. `verified` reads everything and compares every total.
+The file is a chain of hashes (`ledger_file`), which is checked every time. Its meaning is read from the last sealed
+line on, which holds totals; such a line is added from time to time. `verified` reads everything and compares all
+totals.
 """
 
 from __future__ import annotations
@@ -31,23 +34,24 @@ from fedsketch.secagg import Refusal
 
 FORMAT = "fedsketch-ledger/2"
 _TOTALS = "totals"
-# Lines after which totals are written, and lines per item in them: so rarely that totals stay the smaller part of the file.
+# Lines after which totals are written, and lines per item in them, so that totals stay the smaller part of the file.
 _TAIL_LINES = 128
 _TAIL_FACTOR = 2
 
 
 class Ledger:
-    """The file. Every method is one step under the lock; a `Refusal` leaves the file as it was."""
+    """The ledger's file. Every method is one step under the lock, and a `Refusal` leaves the file as it was."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def create(self) -> None:
-        """Begin a ledger; FileExistsError if there is one."""
+        """Begin a ledger; raises FileExistsError if there is one."""
         ledger_file.create(self.path, {"entry": "begun", "time": _now(), "format": FORMAT})
 
     def admit(self, this: RoundId, worst: Release, budget: Budget) -> None:
-        """The round is new, and its worst case could be paid. Nothing is written: no data has left yet."""
+        """Check that the round is new, and that the budget covers its worst case. Nothing is written: no data have left
+        yet."""
         state = self.state()
         state.check_new(this)
         state.check_budget(worst, budget)
@@ -64,13 +68,14 @@ class Ledger:
             state.endorse(this, survivors)
 
     def settle(self, this: RoundId, survivors: str, real: Release, *, signed: bool) -> None:
-        """Replace the worst case by what was there; `signed`: the list must be the one that was endorsed."""
+        """Replace the worst case by what really happened. `signed`: the survivor list must be the one that was
+        endorsed."""
         facts = {"survivors": survivors, "signed": signed, "release": release_to_json(real)}
         with self._written("settled", {**this.to_json(), **facts}) as state:
             state.settle(this, survivors, real, signed)
 
     def note_unmasked(self, message_type: str) -> None:
-        """A reply leaves without masks and without any judgement: from now on no epsilon holds."""
+        """Record that a reply leaves without masks and without any check. From now on no epsilon holds."""
         with self._written("unmasked", {"message": message_type}) as state:
             state.unmasked += 1
 
@@ -79,7 +84,7 @@ class Ledger:
             return _read(opened)
 
     def verified(self) -> tuple[LedgerState, int]:
-        """The state, read from the first line on with every total compared, and the number of lines."""
+        """The state, read from the first line with all totals compared, and the number of lines."""
         with ledger_file.opened(self.path) as opened:
             lines = opened.lines()
         state = LedgerState()
@@ -91,7 +96,7 @@ class Ledger:
 
     @contextmanager
     def _written(self, kind: str, facts: dict[str, Any]) -> Iterator[LedgerState]:
-        """The current state; if the block does not refuse, the line is appended."""
+        """Yield the current state. If the block does not refuse, the line is appended."""
         with ledger_file.opened(self.path) as opened:
             state = _read(opened)
             yield state
@@ -102,7 +107,7 @@ class Ledger:
 
 
 def _read(opened: LedgerFile) -> LedgerState:
-    """The state from the last totals on."""
+    """The state, read from the last totals on."""
     state, lines, number = LedgerState(), opened.tail, opened.first
     if number > 1:
         state, lines, number = _told(lines[0], number), lines[1:], number + 1
@@ -128,7 +133,7 @@ def _replay(state: LedgerState, line: bytes, number: int) -> dict[str, Any]:
 
 @contextmanager
 def _sense(number: int) -> Iterator[None]:
-    """Whatever is wrong with a line is one sentence."""
+    """Turn every problem with a line into a refusal of one sentence."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, Refusal) as error:
@@ -138,5 +143,5 @@ def _sense(number: int) -> Iterator[None]:
 
 
 def _now() -> str:
-    """For people; nothing depends on the clock."""
+    """The time as text, for people only: nothing depends on the clock."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,18 +1,20 @@
 """An append-only file of JSON lines. Each begins with the hash of the line before it, and ends with its own.
 
-    {"before":"<hash of the line before>", ... ,"hash":"<SHA-256 of all of this line that stands before>"}
+    {"before":"<hash of the line before>", ... ,"hash":"<SHA-256 of everything before it in this line>"}
 
-Whoever opens it holds an exclusive lock until it is closed, so that reading, deciding and appending are one step however many
-processes a device runs. An appended line is on the disk before `append` returns.
+Whoever opens the file holds an exclusive lock until it is closed, so that reading, deciding and appending are one step,
+however many processes a device runs. An appended line is on the disk before `append` returns.
 
-A changed, missing or foreign line is refused and never repaired. One thing is repaired: after a power cut the last line may be half
-written. It is dropped, which is safe: `append` returns only after newline and all have been synced, so whoever appended that line never
-went on, and nothing left the device because of it. A last line whose newline was damaged later looks much the same, and must not be
-dropped. So a line counts as half written only if its own hash is missing or wrong. One that is whole is kept, and gets its newline (back):
-at worst a step counts that was never taken, which errs on the safe side.
+A changed, missing or foreign line is refused and never repaired. Only one thing is repaired: after a power cut the last
+line may be incomplete. It is dropped, which is safe: `append` returns only after the line and its newline have been
+synced, so whoever appended that line did not continue, and nothing left the device because of it. A last line whose
+newline was damaged later looks similar, and must not be dropped. So a line counts as incomplete only if its own hash is
+missing or wrong. A complete line is kept, and gets its newline. In the worst case a step is counted that was never
+taken, which is on the safe side.
 
-So any one changed bit is found or changes nothing. Worse damage at the very end can look like a power cut. And the hashes find accidents
-and clumsy hands only: somebody who may write the file can also make new hashes, or put an older copy in its place.
+So a change of any single bit is found or changes nothing. More damage at the very end can look like a power cut. And
+the hashes detect accidents only: somebody who may write to the file can also compute new hashes, or restore an older
+copy.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _HASH = len(_FIRST)
 
 
 class LedgerFile:
-    """An opened, locked and checked file. `tail` are its lines from the last sealed one on, of which `first` is the number.
+    """An open, locked and checked file. `tail` are its lines from the last sealed line on, whose number is `first`.
 
     A sealed line also holds the hash of everything before it, so that a long file is checked in one go.
     """
@@ -52,11 +54,12 @@ class LedgerFile:
             raise Refusal("The ledger is empty, not even begun: restore it from a backup.")
         if self._data.partition(b"\n")[0].endswith(_OLD):
             raise Refusal(
-                "This device's ledger was begun by an older version, which wrote no hash to the end of a line: go on with that version, or "
-                "begin a new device whose epsilon is lower by what that version's --show says was spent."
+                "This device's ledger was begun by an older version, which wrote no hash to the end of a line: go on "
+                "with that version, or begin a new device whose epsilon is lower by what that version's --show says "
+                "was spent."
             )
         sealed = self._data.rfind(_SEAL)
-        # A quotation mark within a text of JSON is escaped, so the seal's is where the line has it.
+        # A quotation mark inside of a JSON text is escaped, so the first match is the seal itself.
         start = 0 if sealed < 0 else self._data.rfind(b"\n", 0, sealed) + 1
         self.tail = self._data[start:].split(b"\n")[:-1]
         self.first = self._data.count(b"\n", 0, start) + 1
@@ -72,13 +75,13 @@ class LedgerFile:
             self._repair(end)
 
     def lines(self) -> list[bytes]:
-        """All lines, with every link of the chain checked."""
+        """All lines, after every hash of the chain has been checked."""
         lines = self._data.split(b"\n")[:-1]
         _end_of_chain(lines, _FIRST, 1)
         return lines
 
     def append(self, entry: Mapping[str, Any], sealed: Mapping[str, Any] | None = None) -> None:
-        """Add a line, and a sealed one if there is any, and sync them; if that fails, nothing was added."""
+        """Append a line, and a sealed one if given, and sync them. If that fails, nothing was appended."""
         block = hashed_line({"before": self._last, **entry})
         if sealed is not None:
             seal, before = _hash(self._data + block), own_hash(block[:-1])
@@ -88,13 +91,13 @@ class LedgerFile:
                 raise OSError("the disk is full")
             os.fsync(self._descriptor)
         except OSError as error:
-            # The caller must not go on, so it does no harm if this fails too and the lines stay.
+            # The caller must not continue, so it does no harm if this fails too and the lines stay.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, len(self._data))
             raise _unwritable(error) from error
 
     def _repair(self, end: int) -> None:
-        """Cut off what follows the last whole line, and give that line its newline."""
+        """Cut off what follows the last complete line, and give that line its newline."""
         try:
             os.ftruncate(self._descriptor, end)
             os.write(self._descriptor, self._data[end:])
@@ -105,13 +108,14 @@ class LedgerFile:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[LedgerFile]:
-    """The file, locked against all other processes until the block ends."""
+    """Open the file, locked against all other processes until the block ends."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except FileNotFoundError:
-        # A new one would forget what has been spent.
+        # A new ledger would forget what has been spent.
         raise Refusal(
-            "This device's ledger is missing: restore it from a backup, or run fedsketch-enroll if this is a new device."
+            "This device's ledger is missing: restore it from a backup, or run fedsketch-enroll if this is a new "
+            "device."
         ) from None
     except OSError as error:
         raise Refusal(f"The ledger cannot be opened for writing ({error.strerror}).") from error
@@ -123,14 +127,14 @@ def opened(path: Path) -> Iterator[LedgerFile]:
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
-    """A new file with its first line, readable by its owner alone; an existing one is left alone (FileExistsError)."""
+    """Make a file with its first line, readable by its owner only. Raises FileExistsError if there is one."""
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(hashed_line({"before": _FIRST, **first}))
         file.flush()
         os.fsync(file.fileno())
-    # A link, unlike a rename, never replaces: a ledger appears whole or not at all.
+    # A link, unlike a rename, never replaces a file. The ledger appears complete or not at all.
     try:
         os.link(draft, path)
     finally:
@@ -139,7 +143,7 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of new files outlive a power cut."""
+    """Sync a folder, so that the names of new files survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -148,20 +152,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def hashed_line(entry: Mapping[str, Any]) -> bytes:
-    """The entry as a line with its own hash at the end."""
+    """The entry as a line that ends with its own hash."""
     content = json.dumps(entry, separators=(",", ":")).encode()[:-1]
     return content + _OWN + _hash(content).encode() + b'"}\n'
 
 
 def own_hash(line: bytes) -> str | None:
-    """The hash at the end of a whole line, without its newline; None if it does not fit the line."""
+    """The hash at the end of a complete line, without its newline; None if it does not match the line."""
     content, _, stated = line.rpartition(_OWN)
     own = _hash(content)
     return own if stated == own.encode() + b'"}' else None
 
 
 def _end_of_lines(data: bytes) -> int:
-    """Where the last whole line ends, be it with its newline, without, or with something else in its place."""
+    """Where the last complete line ends, whether its newline is there, missing, or damaged."""
     end = data.rfind(b"\n") + 1
     place = data.rfind(_OWN, end)
     stop = place + len(_OWN) + _HASH + 2
@@ -173,7 +177,7 @@ def _hash(data: bytes) -> str:
 
 
 def _field(line: bytes, head: bytes) -> str:
-    """The hash after `head`; something that is no hash if the line does not start with it."""
+    """The hash after `head`; something that is not a hash if the line does not start with `head`."""
     return (
         line[len(head) : len(head) + _HASH].decode(errors="replace")
         if line.startswith(head)
@@ -182,7 +186,7 @@ def _field(line: bytes, head: bytes) -> str:
 
 
 def _end_of_chain(lines: list[bytes], before: str, first: int) -> str:
-    """The hash that the next line must carry."""
+    """The hash with which the next line must begin."""
     for number, line in enumerate(lines, first):
         own = own_hash(line)
         if own is None or _field(line, _HEAD) != before:

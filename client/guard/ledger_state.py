@@ -1,7 +1,7 @@
-"""The rules and totals of a device's ledger, in memory: what may follow what, and what everything together costs.
+"""The rules and totals of a device's ledger, in memory: which line may follow which, and what everything together
+costs.
 
-This is what a ledger's lines mean. The same methods take new lines and lines that are read back, so a file that broke a rule is
-noticed when it is read.
+The same methods process new lines and lines that are read from a file, so a file that breaks a rule is noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class RoundId:
-    """A round, and the hash of its settings."""
+    """A round, identified by run and number, and the hash of its settings."""
 
     run: int
     round: int
@@ -51,7 +51,8 @@ class _Round:
 
 @dataclass
 class _Run:
-    """`last` is the highest round whose vector has left; `rounds` are the open ones, in order."""
+    """The rounds of one run. `last` is the highest round whose vector has left; `rounds` are the open ones, in
+    order."""
 
     last: int = -1
     rounds: dict[int, _Round] = field(default_factory=dict)
@@ -59,7 +60,8 @@ class _Run:
 
 @dataclass
 class LedgerState:
-    """Open rounds by run, how often each release was made, and counts of rounds charged, settled, and answered without masks."""
+    """Open rounds by run, how often each release was made, and the numbers of rounds charged, settled, and answered
+    without masks."""
 
     runs: dict[int, _Run] = field(default_factory=dict)
     releases: dict[Release, int] = field(default_factory=dict)
@@ -68,11 +70,11 @@ class LedgerState:
     unmasked: int = 0
 
     def spent(self, delta: float) -> float:
-        """Epsilon of everything that left."""
+        """Epsilon of everything that has left."""
         return math.inf if self.unmasked else self._accountant(delta).epsilon(tight=False).epsilon
 
     def check_budget(self, worst: Release, budget: Budget) -> None:
-        """Refuse a release that would go beyond the budget."""
+        """Refuse a release that would exceed the budget."""
         if self.rounds >= budget.rounds:
             raise Refusal(
                 f"This device has taken part in {self.rounds} rounds, and its owner allows {budget.rounds}."
@@ -86,12 +88,12 @@ class LedgerState:
         if after > budget.epsilon:
             left = max(0.0, budget.epsilon - spent)
             raise Refusal(
-                f"The privacy budget of this device does not cover this round: it would bring epsilon to {after:.4g} at delta "
-                f"{budget.delta:g}; the owner allows {budget.epsilon:g}, of which {left:.4g} is left."
+                f"The privacy budget of this device does not cover this round: it would bring epsilon to {after:.4g} "
+                f"at delta {budget.delta:g}; the owner allows {budget.epsilon:g}, of which {left:.4g} is left."
             )
 
     def check_new(self, this: RoundId) -> None:
-        """Refuse a round whose vector, or that of a later one of the run, has left."""
+        """Refuse a round if its vector, or that of a later round of the run, has left."""
         run = self.runs.get(this.run)
         if run is not None and this.round <= run.last:
             raise Refusal(f"{this} is over: the vector of round {run.last} has left this device.")
@@ -99,7 +101,7 @@ class LedgerState:
     def charge(self, this: RoundId, worst: Release) -> None:
         self.check_new(this)
         run = self.runs.setdefault(this.run, _Run())
-        # As in the protocol's own state: of the rounds before, the last may still end.
+        # As in the protocol's own state: of the earlier rounds, only the last may still end.
         earlier = list(run.rounds.items())[-1:]
         run.rounds = {**dict(earlier), this.round: _Round(this.digest, worst)}
         run.last = this.round
@@ -123,7 +125,7 @@ class LedgerState:
         del self.runs[this.run].rounds[this.round]
 
     def replay(self, line: dict[str, Any]) -> None:
-        """Take one line that was read back."""
+        """Process one line that was read from the file."""
         kind = line["entry"]
         if kind in ("begun", "totals"):
             return
@@ -196,5 +198,6 @@ class LedgerState:
 def _same_unit(known: Release, new: Release) -> None:
     if known.unit is not new.unit:
         raise Refusal(
-            f"This device's ledger counts what protects each {known.unit}, its policy now asks for each {new.unit}: set unit back."
+            f"This device's ledger counts what protects each {known.unit}, its policy now asks for each {new.unit}: "
+            "set unit back."
         )

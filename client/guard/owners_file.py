@@ -1,7 +1,7 @@
-"""Small TOML files that the owner of a device writes, and no message can change.
+"""Small TOML files that the owner of a device writes, and that no message can change.
 
-A subclass is a frozen dataclass whose fields carry their explanation, which the file repeats above each key. A key that is not known is
-refused, because a misspelt limit would not limit anything.
+A subclass is a frozen dataclass whose fields carry their explanation, which the file repeats above each key. An unknown
+key is refused, because a misspelt limit would not limit anything.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fedsketch.secagg import SettingsError
 
 
 def key(default: Any, explanation: str) -> Any:
-    """A field of such a file."""
+    """Declare a field of such a file, with its default and explanation."""
     return field(default=default, metadata={"explanation": explanation})
 
 
 def needed(explanation: str) -> Any:
-    """A field without a default: the file must have it."""
+    """Declare a field without a default: the file must have it."""
     return key(MISSING, explanation)
 
 
 class OwnersFile:
-    """Reading and writing; `what` is what sentences call the file, `head` its first line."""
+    """Reads and writes such a file. `what` is the name of the file in messages, `head` its first line."""
 
     what: ClassVar[str]
     head: ClassVar[str]
@@ -37,7 +37,7 @@ class OwnersFile:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """From a file; raises SettingsError with a sentence that names the key."""
+        """Read a file; raises SettingsError with a sentence that names the key."""
         try:
             table = tomllib.loads(path.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -53,11 +53,11 @@ class OwnersFile:
         }
         for name, value in values.items():
             if known[name].type == "float" and type(value) is int:
-                values[name] = float(value)  # TOML tells 1 from 1.0; people do not
+                values[name] = float(value)  # TOML distinguishes 1 from 1.0, and people do not
         return cls(**values)
 
     def to_toml(self) -> str:
-        """The file with every key explained."""
+        """The text of the file, with an explanation of every key."""
         parts = [f"# {self.head}\n"]
         for one in fields(self):  # type: ignore[arg-type]
             comment = "\n".join(f"# {line}" for line in one.metadata["explanation"].split("\n"))

@@ -1,4 +1,5 @@
-"""What the owner of a device allows: a TOML file that no message can change. Every key has a default, so it may hold only what differs."""
+"""What the owner of a device allows: a TOML file that no message can change. Every key has a default, so the file may
+hold only what differs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fedsketch.privacy.accounting.releases import Unit
 
 @dataclass(frozen=True)
 class Policy(OwnersFile):
-    """The limits."""
+    """The limits that the owner of a device sets."""
 
     what: ClassVar[str] = "policy"
     head: ClassVar[str] = (
@@ -22,8 +23,8 @@ class Policy(OwnersFile):
 
     smallest_cohort: int = key(
         20,
-        "Fewest clients in a sum that is released, after all dropouts that the round tolerates (in each group, if a round\n"
-        "has groups).",
+        "Fewest clients in a sum that is released, after all dropouts that the round tolerates (in each group, if a "
+        "round\nhas groups).",
     )
     largest_drops: float = key(
         0.2, "Largest share of a sum's clients that may drop out; the noise of the others must do."
@@ -39,9 +40,9 @@ class Policy(OwnersFile):
     )
     smallest_noise: float = key(
         1.0,
-        "Smallest noise multiplier of one round: standard deviation of the noise that the honest clients bring if all\n"
-        "tolerated drops happen, over what one unit can change in the sum. Where noise is inside of local training: of this\n"
-        "device alone, in one local step.",
+        "Smallest noise multiplier of one round: standard deviation of the noise that the honest clients bring if "
+        "all\ntolerated drops happen, over what one unit can change in the sum. Where noise is inside of local "
+        "training: of this\ndevice alone, in one local step.",
     )
     unit: str = key(
         "client",

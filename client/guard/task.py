@@ -1,7 +1,8 @@
-"""What of a run's configuration a real device accepts: judged by the policy and the data card, before data or model is touched.
+"""What a real device accepts of a run's configuration. The policy and the data card decide, before data or model are
+touched.
 
-A message can name a task; it cannot point a device at files, at a processor or at code, and it cannot ask for more work than the
-owner allows. Where a simulation takes the configuration as it is, a device takes what this module makes of it.
+A message can name a task. It cannot name files, a processor or code, and it cannot ask for more work than the owner
+allows. A simulation takes the configuration as it is; a device takes what this module makes of it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from fedsketch.secagg import Refusal
 from fedsketch.tasks.features import shape_after
 from fedsketch.tasks.job import Assignment, Kind
 
-# Data sets that are no files: embedded in a package, or made up. Whatever else a device has, it has in its own folder.
+# Data sets without files: they come with a package, or are made up. All other data of a device are in its own folder.
 _NO_FILES = ("digits", "synthetic")
 
 
 def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
-    """The run as this device plays it; raises `Refusal` for what its owner does not allow."""
+    """The run in the form that this device accepts; raises `Refusal` for what its owner does not allow."""
     for group, name in config.plugins.items():
         if name not in policy.allowed_plugins:
             raise Refusal(
@@ -57,7 +58,7 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
 
 
 def check_size(parameters: int, policy: Policy) -> None:
-    """Raises `Refusal` where a model is larger than the owner allows."""
+    """Raise `Refusal` if a model is larger than the owner allows."""
     _within(parameters, policy.largest_model)
 
 
@@ -73,7 +74,8 @@ def _compare(config: Config, card: DataCard) -> None:
         fits &= (data.shape, data.classes) == (card.shape, len(card.classes))
     if not fits:
         raise Refusal(
-            "The run is for data of another kind than the data card of this device says: compare data.* with the owners."
+            "The run is for data of another kind than the data card of this device says: compare data.* with the "
+            "owners."
         )
 
 
