@@ -1,9 +1,9 @@
-"""The seam between an application's records and the vector that is summed.
+"""The interface between an application's records and the vector that is summed.
 
-The server's codec says how long the vector is, in which ring, and what the application commits
-to; the device's codec turns the reply of the train handler into that vector (this is where
-clipping, rounding and noise happen); the server's turns the sum back into records. Nothing else
-of a reply travels: what is not in the vector does not leave the device.
+The server's codec says how long the vector is, in which ring, and what the application commits to.
+The device's codec turns the reply of the train handler into that vector; clipping, rounding and noise
+happen there. The server's codec turns the sum back into records. Nothing else of a reply is sent: what
+is not in the vector does not leave the device.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
 
 @dataclass(frozen=True)
 class VectorFormat:
-    """Length and ring of the vector, what the application commits to in the round's hash, and into how many groups the cohort is cut for
-    it (None: as the options say)."""
+    """Length and ring of the vector, what the application commits to in the round's hash, and into how many groups the
+    cohort is divided (None: as the options say)."""
 
     dim: int
     bits: int
@@ -45,10 +45,10 @@ class Codec(Protocol):
         """Server: the vector that answers this broadcast in a cohort of these sizes."""
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
-        """Server: the broadcast without what the settings say already, as it travels to the devices."""
+        """Server: the broadcast as it is sent to the devices, without what the settings contain already."""
 
     def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
-        """Device: put back what `strip` took away, from the settings that the guard has admitted."""
+        """Device: add again what `strip` removed, from the settings that the guard has admitted."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
         """Device: the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
@@ -58,7 +58,8 @@ class Codec(Protocol):
         """
 
     def silence(self, settings: RoundSettings) -> Ring:
-        """Device: the vector of a device whose handler failed: that of one with nothing to say, protected like any other."""
+        """Device: the vector of a device whose handler failed. It is that of a device without data, protected like any
+        other."""
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
         """Server: the records that the strategy sees as the one reply of a group."""

@@ -69,24 +69,24 @@ class Coordinator:
         self._revealed: dict[int, dict[int, bytes]] = {}
 
     def bind(self, broadcast: bytes) -> None:
-        """Say what is broadcast in a round whose keys were exchanged before it was known."""
+        """Set the broadcast of a round whose keys were exchanged before it was known."""
         if self.settings.broadcast and self.settings.broadcast != broadcast:
             raise Malformed("The round was announced with another broadcast.")
         self._broadcast = broadcast
 
     def requests(self) -> dict[int, bytes]:
-        """The bytes for every node that the current stage asks."""
+        """The request for every node that takes part in the current stage."""
         return {self.settings.cohort[index]: self._request(index) for index in sorted(self._asked)}
 
     def lose(self, node: int, reason: str) -> None:
-        """A node failed, refused, or did not answer in time."""
+        """Note that a node failed, refused, or did not answer in time."""
         index = self.settings.index(node)
         if index in self._asked:
             self._asked.discard(index)
             self.lost[node] = f"{self.step.name.lower()}: {reason}"
 
     def receive(self, node: int, body: bytes) -> None:
-        """Take a node's answer; one that is not sound makes the node a dropout."""
+        """Process a node's answer. An invalid answer makes the node a dropout."""
         index = self.settings.index(node)
         if index is None or index not in self._asked:
             return
@@ -96,7 +96,7 @@ class Coordinator:
             self.lose(node, str(error))
 
     def close(self) -> None:
-        """End the stage: those who did not answer are lost, and the next stage begins."""
+        """End the stage: nodes without an answer are lost, and the next stage begins."""
         answered = self._answered()
         for index in [index for index in self._asked if index not in answered]:
             self.lose(self.settings.cohort[index], "no answer in time")
@@ -128,7 +128,7 @@ class Coordinator:
             return messages.mask_request(settings, group.alive, sealed)
         if self.step is Step.SIGN:
             return messages.sign_request(settings, group.survivors)
-        # A quorum is enough: more signatures would only cost bytes and verifications.
+        # A quorum is enough: more signatures would only cost bytes and time.
         quorum = settings.quorum_of(len(group.members))
         signatures = dict(list(self._signed(group).items())[:quorum])
         return messages.unmask_request(settings, group.survivors, signatures)
@@ -186,7 +186,7 @@ class Coordinator:
             self._revealed[index] = shares
 
     def _check(self, index: int, signature: bytes, statement: bytes) -> None:
-        """Without a roster on the server the devices find a wrong signature, and refuse."""
+        """Check a signature if the server has a roster. Without one, the devices find a wrong signature, and refuse."""
         if self._directory is None:
             return
         known = self._directory.key_of(self.settings.cohort[index])

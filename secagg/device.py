@@ -38,7 +38,7 @@ from fedsketch.secagg.wire import bitmap, digest_of
 
 @dataclass(frozen=True)
 class Node:
-    """Who this device is: its id in the run, and its owner's guard."""
+    """This device: its id in the run, and its owner's guard."""
 
     id: int
     run: int
@@ -134,7 +134,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True)
 class MaskTicket:
-    """A checked request for the masked vector: what is needed once the vector is there."""
+    """A checked request for the masked vector: what is needed when the vector is there."""
 
     settings: RoundSettings
     memory: DeviceState
@@ -163,7 +163,7 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
         peer = settings.cohort[index]
         incoming = session.peers[index][32:]
         shares[index] = keys.unseal(incoming, ciphertext, session.context, peer, node.id)
-    # A peer's key that is no key is found here, before anything is charged.
+    # An invalid key of a peer is found here, before anything is charged.
     add = [keys.self_mask_key(session.seed, session.context, broadcast, node.id)]
     subtract: list[bytes] = []
     private_s = keys.load_private(session.private_s)
@@ -177,9 +177,9 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
 
 
 def spend(node: Node, ticket: MaskTicket) -> bytes:
-    """Charge the guard, and end the round's only attempt: the state to keep before the train handler runs.
+    """Charge the guard, and end the only attempt of the round. Returns the state to keep before the train handler runs.
 
-    Whatever happens afterwards, nobody gets a second answer for the same round, with another model or the same.
+    Whatever happens afterwards, the server gets no second answer for the same round, with the same model or another.
     """
     node.guard.charge(ticket.settings)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
@@ -255,7 +255,7 @@ def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
 
 
 def peers_of(settings: RoundSettings, present: Sequence[int], me: int) -> list[int]:
-    """Those of the present that `me` exchanges keys with, by position."""
+    """The positions of the present clients with whom `me` exchanges keys."""
     if settings.complete:
         return [index for index in present if index != me]
     ring = neighbours(settings.n, settings.degree, settings.nonce, me)

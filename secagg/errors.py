@@ -1,8 +1,8 @@
 """The errors of secure aggregation.
 
-Whatever bytes arrive, nothing but these leaves the package. A device that will not go on raises a
-`Refusal` with one sentence, which the server logs as the reason of a dropout; a server that
-cannot finish raises `Aborted`, which says which stage failed, who is missing and what to change.
+Whatever bytes arrive, the package raises nothing but these. A device that does not continue raises a
+`Refusal` with one sentence, which the server logs as the reason of a dropout. A server that cannot
+finish raises `Aborted`, which says which stage failed, who is missing and what to change.
 """
 
 from __future__ import annotations

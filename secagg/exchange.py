@@ -1,4 +1,4 @@
-"""Messages out, replies in, at our own pace: Flower's grids look for replies every three seconds, which is most of a short round."""
+"""Sends messages and polls for replies. Flower's own grids poll every three seconds, which is most of a short round."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-POLL_INTERVAL = 0.05  # seconds between two looks for replies, at first
-_SLOWEST_POLL = (
-    0.5  # who has waited long can wait a little longer: every look costs the SuperLink CPU
-)
+POLL_INTERVAL = 0.05  # seconds between the first polls for replies
+_SLOWEST_POLL = 0.5  # longest time between polls: every poll costs the SuperLink CPU time
 _PULL_AT_ONCE = 32
-_LEAST_PATIENCE = 10.0  # seconds: nodes look for messages every few
+_LEAST_PATIENCE = 10.0  # seconds, because nodes poll for messages every few seconds
 
 
 def exchange(
@@ -26,10 +24,11 @@ def exchange(
     patience: float = 0.0,
     poll_interval: float = POLL_INTERVAL,
 ) -> Iterator[tuple[Message, Message]]:
-    """Push messages and yield each with its reply as it comes, until the time is up; and once `enough` have come without an error,
-    only `patience` times as long again (at least 10 s).
+    """Push messages and yield each with its reply as it arrives, until the time is up. Once `enough` replies have come
+    without an error, wait for the others only `patience` times as long again (at least 10 s).
 
-    Replies are matched by the message they answer: one that the SuperLink writes for a lost node does not carry the node's id.
+    Replies are matched by the message that they answer: the reply that the SuperLink writes for a lost node does not
+    carry the node's id.
     """
     began = time.monotonic()
     waiting: dict[str, Message] = {}
@@ -37,13 +36,13 @@ def exchange(
     for place, message in enumerate(messages):
         identifier = message.metadata.message_id
         if len(identifiers) == len(messages):
-            identifier = identifiers[place]  # None where the push failed
+            identifier = identifiers[place]  # None if the push failed
         if identifier:
             waiting[str(identifier)] = message
     deadline = None if timeout is None else began + timeout
     while waiting:
         open_ids, came = list(waiting), False
-        # In small lots, so that only a few vectors are in memory at a time.
+        # In small batches, so that only a few vectors are in memory at a time.
         for start in range(0, len(open_ids), _PULL_AT_ONCE):
             for reply in grid.pull_messages(open_ids[start : start + _PULL_AT_ONCE]):
                 answered = waiting.pop(reply.metadata.reply_to_message_id, None)

@@ -1,12 +1,12 @@
 """A codec for ordinary Flower apps: weighted means in fixed point, without noise.
 
-The vector is [w * arrays, w * metrics, w], so the number of examples and the metrics are in the
-sum and nowhere else. Numbers are rounded to a scale at which the sum of the largest possible
-cohort cannot wrap around; a reply outside the limits is refused, never clipped silently; the refusal itself tells the server that
-a limit was passed, so choose limits that ordinary replies stay within.
+The vector is [w * arrays, w * metrics, w], so the number of examples and the metrics are in the sum
+and nowhere else. Numbers are rounded to a scale at which the sum of the largest possible cohort cannot
+wrap around. A reply outside of the limits is refused, never clipped silently. The refusal itself tells
+the server that a limit was exceeded, so choose limits that ordinary replies stay within.
 
-No differential privacy: the server learns the exact sum of the survivors. It hides single updates
-from the server, not what the mean itself gives away.
+No differential privacy: the server learns the exact sum of the survivors. This hides single updates
+from the server, not what the mean itself reveals.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FixedPoint:
         return broadcast
 
     def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
-        """Nothing was taken away."""
+        """Do nothing, because `strip` removes nothing."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
         arrays = _only(reply.array_records, "reply", "ArrayRecord")
@@ -88,7 +88,7 @@ class FixedPoint:
         return whole.astype(ring_dtype(self.bits))
 
     def silence(self, settings: RoundSettings) -> Ring:
-        """Weight zero."""
+        """The vector with weight zero."""
         return np.zeros(settings.dim, dtype=ring_dtype(settings.bits))
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
@@ -155,7 +155,7 @@ def _only(records: Mapping[str, T], where: str, kind: str) -> T:
 
 
 def _bounded(values: NDArray[np.float64], limit: float, what: str, option: str) -> None:
-    if not np.max(np.abs(values), initial=0.0) <= limit:  # also when it is not a number
+    if not np.max(np.abs(values), initial=0.0) <= limit:  # true for NaN as well
         # The sentence goes to the server: it names the limit, never the value.
         raise Refusal(f"A number of {what} is beyond {limit:g}: raise {option} on both sides.")
 

@@ -23,11 +23,11 @@ import numpy as np
 from fedsketch.secagg.errors import SettingsError
 
 LARGEST_COMPLETE = (
-    1024  # clients that all exchange masks: bounds the work that settings ask of a device
+    1024  # clients that all exchange masks; bounds the work that settings can ask of a device
 )
 RINGS_ABOVE = 128  # clients: in smaller cohorts a ring saves little
 SECURITY_BITS = 40  # sigma: a set of corrupt clients breaks the round with probability <= 2^-40
-LARGEST_DEGREE = 512  # bounds the search that a device makes for settings from outside
+LARGEST_DEGREE = 512  # bounds the search that a device makes for settings from a server
 FAILURE_BITS = 20  # eta: the round fails through dropouts with probability <= 2^-20
 
 
@@ -92,12 +92,12 @@ def threshold_range(n: int, degree: int, colluders: int, drops: int) -> tuple[in
         if tail > bound:
             high = count
             break
-    # A majority of the holders besides: two disjoint sets of neighbours never both reach it.
+    # Also a majority of the holders, so that two disjoint sets of neighbours never both reach the threshold.
     return max(low, (degree + 1) // 2 + 1), high
 
 
 def _connected(n: int, degree: int, absent: int) -> bool:
-    """n (n-k-1)/2 * B! (n-k)! / (n! (B-k)!) <= 2^-(sigma+1): the survivors' graph is connected."""
+    """Whether the survivors' graph is connected: n (n-k-1)/2 * B! (n-k)! / (n! (B-k)!) <= 2^-(sigma+1)."""
     if absent < degree or degree >= n - 1:
         return True
     log_probability = (

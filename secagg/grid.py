@@ -1,10 +1,9 @@
 """A Flower Grid that answers train messages with the sum of the replies.
 
-`SecAggGrid` stands between a strategy and any other Grid. `send_and_receive` of train messages
-runs the stages of the protocol and returns one reply per group: whatever the codec makes of the
-sum, and a ConfigRecord "secagg" that says who is in it. Other messages pass. All nodes of a round
-are sent the same content, because a round is about one model; a round that cannot finish raises
-`Aborted`.
+`SecAggGrid` wraps any other Grid below a strategy. `send_and_receive` of train messages runs the stages
+of the protocol and returns one reply per group: what the codec makes of the sum, and a ConfigRecord
+"secagg" that says who is in it. Other messages are passed on. All nodes of a round get the same content,
+because a round is about one model. A round that cannot finish raises `Aborted`.
 
 With `SecAggOptions(merged=True)` the keys of the next round are exchanged on the last messages of
 this one. The next round is guessed to have the same nodes and vector (or the nodes told to
@@ -57,7 +56,7 @@ class SecAggGrid(WrappedGrid):
         first_round: int = 1,
     ) -> None:
         super().__init__(grid)
-        self.report: RoundReport | None = None  # of the last round, finished or not
+        self.report: RoundReport | None = None  # report of the last round, finished or not
         self._options = options
         self._codec = codec
         self._roster = roster
@@ -68,7 +67,8 @@ class SecAggGrid(WrappedGrid):
         self._guess = True
 
     def expect(self, node_ids: Iterable[int] | None) -> None:
-        """Their keys may ride on the messages of the coming round."""
+        """Announce the nodes of the next round, so that their keys can be sent with the messages of the coming
+        round."""
         super().expect(node_ids)
         self._expected = None if node_ids is None else tuple(sorted(node_ids))
         self._guess = node_ids is not None
@@ -80,7 +80,7 @@ class SecAggGrid(WrappedGrid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """Replies of all messages, those of train messages as one sum per group."""
+        """The replies to all messages; those to train messages are one sum per group."""
         train: list[Message] = []
         other: list[Message] = []
         for message in messages:
@@ -95,7 +95,7 @@ class SecAggGrid(WrappedGrid):
         by_node = {message.metadata.dst_node_id: message for message in train}
         if len(by_node) != len(train):
             raise SettingsError("Two train messages go to one node: a round sends one to each.")
-        # Flower stamps messages with the run, and devices compare it with their own context.
+        # Flower writes the run's id into messages, and devices compare it with their own context.
         self._run_id = train[0].metadata.run_id
         content = _one_content(train)
         vector = self._codec.describe(content, self._options.sizes(len(by_node)))
@@ -124,7 +124,7 @@ class SecAggGrid(WrappedGrid):
         return Coordinator(settings, self._roster)
 
     def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> Coordinator | None:
-        """The round whose keys were exchanged ahead, if it is this one."""
+        """The round whose keys were exchanged in advance, if it is this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.step is not Step.MASK:
             return None
@@ -146,7 +146,7 @@ class SecAggGrid(WrappedGrid):
         timeout: float | None,
         report: RoundReport,
     ) -> None:
-        """One round trip: the requests of the stage, and those of the next round that ride on them."""
+        """One round trip: the requests of the stage, and the requests of the next round that are sent with them."""
         step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
         ahead = self._ahead
         requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
@@ -190,7 +190,7 @@ class SecAggGrid(WrappedGrid):
                     report.bytes_up += _feed(ahead, node, reply, "next", "next-refusal")
             elif ahead:
                 report.bytes_up += _feed(ahead, node, reply, "body", "refusal")
-        report.trips += 1
+        report.round_trips += 1
         try:
             coordinator.close()
         finally:
@@ -226,7 +226,7 @@ class SecAggGrid(WrappedGrid):
 
 
 def _one_content(train: list[Message]) -> RecordDict:
-    """The content that all train messages share."""
+    """The content that all train messages have in common."""
     content = train[0].content
     for message in train[1:]:
         same = message.content is content
@@ -239,7 +239,7 @@ def _one_content(train: list[Message]) -> RecordDict:
 
 
 def _log_dropouts(coordinator: Coordinator, known: int) -> None:
-    """One line per stage about the nodes that it lost."""
+    """Log one line per stage about the nodes that it lost."""
     new = [f"node {node}: {reason}" for node, reason in list(coordinator.lost.items())[known:]]
     if new:
         more = f"; and {len(new) - 10} more" if len(new) > 10 else ""
@@ -249,7 +249,7 @@ def _log_dropouts(coordinator: Coordinator, known: int) -> None:
 def _feed(
     coordinator: Coordinator, node: int, reply: Message, body_key: str, refusal_key: str
 ) -> int:
-    """Hand a reply to the round that it belongs to; the number of bytes that it carried."""
+    """Pass a reply to the round to which it belongs; returns the number of bytes that it carried."""
     if reply.has_error():
         reason = " ".join((reply.error.reason or "no reason given").split())
         coordinator.lose(node, f"error {reply.error.code}: {reason[:_REASON_LENGTH]}")

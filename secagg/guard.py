@@ -1,14 +1,14 @@
-"""The seam through which a device's owner decides.
+"""The interface through which a device's owner decides.
 
-The protocol checks by itself what makes a round sound (thresholds, signatures, stages, lists).
-What is a matter of policy or must outlive the process is the guard's: the roster, the smallest
-cohort, the noise, the budget, a ledger on disk. Each method is called before the bytes that it is
-about leave the device and raises `Refusal` to stop them.
+The protocol itself checks what makes a round sound (thresholds, signatures, stages, lists). The guard
+decides what is a matter of policy, and keeps what must outlive the process: the roster, the smallest
+cohort, the noise, the budget, a ledger on disk. Each method is called before the bytes in question
+leave the device, and raises `Refusal` to stop them.
 
-A node's state can be older than its last answer (a crash, a second process). A guard that keeps a
-ledger should therefore remember each (run, round, step) durably and refuse a second `charge`,
-`endorse` or `settle` of a round: the state machine refuses too, but only by the state that it was
-given.
+A node's state can be older than its last answer (after a crash, or with a second process). A guard
+with a ledger should therefore remember each (run, round, step) durably and refuse a second `charge`,
+`endorse` or `settle` of a round. The state machine refuses too, but it knows only the state that it
+was given.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fedsketch.secagg.settings import RoundSettings
 
 
 class Guard(Protocol):
-    """What a device asks its owner."""
+    """The decisions of a device's owner."""
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing about a failing train handler may show. True wherever there is data to protect."""
+        """Whether failures of the train handler are hidden. True wherever there are data to protect."""
 
     @property
     def identity(self) -> Identity:
@@ -43,13 +43,14 @@ class Guard(Protocol):
         """Before keys leave: are these settings acceptable, and was the round never seen before?"""
 
     def charge(self, settings: RoundSettings) -> None:
-        """Before the train handler runs: book the worst case of this release, durably. From here on a vector leaves."""
+        """Before the train handler runs: record the worst case of this release, durably. From here on a vector
+        leaves."""
 
     def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
         """Before the signature on a survivor list leaves: at most one list per round."""
 
     def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
-        """Before shares leave: book what the round really was, given who is in the sum."""
+        """Before shares leave: record what the round really released, given who is in the sum."""
 
     def admit_unmasked(self, message_type: str) -> None:
         """A train message without secure aggregation arrived: may the plain reply leave?"""
@@ -62,23 +63,23 @@ class SimulationGuard:
     other without a roster file. This protects nobody: never install it on a real device.
     """
 
-    quiet = False  # who writes a train handler wants to see its mistakes
+    quiet = False  # so that authors of a train handler see its errors
 
     def __init__(self, node: int) -> None:
         self.identity = simulated_identity(node)
         self.roster = SimulationRoster()
 
     def admit(self, settings: RoundSettings) -> None:
-        """Every sound round is welcome."""
+        """Admit every sound round."""
 
     def charge(self, settings: RoundSettings) -> None:
-        """There is no budget."""
+        """Do nothing: there is no budget."""
 
     def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
-        """The state machine's own check is enough in a simulation."""
+        """Do nothing: the state machine's own check is enough in a simulation."""
 
     def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
-        """There is no budget."""
+        """Do nothing: there is no budget."""
 
     def admit_unmasked(self, message_type: str) -> None:
         raise Refusal(

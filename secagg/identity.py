@@ -1,9 +1,9 @@
 """Long-term identities of devices and the roster that pins them.
 
-Each device has one Ed25519 key. The roster maps the ids of the nodes that may take part to their
-public keys and comes to the device from its owner, never from the server: it is what stops a
-server from putting its own keys between two devices. One key under two ids would let one device
-count twice, so a roster refuses it.
+Each device has one Ed25519 key. The roster maps the ids of the nodes that may take part to their public
+keys. A device gets it from its owner, never from the server: it stops a server from putting its own
+keys between two devices. One key under two ids would let one device count twice, so a roster refuses
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CANONICAL = re.compile(r"0|[1-9][0-9]{0,19}")
 
 
 class Directory(Protocol):
-    """Whatever knows the public keys of the nodes."""
+    """Anything that knows the public keys of the nodes."""
 
     def key_of(self, node: int) -> bytes | None:
         """Raw Ed25519 public key of the node, or None if it is unknown."""
@@ -106,7 +106,7 @@ class Roster:
         return self.keys.get(node)
 
     def add(self, node: int, public: bytes) -> Roster:
-        """A roster with one more node; a known node's key is not replaced silently."""
+        """A roster with one more node. The key of a known node is not replaced silently."""
         if self.keys.get(node, public) != public:
             raise SettingsError(f"Node {node} has another key: remove its entry first.")
         return Roster({**self.keys, node: public})
@@ -126,7 +126,7 @@ class Roster:
             raise problem from error
 
     def save(self, path: Path) -> None:
-        """Write the file in one step, so that a reader never sees half of it."""
+        """Write the file in one step, so that a reader never sees a part of it."""
         nodes = {str(node): key.hex() for node, key in sorted(self.keys.items())}
         draft = path.with_name(path.name + ".new")
         draft.write_text(json.dumps({"format": ROSTER_FORMAT, "nodes": nodes}, indent=1) + "\n")
@@ -134,16 +134,17 @@ class Roster:
 
 
 def _node_id(text: str) -> int:
-    """The one spelling of each number: Python would also take 01, +1, 1_0, and digits of other scripts."""
+    """Read a number in its one canonical form. Python would also accept 01, +1, 1_0, and digits of other scripts."""
     if not _CANONICAL.fullmatch(text):
         raise SettingsError(
-            f"{text[:30]!r} is not an id of a node: write ids in the roster as decimal numbers without leading zeros or signs."
+            f"{text[:30]!r} is not an id of a node: write ids in the roster as decimal numbers without leading zeros "
+            "or signs."
         )
     return int(text)
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """JSON objects whose keys repeat are refused: the last one would win silently."""
+    """Refuse JSON objects with repeated keys, of which the last would count silently."""
     if len({key for key, _ in pairs}) != len(pairs):
         raise SettingsError("An id stands twice in the roster: remove one of the entries.")
     return dict(pairs)

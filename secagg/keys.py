@@ -1,9 +1,9 @@
 """Keys of one round: agreement, derivation, and the encryption of shares.
 
-Every device draws two X25519 pairs per round and never uses them again: pair c encrypts shares,
-pair s seeds the pairwise masks. They are apart because a dropout makes its neighbours reveal s,
-while c must stay secret. Every derived key is bound to the round (`context`, a hash of its settings), to the purpose and
-to the ordered pair of nodes, and is used for one message or one mask.
+Every device draws two X25519 pairs per round and never uses them again: pair c encrypts shares, pair s seeds the
+pairwise masks. They are apart because a dropout makes its neighbours reveal s, while c must stay secret. Every derived
+key is bound to the round (`context`, a hash of its settings), to the purpose and to the ordered pair of nodes, and is
+used for one message or one mask.
 """
 
 from __future__ import annotations

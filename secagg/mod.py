@@ -1,16 +1,18 @@
 """The protocol on a Flower ClientApp.
 
-`client_app` makes a ClientApp whose train handlers never answer in the clear. A mod around them admits, then charges, then lets the
-handler train, turns its reply into the masked vector and drops everything else. Once the guard is charged a vector leaves, whatever
-happens in the handler: one that fails is a device with nothing to say (`Codec.silence`), and the reason stays in the node's own log. So
-nothing that depends on the device's data leaves it but the vector: no text, no size, no silence. What nobody has foreseen is one fixed
-sentence, because Flower would send the text of an exception. Where devices are simulated (`Guard.quiet` is false) a failure is an error
-reply with its reason, for whoever is writing it.
+`client_app` makes a ClientApp whose train handlers never answer unmasked. A mod around them first admits, then charges,
+then lets the handler train, turns its reply into the masked vector and drops everything else. Once the guard is charged
+a vector leaves, whatever happens in the handler. If it fails, the vector is that of a device without data
+(`Codec.silence`), and the reason stays in the node's own log. So nothing that depends on the device's data leaves it
+but the vector: no text, no size, no missing answer. For an unforeseen exception the answer is one fixed sentence,
+because Flower would send the text of the exception. Where devices are simulated (`Guard.quiet` is false) a failure is
+an error reply with its reason, for whoever is writing the handler.
 
-The other stages are query handlers of their own, which do not touch the application (nor import what it imports). A refusal travels as a
-sentence in a normal reply, so that the server can log why a node dropped out: it is made from settings, policy and roster alone.
+The other stages are separate query handlers, which do not touch the application (nor import what it imports). A refusal
+is sent as a sentence in a normal reply, so that the server can log why a node dropped out. It is made only from
+settings, policy and roster.
 
-Evaluate and query handlers of the application are not touched: what they answer, the server sees.
+Evaluate and query handlers of the application are not changed: the server sees what they answer.
 """
 
 from __future__ import annotations
@@ -56,12 +58,13 @@ def client_app(
     prepare: Prepare | None = None,
     detached: Sequence[str] = (),
 ) -> ClientApp:
-    """A ClientApp whose train replies leave the device only as masked vectors.
+    """Make a ClientApp whose train replies leave the device only as masked vectors.
 
-    Register handlers on it as usual (`@app.train()`, ...). `guard_of` makes the guard of the node from its Context, once per message;
-    `mods` run inside, next to the handlers. `prepare` is the application's last word before the guard is charged: it gets the broadcast,
-    the records named `detached` (which are each device's own, and so not under the hash that all devices share) and the context. It
-    raises `Refusal`, or returns records to answer instead of training, or None to go on. It must not look at the device's data.
+    Register handlers on it as usual (`@app.train()`, ...). `guard_of` makes the guard of the node from its Context,
+    once per message; `mods` run inside, next to the handlers. `prepare` is called last before the guard is charged. It
+    gets the broadcast, the records named `detached` (each device has its own, so they are not under the hash that all
+    devices share) and the context. It raises `Refusal`, or returns records to answer instead of training, or None to
+    continue. It must not read the device's data.
     """
     app = ClientApp(mods=[_masking_mod(codec, guard_of, prepare, detached), *mods])
     for step in _STEPS:
@@ -75,7 +78,7 @@ def _query_handler(step: str, guard_of: GuardFactory) -> Handler:
         answer = ConfigRecord()
         try:
             node = _node(context, guard_of)
-        except SecAggError as error:  # a device that is not set up
+        except SecAggError as error:  # the device is not set up
             answer["refusal"] = str(error)
         else:
             _take_step(step, node, context, request, answer, "body")
@@ -127,7 +130,7 @@ def _masking_mod(
             answer["refusal"] = str(error)
             reply = RecordDict({RECORD: answer})
         else:
-            # Nothing from here on may refuse: the vector is paid for.
+            # From here on nothing may refuse, because the vector is charged.
             vector = _trained(codec, node, ticket, message, context, call_next)
             state, body = device.mask(ticket, vector)
             _keep(context, state)
@@ -142,7 +145,7 @@ def _masking_mod(
 def _prepared(
     prepare: Prepare | None, node: Node, content: RecordDict, apart: RecordDict, context: Context
 ) -> RecordDict | None:
-    """What the application answers instead of training, if anything. It has not seen the device's data yet."""
+    """What the application answers instead of training, if anything. It has not read the device's data yet."""
     if prepare is None:
         return None
     try:
@@ -164,7 +167,7 @@ def _trained(
     context: Context,
     call_next: Handler,
 ) -> Ring:
-    """The vector of the handler's reply; where the handler fails, in whatever way, that of a device with nothing to say."""
+    """The vector of the handler's reply; if the handler fails in any way, that of a device without data."""
     try:
         reply = call_next(message, context)
         if reply.has_error():
@@ -173,7 +176,7 @@ def _trained(
     except Exception:
         if not node.guard.quiet:
             raise
-        log.exception("Training failed; the vector of a device with nothing to say leaves instead")
+        log.exception("Training failed; the vector of a device without data leaves instead")
         return codec.silence(ticket.settings)
 
 
@@ -185,14 +188,15 @@ def _unmasked(
     call_next: Handler,
     prepare: Prepare | None,
 ) -> Message:
-    """A train message without the protocol: the owner decides whether the plain reply may leave."""
+    """Answer a train message without the protocol: the owner decides whether the plain reply may leave."""
     node.guard.admit_unmasked(message.metadata.message_type)
     instead = _prepared(prepare, node, message.content, apart, context)
     return call_next(message, context) if instead is None else Message(instead, reply_to=message)
 
 
 def _unforeseen(node: Node) -> str:
-    """What is told of the exception that is being handled: the same whatever it is. Raised again where devices are simulated."""
+    """The fixed answer to any exception that is being handled. Where devices are simulated, the exception is raised
+    again."""
     if not node.guard.quiet:
         raise
     log.exception("A message could not be answered")
@@ -222,7 +226,7 @@ def _take_step(
 def _take_next_step(
     node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord
 ) -> None:
-    """The step of the next round that rides on this message, if there is one."""
+    """Take the step of the next round that came with this message, if there is one."""
     step = request.get("next-step")
     if step in ("advertise", "share"):
         _take_step(str(step), node, context, request, answer, "next")

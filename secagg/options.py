@@ -22,10 +22,10 @@ class SecAggOptions:
     `consistency` a round has at most 1,024 clients (in each group), who all exchange masks. Without, it
     takes 4 round trips instead of 5, more than 128 clients exchange masks with their neighbours in a
     ring, and it is private against a semi-honest server only. With `merged` the keys and shares of the
-    next round ride on the last messages of this one (3 round trips), if the next round has the same
+    next round are sent with the last messages of this one (3 round trips), if the next round has the same
     cohort or the one told to `SecAggGrid.expect`.
-    `stage_timeout` bounds the stages around training, `train_timeout` training itself; and once as
-    many have answered as a sum needs, the others get `patience` times as long again, at least 10 s.
+    `stage_timeout` bounds the stages around training, `train_timeout` training itself. When enough clients
+    for a sum have answered, the others get `patience` times as long again, at least 10 s.
     """
 
     drops: int | float = 0.1
@@ -69,7 +69,7 @@ class SecAggOptions:
                     sizes.n, sizes.colluders, sizes.drops
                 )
             except SettingsError:
-                pass  # too many drops or colluders for a ring: the complete graph may still do
+                pass  # too many drops or colluders for a ring; the complete graph may still work
             else:
                 degree, threshold = ring_degree, ring_threshold
         return RoundSettings(

@@ -16,6 +16,6 @@ class RoundReport:
     survivors: list[tuple[int, ...]] = field(default_factory=list)
     dropouts: dict[int, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    trips: int = 0
+    round_trips: int = 0
     bytes_down: int = 0
     bytes_up: int = 0

@@ -1,4 +1,4 @@
-"""What a round is: the settings that the server proposes and every device checks by itself.
+"""The settings of a round, which the server proposes and every device checks by itself.
 
 The settings have one canonical encoding; its hash goes into every signature and every key of the
 round, so two devices that were shown different settings cannot finish a round together. Rules

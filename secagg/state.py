@@ -20,7 +20,7 @@ PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its s
 
 
 class Stage(IntEnum):
-    """The last step that a device took in a round."""
+    """The last step that a device has taken in a round."""
 
     ADVERTISED = 1
     SHARED = 2
@@ -107,7 +107,7 @@ class DeviceState:
         return state
 
     def open(self, session: Session) -> None:
-        """Start a round; rounds whose vector never left are forgotten, and at most one other stays."""
+        """Start a round. Rounds whose vector never left are forgotten, and at most one other round stays."""
         waiting = [
             (digest, other)
             for digest, other in self.sessions.items()
@@ -118,7 +118,7 @@ class DeviceState:
         self.last_round = session.settings.round
 
     def at(self, digest: bytes, *stages: Stage) -> Session:
-        """The round that a request is about, which must have taken exactly the step before."""
+        """The round of a request, which must have taken exactly the step before."""
         session = self.sessions.get(digest)
         if session is None:
             raise Refusal(

@@ -1,4 +1,4 @@
-"""Removing masks from a sum: self masks of those in it, pairwise masks of those who dropped out.
+"""Removes masks from a sum: the self masks of those in it, and the pairwise masks of those who dropped out.
 
 Secrets are joined from the revealed shares one at a time, and masks are expanded in blocks, so
 that memory stays that of one vector. A joined secret is compared with what its owner published (a

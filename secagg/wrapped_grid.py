@@ -12,7 +12,8 @@ from fedsketch.secagg.exchange import exchange
 
 
 class WrappedGrid(Grid):
-    """Subclasses override what they change: `push_messages` and `pull_messages`, on which `send_and_receive` is built."""
+    """Subclasses override what they change: `push_messages` and `pull_messages`, on which `send_and_receive` is
+    built."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

@@ -54,7 +54,7 @@ def check(devices: Any, drops: dict[Step, list[int]]) -> None:
         ("odd ring of 17 bits", 7, {"bits": 17, "drops": 2}, {2: 2}),
         ("small ring of 16 bits", 7, {"bits": 16, "drops": 2}, {1: 2}),
         ("large ring of 64 bits", 7, {"bits": 64, "drops": 2}, {2: 1, 4: 1}),
-        ("semi-honest, four trips", 9, {"consistency": False, "drops": 2}, {0: 1, 2: 1}),
+        ("semi-honest, four round trips", 9, {"consistency": False, "drops": 2}, {0: 1, 2: 1}),
         ("complete at 129 too", 129, {"dim": 3}, {0: 2, 1: 2, 2: 4, 3: 2, 4: 2}),
         ("the first ring", 129, {"dim": 3, "consistency": False}, {0: 2, 1: 2, 2: 4, 4: 4}),
         ("a ring of 300", 300, {"dim": 3, "drops": 0.05, "colluders": 0.1, "consistency": False}, {1: 5, 2: 10}),

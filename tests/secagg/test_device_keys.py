@@ -1,7 +1,4 @@
-"""A server that gives devices weak settings or keys of its own making: each is refused, or gives nothing.
-
-The numbers are those of the list of flaws found in Flower's SecAgg+ 1.41.
-"""
+"""A server that gives devices weak settings or keys of its own making: each is refused, or gives nothing."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,4 @@
-"""What a device keeps, forgets, and sends: secrets in its state, sizes of keys, vectors and messages.
-
-The numbers are those of the list of flaws found in Flower's SecAgg+ 1.41.
-"""
+"""What a device keeps, forgets, and sends: secrets in its state, sizes of keys, vectors and messages."""
 
 import os
 from collections.abc import Callable

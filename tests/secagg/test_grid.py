@@ -80,7 +80,7 @@ def plain_mean(parts: Iterable[int]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("plan", "trips"),
+    ("plan", "round_trips"),
     [
         (SecAggOptions(), [5, 5, 5]),
         (SecAggOptions(consistency=False), [4, 4, 4]),
@@ -89,14 +89,16 @@ def plain_mean(parts: Iterable[int]) -> float:
         (SecAggOptions(merged=True, groups=2, drops=0), [5, 3, 3]),
     ],
 )
-def test_fedavg_unchanged(plan: SecAggOptions, trips: list[int], in_process_grid: Open) -> None:
+def test_fedavg_unchanged(
+    plan: SecAggOptions, round_trips: list[int], in_process_grid: Open
+) -> None:
     inner = in_process_grid(make_app(), NODES)
     grid = SecAggGrid(inner, plan, CODEC, roster=SimulationRoster())
     seen: list[int] = []
 
     def count(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         if grid.report is not None:
-            seen.append(grid.report.trips)
+            seen.append(grid.report.round_trips)
         return MetricRecord()
 
     result = FedAvg().start(grid=grid, initial_arrays=model(), num_rounds=3, evaluate_fn=count)
@@ -106,7 +108,7 @@ def test_fedavg_unchanged(plan: SecAggOptions, trips: list[int], in_process_grid
     loss = result.train_metrics_clientapp[3]["loss"]
     assert loss == pytest.approx(0.5 + step, abs=1e-3)
     assert result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(0.5)
-    assert seen == trips
+    assert seen == round_trips
 
 
 def test_the_result_equals_plain_fedavg(in_process_grid: Open) -> None:
@@ -321,7 +323,7 @@ def test_merged_rounds_follow_a_changing_cohort(in_process_grid: Open) -> None:
     inner = in_process_grid(make_app(), NODES)
     grid = SecAggGrid(inner, SecAggOptions(merged=True, drops=1), CODEC)
     cohorts = [NODES[:5], NODES[:5], NODES[2:], NODES[2:], NODES]
-    trips = []
+    round_trips = []
     for place, cohort in enumerate(cohorts):
         if place == 3:
             grid.expect(NODES)  # the round after the coming one
@@ -331,13 +333,13 @@ def test_merged_rounds_follow_a_changing_cohort(in_process_grid: Open) -> None:
             reply.content["arrays"]["w"].numpy(), plain_mean(parts), atol=1e-4
         )
         assert grid.report is not None
-        trips.append(grid.report.trips)
-    assert trips == [5, 3, 5, 3, 3]
+        round_trips.append(grid.report.round_trips)
+    assert round_trips == [5, 3, 5, 3, 3]
     grid.expect(None)
     list(grid.send_and_receive(train_messages(NODES)))
     list(grid.send_and_receive(train_messages(NODES)))
     assert grid.report is not None
-    assert grid.report.trips == 5
+    assert grid.report.round_trips == 5
 
 
 def test_merged_rounds_survive_dropouts(in_process_grid: Open) -> None:
@@ -353,7 +355,7 @@ def test_merged_rounds_survive_dropouts(in_process_grid: Open) -> None:
     inner.failing = lambda m: None
     (reply,) = grid.send_and_receive(train_messages(NODES))
     assert grid.report is not None
-    assert grid.report.trips == 3
+    assert grid.report.round_trips == 3
     assert len(reply.content["secagg"]["survivors"]) == 7
 
 

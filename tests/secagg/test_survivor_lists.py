@@ -1,7 +1,4 @@
-"""A server that tells devices different stories about who survived: never both secrets of a peer, never two lists with a quorum.
-
-The numbers are those of the list of flaws found in Flower's SecAgg+ 1.41.
-"""
+"""A server that tells devices different stories about who survived: never both secrets of a peer, never two lists with a quorum."""
 
 from collections.abc import Callable
 from typing import Any
