@@ -1,1 +1,2 @@
-"""The audit: a run's real code is played with a canary present or not, and what adversaries can tell is held against what is claimed."""
+"""The audit: runs the real code with and without a canary, and compares what adversaries can tell with what is
+claimed."""

@@ -1,4 +1,5 @@
-"""An audit from a configuration to its verdict: which scenes are played for which adversary, and what their scores prove."""
+"""An audit, from a configuration to its verdict: which scenes are simulated for which adversary, and what their scores
+prove."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 TRIALS = 4000
-SHOWN_ERROR = 0.05  # of the bounds in the table
+SHOWN_ERROR = 0.05  # error probability of the bounds in the table
 TRAINING, EVALUATIONS = "training", "evaluations"
-ALARM_ERROR = 1e-4  # all bounds of a sound run together exceed its claims no more often
+ALARM_ERROR = 1e-4  # probability that any bound of a sound run exceeds its claim
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Finding:
 
     adversary: str
     scene: Scene
-    claimed: float | None  # None: the run claims nothing against this adversary
+    claimed: float | None  # None: nothing is claimed against this adversary
     delta: float
     sample: Sample
     what: str = TRAINING
@@ -72,7 +73,7 @@ class Finding:
         return len(self.sample.absent) + len(self.sample.present)
 
     def sure(self, error: float) -> float:
-        """The larger of the two lower bounds, wrong with probability at most `error`."""
+        """The larger of the two lower bounds; it is wrong with probability at most `error`."""
         return max(
             self.fit.lower_epsilon(self.delta, error / 2),
             counted_epsilon(self.sample, self.delta, error / 2),
@@ -81,13 +82,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """All findings of an audit, and the run that was played."""
+    """All findings of an audit, and the run that was simulated."""
 
     run: AuditRun
     findings: tuple[Finding, ...]
 
     def exceeded(self, error: float = ALARM_ERROR) -> list[Finding]:
-        """Those that prove a claim wrong; of a sound run there are some with probability `error` at most."""
+        """The findings that prove a claim wrong. A sound run has any with probability at most `error`."""
         of_each = error / max(1, len(self.findings))
         return [
             one
@@ -103,8 +104,8 @@ def audit(
     workers: int = 1,
     adversaries: Sequence[str] = tuple(Against),
 ) -> Report:
-    """Play a run's scenes until each of these adversaries has about so many scores; and those of its evaluations on devices, if it has
-    any, by themselves: what both cost together is a matter of composition."""
+    """Simulate a run until each of these adversaries has about this many scores. Its evaluations on devices, if it has
+    any, are audited separately: what both cost together follows from composition."""
     run = shrink(config, rounds)
     kinds: dict[str, type[Stage]] = {TRAINING: Stage}
     if isinstance(config.evaluation, FederatedEvaluationConfig):
@@ -138,13 +139,15 @@ def _findings(
 
 
 def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
-    """What to play, by what is claimed.
+    """The scenes to simulate, which depend on what is claimed.
 
-    - No sampling: the adversary's own choice of cohorts. A device's own draw: the same, since no other matters.
-    - Full passes: the run's draw, which need not be a secret.
-    - Poisson: the run's draw, with all others' draws known, as the theorem allows.
-    - A draw of known size: with all others against the canary. A draw that fellows are shown: with the fellows in every cohort.
-    - Clients drawn whole, for the sake of an example: its neighbours may tell that they were drawn, so the run's draw is known.
+    - No sampling: the adversary chooses the cohorts. Sampling on the device: the same, since no other draw matters.
+    - Full passes: the run's draw, which need not be secret.
+    - Poisson: the run's draw, with the draws of all others known, as the theorem allows.
+    - A draw of known size: all others push against the canary. A draw that fellow clients see: they are in every
+      cohort.
+    - Whole clients drawn, for the protection of an example: its neighbours may reveal that they were drawn, so the draw
+      is known.
     """
     by_draw: dict[tuple[Draw, bool], list[str]] = {}
     for name, release in releases.items():
@@ -169,7 +172,7 @@ def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
 
 
 def _own(release: Release) -> bool:
-    """Whether the device draws among its examples itself."""
+    """Whether the device itself samples among its examples."""
     return isinstance(release.sampling, Poisson) and release.sampling.drawn_by is DrawnBy.DEVICE
 
 
@@ -192,7 +195,8 @@ def _scored(
 
 
 def _releases(strategy: FederatedStrategy) -> dict[str, Release]:
-    """Of the last round, which is a smoothing round where there are any; for the adversaries that are played."""
+    """The releases of the last round, which is a smoothing round if there are any, for the adversaries that are
+    simulated."""
     cohort, last = strategy.config.clients.per_round, strategy.config.rounds
     shown = strategy.releases(last, cohort, strategy.sizes.survivors(cohort))
     return {str(name): release for name, release in shown.items() if name in list(Against)}
@@ -209,7 +213,7 @@ def _claims(strategy: FederatedStrategy) -> dict[str, float | None]:
 
 @contextmanager
 def _processes(workers: int) -> Iterator[Executor | None]:
-    """Fresh ones, which share nothing with this one but the variables of its environment."""
+    """New processes, which share nothing with this one but environment variables."""
     if workers == 1:
         yield None
         return
@@ -225,7 +229,7 @@ def _play(
     workers: int,
     pool: Executor | None,
 ) -> list[Trial]:
-    """Trials with so many scores in all."""
+    """Simulate as many trials as are needed for this many scores."""
     if pool is None:
         return _played(run, scene, kind, trials)
     share = math.ceil(trials / workers)
@@ -234,7 +238,7 @@ def _play(
 
 
 def _played(run: AuditRun, scene: Scene, kind: type[Stage], trials: int) -> list[Trial]:
-    """The coins are the audit's own; everything else is as random as the run makes it."""
+    """Simulate trials. The audit draws the coins; everything else is as random as in the run."""
     stage, coin = kind(run, scene), np.random.default_rng()
     count = len(stage.canaries)
     return [stage.play(coin.random(count) < 0.5) for _ in range(math.ceil(trials / count))]

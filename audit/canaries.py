@@ -1,11 +1,13 @@
-"""The audit's data: canaries, each of which pushes the model in a direction of its own, with a gradient far above every clip.
+"""The audit's data: canaries, each of which pushes the model in its own direction, with a gradient far above every
+clip.
 
-The task is a linear model without an offset: the gradient of an example x of class 0 is (p - e_0) x^T, so inputs of zero say exactly
-nothing, whatever the model is, and the inputs of a canary choose its direction. Models stay near zero (`audit.shrink`), so p is uniform,
-and canaries of orthogonal inputs have orthogonal gradients.
+The task is a linear model without an offset. The gradient of an example x of class 0 is (p - e_0) x^T, so inputs of
+zero contribute exactly nothing, whatever the model is, and the inputs of a canary choose its direction. Models stay
+near zero (`audit.shrink`), so p is uniform, and canaries with orthogonal inputs have orthogonal gradients.
 
-In every other round a canary pushes the other way. The theorems let a unit contribute anything within its bound in every round, and so
-does this: a noise that came twice would stand out against contributions that differ.
+In every second round a canary pushes the other way. The theorems let a unit contribute anything within its bound in
+every round, so this is allowed, and it exposes noise that is used twice: it would differ from contributions that
+change.
 """
 
 from __future__ import annotations
@@ -25,26 +27,29 @@ from fedsketch.tasks.job import Job, Kind
 FEATURES, CLASSES = (
     80,
     8,
-)  # 640 parameters: enough that layers are sketched, few enough that a round takes milliseconds
+)  # 640 parameters: enough for layers to be sketched, few enough for a round to take milliseconds
 _SHAPE = (1, 1, FEATURES)
 _PUBLIC = 256
-_FAR_ABOVE = 1e3  # the norm of a canary's gradient over the clip, whatever the local learning rate makes of it
+_FAR_ABOVE = (
+    1e3  # norm of a canary's gradient over the clip, large enough for every local learning rate
+)
 
 
 class Canary(NamedTuple):
-    """A unit that is present or not: one of a client's examples (its only one, where clients are the unit)."""
+    """A unit that is present or not: one of a client's examples (its only example, if clients are the unit)."""
 
     client: int
     example: int = 0
 
 
 class CanaryJob(Job):
-    """Who holds what in a trial: `present` canaries push along their direction, `opposed` clients against the first one's."""
+    """The data of a trial: `present` canaries push along their direction, `opposed` clients against that of the
+    first."""
 
     def __init__(self, config: Config, examples: int) -> None:
         super().__init__(config)
         self.canaries: list[Canary] = []
-        self.directions: NDArray[np.float64] = np.eye(FEATURES)  # a row per canary
+        self.directions: NDArray[np.float64] = np.eye(FEATURES)  # one row per canary
         self.present: set[Canary] = set()
         self.opposed: set[int] = set()
         self.round = 1
@@ -67,9 +72,9 @@ class CanaryJob(Job):
         return Examples(inputs, torch.zeros(self._examples, dtype=torch.int64))
 
     def local_test(self, client: int) -> Examples:
-        """For evaluations: whoever is absent holds nothing out. The model says nothing, so all examples look alike to it: a canary's
-        target is the class that it names, or, in every other round and for those who push against the canary, another one. Their loss is
-        as large as it can be (`audit.shrink`)."""
+        """Held-out examples for evaluations; an absent canary has none. The model knows nothing, so all examples look
+        the same to it. The target of a canary is the class that it names. In every second round, and for clients that
+        push against the canary, it is another class. Their loss is as large as possible (`audit.shrink`)."""
         own = [c for c in self.canaries if c in self.present and c.client == client]
         right = len(own) * [self.round % 2 == 1] + (client in self.opposed) * [False]
         targets = torch.tensor([0 if one else 1 for one in right], dtype=torch.int64)
@@ -82,7 +87,7 @@ class CanaryJob(Job):
 
     @property
     def features(self) -> None:
-        """Canaries are what the model sees."""
+        """No feature map: the model sees the canaries themselves."""
 
     @property
     def public(self) -> Examples:

@@ -13,12 +13,12 @@ from fedsketch.strategies.shared.cohort import Cohorts
 class Draw(StrEnum):
     """Who is in a round's cohort, and who knows it.
 
-    - CHOSEN: always the same, by an adversary against whom no draw counts.
-    - KNOWN: by the run's own draw, which is no secret.
-    - SHOWN: by the run's own draw, and beside it the adversary's own clients, who are shown it.
-    - POISSON: by the run's own secret draw.
-    - FIXED: a secret set of a size that is known.
-    - BESIDE_FELLOWS: the same among all others than the adversary's own clients, who are in every cohort.
+    - CHOSEN: always the same clients, chosen by an adversary against whom no draw counts.
+    - KNOWN: the run's own draw, which is not secret.
+    - SHOWN: the run's own draw, and the adversary's own clients, who see the draw.
+    - POISSON: the run's own secret draw.
+    - FIXED: a secret set of known size.
+    - BESIDE_FELLOWS: a secret set of known size, and the adversary's own clients, who are in every cohort.
     """
 
     CHOSEN = "chosen"
@@ -41,7 +41,7 @@ class ChosenCohorts(Cohorts):
 
 
 class FixedSizeCohorts(Cohorts):
-    """The first clients always, and a secret set of the others: of the usual size, whatever the run's sampling is."""
+    """The first clients always, and a secret set of the others, of the usual size whatever the run's sampling is."""
 
     def __init__(self, settings: ClientsConfig, always: Sequence[int]) -> None:
         super().__init__(settings, secrets.randbits(128))
@@ -58,7 +58,7 @@ class FixedSizeCohorts(Cohorts):
 
 
 class WithFellows(Cohorts):
-    """The run's own draw, and the first clients in any case."""
+    """The run's own draw, and always the first clients."""
 
     def __init__(self, settings: ClientsConfig, fellows: int) -> None:
         super().__init__(settings, secrets.randbits(128))

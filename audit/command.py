@@ -1,5 +1,5 @@
-"""The command `fedsketch-audit <overrides>`: attack a run with its own code. Exit code 0: nothing proves a claim wrong; 1: something does;
-2: the configuration is wrong, or claims nothing."""
+"""The command `fedsketch-audit <overrides>`: attacks a run with its own code. Exit code 0: no claim is proved wrong; 1:
+a claim is proved wrong; 2: the configuration is wrong, or nothing is claimed."""
 
 import os
 import sys
@@ -48,7 +48,8 @@ def _audit(
     clients, played = report.run.config.clients, report.run.config.rounds
     console = Console()
     console.print(
-        f"Played: {played} rounds with {clients.per_round} of {clients.total} clients. Epsilon at delta {config.privacy.delta:g}.",
+        f"Simulated: {played} rounds with {clients.per_round} of {clients.total} clients. Epsilon at delta "
+        f"{config.privacy.delta:g}.",
         soft_wrap=True,
         highlight=False,
     )

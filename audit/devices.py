@@ -1,7 +1,7 @@
 """The devices of a trial, behind a Grid: the clients' real work, and the sums that secure aggregation would make of it.
 
-Masks cancel in every sum, so they are left out, and with them keys and signatures: what the server gets is the same sum in the same ring,
-of the same survivors. What secure aggregation itself promises is not audited here.
+Masks cancel in every sum, so masks, keys and signatures are left out: the server gets the same sum in the same ring, of
+the same survivors. The promises of secure aggregation itself are not audited here.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from fedsketch.strategies.shared.uploads import GROUPS, MECHANISM, NUMBERS, summ
 
 Vector = NDArray[np.generic]
 _FIRST_NODE = SERVER_ID + 1
-# What makes a mechanism's upload certain: no noise, and every example drawn.
+# What makes a mechanism's upload deterministic: no noise, and every example is drawn.
 QUIET: dict[str, Any] = {"local_variance": 0, "local_multiplier": 0.0, "rate": 1.0}
 
 
 @dataclass
 class Exchange:
-    """One round as the devices saw it: what they were sent, what each of those that arrived sent, and which of them were summed up."""
+    """One round as the devices saw it: what they were sent, what each arriving device sent, and which uploads were
+    summed."""
 
     content: RecordDict
     mechanism: Mechanism
@@ -41,7 +42,8 @@ class Exchange:
 
 
 class Devices(LocalGrid):
-    """All clients of a job in this process. Who drops out of the next round, and the parcels of a strategy, are set from outside."""
+    """All clients of a job in this process. The caller sets who drops out of the next round, and the parcels of a
+    strategy."""
 
     def __init__(self, job: CanaryJob, clients: int, masked: bool) -> None:
         super().__init__(make_app(), clients)
@@ -55,7 +57,7 @@ class Devices(LocalGrid):
         self._held = 0
 
     def begin(self, parcels: Parcels | None) -> None:
-        """A new trial: nobody remembers anything."""
+        """Begin a new trial: devices remember nothing."""
         self.parcels, self._states, self._held, self.last = parcels, {}, 0, None
 
     def send_and_receive(
@@ -93,8 +95,8 @@ class Devices(LocalGrid):
         return replies
 
     def alone(self, client: int, state: RecordDict, round: int) -> NDArray[np.float64]:
-        """What this client would contribute to the last round's sum as the job now is, without noise: who knows the code and the broadcast
-        can work that out. `state` is the client's memory."""
+        """What this client would contribute to the last round's sum with the present job, without noise. Whoever knows
+        the code and the broadcast can compute that. `state` is the client's memory."""
         assert self.last is not None
         known = self.last.mechanism.to_record()
         quiet = mechanism_from_record({**known, **{k: v for k, v in QUIET.items() if k in known}})
@@ -111,7 +113,7 @@ class Devices(LocalGrid):
             self._held = self.parcels.version
 
     def _groups(self, content: RecordDict) -> list[list[int]]:
-        """Disjoint groups of equal size, by a draw that nobody chooses."""
+        """Random disjoint groups of equal size."""
         assert self.last is not None
         count = int(content.config_records.get(NUMBERS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
         order = sorted(self.last.uploads)

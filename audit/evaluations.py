@@ -1,6 +1,6 @@
-"""Scenes of evaluations on devices: the same as those of training, with one canary, whose held-out examples are there or not.
+"""Scenes of evaluations on devices: like those of training, with one canary whose held-out examples are there or not.
 
-The vectors are short, so canaries could not have directions of their own: one at a time is looked for.
+The vectors are too short for several canaries to have their own directions, so there is one at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedsketch.strategies.shared.evaluation import FederatedEvaluation
 
 
 class EvaluationStage(Stage):
-    """Plays evaluations of the model that a run starts from."""
+    """Simulates evaluations of the model with which a run starts."""
 
     @classmethod
     def strategy_of(

@@ -1,4 +1,4 @@
-"""Sums of integers show their scale: every number of them is a whole multiple of one over it."""
+"""Sums of integers reveal their scale: every number in them is a multiple of one over the scale."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fedsketch.conf.schema import Noise
 from fedsketch.privacy.mechanisms.encoding import rotated
 from fedsketch.strategies.shared.base import FederatedStrategy
 
-_NEAR = 0.15  # mean distance from whole numbers: a quarter for a wrong scale, and float32's rounding for the right one
+_NEAR = 0.15  # mean distance from whole numbers: a quarter for a wrong scale, only float32's rounding for the right one
 
 
 class Lattices:
-    """The scales of cohorts of every size, found once per round of a run."""
+    """The scales of cohorts of every size, computed once per round of a run."""
 
     def __init__(self) -> None:
         self._by_round: dict[int, dict[float, bool]] = {}  # whether sums are rotated, by scale
@@ -21,7 +21,7 @@ class Lattices:
     def fitting(
         self, strategy: FederatedStrategy, round: int, total: NDArray[np.float64]
     ) -> tuple[float, ...]:
-        """The scales at which this sum is made of whole numbers; none are told apart where there is only one."""
+        """The scales at which this sum consists of whole numbers; empty if there is only one scale to choose from."""
         if round not in self._by_round:
             self._by_round[round] = _scales(strategy, round)
         scales = self._by_round[round]

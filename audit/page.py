@@ -1,4 +1,5 @@
-"""The audit as a page: per adversary the scores of both worlds, and the trade-off of false alarms and misses beside the claimed one."""
+"""The audit as a page: for each adversary the scores with and without the canary, and the trade-off of false alarms and
+misses."""
 
 from __future__ import annotations
 
@@ -45,13 +46,13 @@ def cells(finding: Finding) -> tuple[str, ...]:
 
 
 def cohorts(finding: Finding) -> str:
-    """How cohorts came about, and what the others did, in words."""
+    """How cohorts were chosen, and what the other clients did, in words."""
     others = ", others against" if finding.scene.opposed else ""
     return f"{finding.scene.draw}{others}"
 
 
 def write_audit(path: Path, title: str, report: Report, verdict: str) -> Path:
-    """The whole page; returns its path."""
+    """Write the whole page; returns its path."""
     head = "".join(f"<th>{name}</th>" for name in COLUMNS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells(one)) + "</tr>"
@@ -97,6 +98,6 @@ def _charts(number: int, finding: Finding) -> tuple[str, str]:
     curve = line_chart(f"trade-off-{number}", f"Trade-off of {name}.", lines, _MISSES, _ALARMS)
     note = "A sound run's curve stays above its claim."
     return (
-        figure(f"Scores: {name}", "How much likelier what was seen is with the canary.", scores),
+        figure(f"Scores: {name}", "How much likelier the observation is with the canary.", scores),
         figure(f"Trade-off: {name}", note, curve),
     )

@@ -1,7 +1,8 @@
-"""From what adversaries saw to one score per canary: the logarithm of how much likelier it is if the canary was there.
+"""Turns what adversaries saw into one score per canary: the log of how much likelier it is if the canary was there.
 
-A number x holds `length` times the coin, and Gaussian noise whose variance the adversary has measured: it can play the code as often as it
-likes. Everything here is used for a score and for nothing else, so an approximation costs power and never soundness.
+A number x is `length` times the coin plus Gaussian noise whose variance the adversary has measured, because it can run
+the code as often as it likes. Everything here is used only for scores, so an approximation costs power, never
+soundness.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from fedsketch.audit.statistics import Sample
 from fedsketch.audit.views import Seen
 
 Array = NDArray[np.float64]
-_LARGEST = 1e6  # of a score: as good as certain
+_LARGEST = 1e6  # a score that is as good as certain
 _UNLIKELY = 8.0  # standard deviations
-_LOUD = 1.2  # a canary this much longer than the median is one that a bound did not hold: an adversary takes it
+_LOUD = 1.2  # a canary this much longer than the median was not bounded correctly, so an adversary uses it
 
 
 def sample(trials: Sequence[Trial], scores: Array) -> Sample:
-    """The scores (trials, canaries) of the two worlds. Where some canaries are louder than the others, only they count."""
+    """The scores (trials, canaries) with and without the canary. If some canaries are longer than the others, only they
+    count."""
     coins = np.array([trial.coins for trial in trials])
     some = next(iter(trials[0].seen))
     lengths = np.array([[seen.length for seen in trial.seen[some]] for trial in trials])
@@ -37,10 +39,12 @@ def sample(trials: Sequence[Trial], scores: Array) -> Sample:
 
 
 def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int = 1) -> Array:
-    """Where everybody knows who was in each cohort. `rate` and `times`: of a draw that the canary's device makes itself in its local steps.
+    """Scores if everybody knows who was in each cohort. `rate` and `times` describe a draw in the local steps of the
+    canary's own device.
 
-    The noise is measured: its mean over all other trials, which is zero if it is fresh, and its covariance over rounds, which is diagonal
-    if it is independent. Noise that is neither is taken away by the same formula, and the canary stands bare.
+    The noise is measured: its mean over all other trials, which is zero if noise is fresh, and its covariance over
+    rounds, which is diagonal if noise is independent. If it is not, the same formula removes the noise, and the canary
+    is exposed.
     """
     coins = np.array([trial.coins for trial in trials])[:, None, :]
     x, length = _stacked(trials, name, "x"), _stacked(trials, name, "length")
@@ -62,7 +66,8 @@ def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int
 
 
 def _repeated(noise: Array, inside: NDArray[np.bool_]) -> Array:
-    """The mean of the noise over all other trials, if it is more than chance; else nothing, because taking it away would only add noise."""
+    """The mean of the noise over all other trials if it is significant; otherwise zero, because subtracting it would
+    add noise."""
     count = inside.sum(axis=0)
     mean = noise.sum(axis=0) / np.maximum(count, 1)
     variance = float((noise**2).sum() / max(int(inside.sum()), 1))
@@ -76,7 +81,8 @@ def _repeated(noise: Array, inside: NDArray[np.bool_]) -> Array:
 def _drawn_by_device(
     trials: Sequence[Trial], name: str, x: Array, length: Array, rate: float, times: int
 ) -> Array:
-    """`times` local steps, in each of which the example was drawn with probability `rate`: every number of them brings its share."""
+    """Scores for `times` local steps, in each of which the example was drawn with probability `rate` and contributed
+    its share."""
     variance = _variance(trials, name)[None, :, None]
     likelihoods = []
     for drawn in range(times + 1):
@@ -88,11 +94,12 @@ def _drawn_by_device(
 
 
 def poisson_draw(trials: Sequence[Trial], name: str, rate: float) -> Array:
-    """Where each client was drawn by itself, with this probability, and nobody was told who was.
+    """Scores if each client was drawn on its own with this probability, and the draw is secret.
 
-    The adversary of the theorem knows of all others whether they were drawn: T of them. So the cohort's size is T, or T + 1 if the
-    canary was drawn. Sizes that cannot be told apart tell nothing, and the posterior is the rate; but where what adversaries are told, or
-    the noise outside of all canaries' directions, goes with the size, the draw shows.
+    The adversary of the theorem knows of all other clients whether they were drawn: T of them. So the cohort's size is
+    T, or T + 1 if the canary was drawn. If sizes cannot be distinguished, the posterior is the rate. But if what
+    adversaries are told, or the noise outside of all canaries' directions, depends on the size, then the draw is
+    revealed.
     """
     total = np.zeros((len(trials), len(trials[0].coins)))
     for current in range(len(trials[0].seen[name])):
@@ -109,7 +116,9 @@ def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
     place = np.full(int(clues.size.max()) + 2, -1)
     place[clues.sizes] = np.arange(len(clues.sizes))
     without, beside = place[others], place[others + 1]
-    known = (without >= 0) & (beside >= 0)  # else nobody has seen what such a size looks like
+    known = (without >= 0) & (
+        beside >= 0
+    )  # otherwise no trial has shown what such a size looks like
     rows = np.arange(len(seen))[:, None]
 
     def heard(size: NDArray[np.int64], mean: Array) -> Array:
@@ -127,8 +136,8 @@ def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
 def fixed_draw(
     trials: Sequence[Trial], name: str, *, size: int, clients: int, opposed: bool
 ) -> Array:
-    """Where a set of known size was drawn from so many clients, and nobody was told which. With `opposed` each other member brings minus
-    the contribution, so that who is in the canary's place counts twice."""
+    """Scores if a set of known size was drawn from this many clients, and the draw is secret. With `opposed` each other
+    member contributes the opposite, so that whoever is in the canary's place counts twice."""
     total = np.zeros((len(trials), len(trials[0].coins)))
     for current in range(len(trials[0].seen[name])):
         clues = _Clues([trial.seen[name][current] for trial in trials])
@@ -149,9 +158,10 @@ def fixed_draw(
 
 
 class _Clues:
-    """One round of all trials: what is seen of every canary, and what tells the size of the cohort.
+    """One round of all trials: what is seen of every canary, and what reveals the size of the cohort.
 
-    `weights` (trials, sizes) is the log-likelihood of all that was told, and of the energy outside of canaries' directions.
+    `weights` (trials, sizes) is the log-likelihood of all that was told, and of the energy outside of canaries'
+    directions.
     """
 
     def __init__(self, seen: Sequence[Seen]) -> None:
@@ -180,8 +190,8 @@ class _Clues:
 
 
 def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int]) -> Array:
-    """How likely each trial's words are for every size: by their share among the other trials of that size. Words that nobody else heard
-    say nothing."""
+    """How likely what each trial was told is for every size: its share among the other trials of that size. What no
+    other trial was told says nothing."""
     counts = {
         c: Counter(word for word, one in zip(told, size, strict=True) if one == c) for c in sizes
     }
@@ -195,12 +205,12 @@ def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int
 
 
 def _stacked(trials: Sequence[Trial], name: str, what: str) -> Array:
-    """(trials, rounds, canaries)."""
+    """A quantity of all trials, as an array (trials, rounds, canaries)."""
     return np.array([[getattr(seen, what) for seen in trial.seen[name]] for trial in trials])
 
 
 def _variance(trials: Sequence[Trial], name: str) -> Array:
-    """Of the noise, by round."""
+    """The variance of the noise in each round."""
     energy = np.array([[seen.energy for seen in trial.seen[name]] for trial in trials])
     freedom = np.array([[seen.freedom for seen in trial.seen[name]] for trial in trials])
     return np.asarray(energy.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1))

@@ -1,9 +1,9 @@
-"""The audit-sized run: as few clients and rounds as keep what privacy rests on, and steps of the model too small to matter.
+"""The audited run: as few clients and rounds as possible, with everything that privacy depends on.
 
-What stays the run's own: strategy, unit, clip, noise law, budget or multiplier, masks, the shares of colluders and dropouts, the kind of
-sampling and (as far as few clients allow) its rate. What changes: the number of clients and rounds, for which the noise is then found
-anew; the learning rates, which are not what privacy rests on, and which would move canaries away from where they were put; and an
-adaptive clip, which stays where it starts.
+It keeps the run's strategy, unit, clip, distribution of the noise, budget or multiplier, masks, shares of colluders and
+dropouts, the kind of sampling and (as far as few clients allow) its rate. It changes the number of clients and rounds,
+for which the noise is computed again; the learning rates, on which privacy does not depend, and which would move
+canaries from their places; and an adaptive clip, which stays at its start.
 """
 
 from __future__ import annotations
@@ -19,39 +19,42 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 from fedsketch.tasks.job import Job
 
-ROUNDS = 2  # of an audited run, unless more are asked for
+ROUNDS = 2  # rounds of an audited run, unless more are asked for
 MOST_CLIENTS = 64
 _USUAL_COHORT = (
-    12  # where nothing asks for more, and of sampled runs, whose trials play one cohort a round
+    12  # if nothing needs more; and for sampled runs, whose trials simulate one cohort a round
 )
 _LARGEST_COHORT = 24
-_EXAMPLES = 6  # of a client, where examples are the unit
-_TRAINED_EXAMPLES = 20  # where they are drawn for local steps: so that the rate can be met
-_LEAST_LOSS = 1e-3  # that of a model that says nothing is far above it
-_STILL = 1e-12  # a learning rate with which nothing moves
+_EXAMPLES = 6  # examples of a client, if examples are the unit
+_TRAINED_EXAMPLES = (
+    20  # examples of a client that are drawn for local steps, so that the rate can be kept
+)
+_LEAST_LOSS = 1e-3  # the loss of a model that knows nothing is far above it
+_STILL = 1e-12  # a learning rate with which the model does not move
 
 
 @dataclass(frozen=True)
 class AuditRun:
-    """What is played: a configuration of audit size, and the number of examples that each client holds."""
+    """What is simulated: a small configuration, and the number of examples of each client."""
 
     config: Config
     examples: int
 
 
 def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
-    """The audit-sized run of a configuration. Raises ConfigError if there is nothing to audit."""
+    """The audited run of a configuration. Raises ConfigError if there is nothing to audit."""
     if not config.privacy.private:
         raise ConfigError(
             "The run is not private, so there is nothing to audit: set privacy=client or privacy=example."
         )
     if config.privacy.randomness is Randomness.seeded:
         raise ConfigError(
-            "privacy.randomness=seeded is noise that everybody knows, so there is nothing to audit: set privacy.randomness=secret."
+            "privacy.randomness=seeded is noise that everybody knows, so there is nothing to audit: set "
+            "privacy.randomness=secret."
         )
     played = min(config.rounds, rounds)
     strategy: Any = config.strategy
-    # A smoothing round, where there are any, is played as well.
+    # A smoothing round is included, if there are any.
     if getattr(strategy, "every", None) is not None:
         strategy = replace(strategy, every=min(strategy.every, played))
     strategy = replace(strategy, server=replace(strategy.server, lr=_STILL))
@@ -64,11 +67,11 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         batch = max(1, round(min(1.0, rate) * examples))
         strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
     privacy = config.privacy
-    if privacy.fixed_clip is None:  # an adaptive clip stays where it starts; its count is played
+    if privacy.fixed_clip is None:  # an adaptive clip stays at its start; its count is included
         privacy = replace(privacy, adaptive=replace(privacy.adaptive, rate=_STILL**2))
     evaluation = config.evaluation
     if isinstance(evaluation, FederatedEvaluationConfig):
-        # As many evaluations as rounds; and every loss is above its bound, where it counts most.
+        # As many evaluations as rounds; every loss is above its bound, where it counts most.
         evaluation = replace(evaluation, every=1, clients=None, loss_bound=_LEAST_LOSS)
     small = replace(
         config,
@@ -83,13 +86,14 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
 
 
 def _clients(config: Config, strategy: Any) -> Any:
-    """A cohort in which a colluder and a dropout can be, if the run has any; and so many clients that the rate is the run's."""
+    """A cohort that can contain a colluder and a dropout, if the run has any, and enough clients for the run's sampling
+    rate."""
     clients = config.clients
     shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
     wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])
     if (
         strategy.noise_in_training
-    ):  # each device by itself: the fewer others, the less noise that nobody counts
+    ):  # each device protects itself: fewer others mean less noise that does not count
         wanted = 2
     cohort = min(clients.per_round, wanted, _LARGEST_COHORT)
     groups = math.lcm(

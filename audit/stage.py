@@ -1,8 +1,10 @@
-"""One scene of an audit, played again and again: the server's and the devices' real code, and what adversaries see of every canary.
+"""Simulates one scene of an audit many times: the real code of server and devices, and what adversaries see of every
+canary.
 
-The adversaries know everything that is public: the code, the broadcasts and so every sketch, and all data but the coins of the canaries. So
-they know what each canary would contribute (the device's code, played without its noise, tells them), and take away from what they see all
-that they know. What is left is one number for each canary and round: how much of its contribution is in the sum.
+The adversaries know everything that is public: the code, the broadcasts and so every sketch, and all data but the coins
+of the canaries. So they know what each canary would contribute (they run the device's code without its noise), and
+subtract everything that they know from what they see. One number is left for each canary and round: how much of its
+contribution is in the sum.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ from fedsketch.strategies.shared.messages import Aggregate
 
 Matrix = NDArray[np.float64]
 Known = TypeVar("Known")
-_LONG = 0.95  # of the largest squared length: canaries are to be alike
+_LONG = 0.95  # of the largest squared length, so that canaries are similar
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is played: how cohorts come about, whether all other clients push against the canary, and the adversaries who watch."""
+    """What is simulated: how cohorts are chosen, whether all other clients push against the canary, and the
+    adversaries."""
 
     draw: Draw
     opposed: bool
@@ -44,14 +47,14 @@ class Scene:
 
 @dataclass(frozen=True)
 class Trial:
-    """Who was present, and what every adversary saw in every round."""
+    """Which canaries were present, and what every adversary saw in every round."""
 
     coins: NDArray[np.bool_]
     seen: dict[str, list[Seen]]
 
 
 class Stage:
-    """Plays one scene. It belongs to one process."""
+    """Simulates one scene. It belongs to one process."""
 
     def __init__(self, run: AuditRun, scene: Scene) -> None:
         self.run = run
@@ -66,11 +69,11 @@ class Stage:
         self.views = Views(sizes.colluders(clients.per_round), fellows, secret)
         groups = max(strategy.groups(r) for r in range(1, run.config.rounds + 1))
         self._drops = sizes.drops(clients.per_round) if groups == 1 else 0
-        self._first = min(fellows, clients.per_round - 1)  # client that holds canaries
+        self._first = min(fellows, clients.per_round - 1)  # the first client with canaries
         if scene.draw is Draw.CHOSEN:
             self._first = min(fellows + self._drops, clients.per_round - 1)
         elif scene.draw in (Draw.POISSON, Draw.FIXED):
-            self._first = 0  # who sees models only has no clients of its own
+            self._first = 0  # an adversary who sees only models has no clients
         last = clients.per_round if scene.draw is Draw.CHOSEN else clients.total
         holders = range(self._first, self._first + 1 if scene.opposed else last)
         examples = run.examples if run.config.privacy.unit is Unit.EXAMPLE else 1
@@ -83,7 +86,7 @@ class Stage:
 
     # ------------------------------------------------------------------ a trial
     def play(self, coins: NDArray[np.bool_]) -> Trial:
-        """One run from its first round to its last, in which those canaries are present whose coin says so."""
+        """Simulate one run from its first round to its last. Those canaries are present whose coin is true."""
         present = {canary for canary, coin in zip(self.canaries, coins, strict=True) if coin}
         opposed: set[int] = set()
         if self.scene.opposed:
@@ -95,12 +98,12 @@ class Stage:
 
         def between(strategy: FederatedStrategy, round: int) -> Contributions:
             made = self._contributions(strategy, round, memories)
-            self.job.present, self.job.opposed = present, opposed  # as before the question
+            self.job.present, self.job.opposed = present, opposed  # as they were before
             self._latest[round] = made
             return made
 
         for strategy, current, found, aggregate in self._rounds(present, opposed, between):
-            # What canaries would have brought to a round that nobody was asked for is known from others.
+            # For a round in which nobody was asked, the contributions of canaries are known from other rounds.
             contributions = found or self._latest.get(current)
             for name in seen:
                 seen[name].append(
@@ -123,7 +126,8 @@ class Stage:
         opposed: set[int],
         between: Callable[[FederatedStrategy, int], Known],
     ) -> Iterator[tuple[FederatedStrategy, int, Known | None, Aggregate | None]]:
-        """The rounds of a trial; `between` is asked when uploads are in and the server's state is still that of the broadcast."""
+        """Simulate the rounds of a trial. `between` is called when uploads have arrived and the server's state is still
+        that of the broadcast."""
         self.job.present, self.job.opposed = present, opposed
         strategy = self.strategy_of(self.run, self.job, self._cohorts())
         self.devices.begin(strategy.parcels)
@@ -166,7 +170,7 @@ class Stage:
         return None
 
     def _dropping(self, strategy: FederatedStrategy, current: int) -> list[int]:
-        """As many as the round tolerates: where it can be, nobody whom the trial is about."""
+        """As many dropouts as the round tolerates, and if possible none of the clients that the trial is about."""
         cohort = strategy.cohorts.draw(current)
         if self._drops == 0 or strategy.groups(current) > 1:
             return []
@@ -180,8 +184,8 @@ class Stage:
     def _contributions(
         self, strategy: FederatedStrategy, round: int, memories: dict[Canary, RecordDict]
     ) -> Contributions:
-        """Asked again only if the broadcast says something new."""
-        # A sketch may follow from the round itself; where nothing is shortened, only the sign of canaries does.
+        """The contributions of canaries, computed again only if the broadcast has changed."""
+        # A sketch may depend on the round itself. If nothing is sketched, only the sign of canaries does.
         shortened = strategy.upload_size(round) < strategy.model.size
         key = (round if shortened else round % 2, _public(strategy, self.devices, round))
         if key not in self._known:
@@ -193,16 +197,17 @@ class Stage:
                 rows.append(self.devices.alone(canary.client, memory, round))
                 forgetful = forgetful and not memory
             made = Contributions(np.array(rows))
-            if not forgetful:  # what devices remember is part of what they send
+            if not forgetful:  # what devices remember affects what they send
                 return made
             self._known[key] = made
         return self._known[key]
 
     def _directions(self) -> Matrix:
-        """Inputs of canaries, a row for each, orthonormal: those whose contributions over all rounds are the longest.
+        """Inputs of canaries, one row for each, orthonormal: those whose contributions over all rounds are the longest.
 
-        A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and takes what comes through best: of
-        the right singular vectors of what devices make of small inputs, those that are the longest as canaries.
+        A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and chooses what is
+        preserved best: of the right singular vectors of the uploads for small inputs, those that are the longest as
+        canaries.
         """
         every = np.eye(FEATURES)
         length, self.job.length = self.job.length, 0.5 * (self.config.privacy.first_clip or 1.0)
@@ -218,7 +223,8 @@ class Stage:
         return np.ascontiguousarray(directions[longest])
 
     def _images(self, directions: Matrix) -> list[Matrix]:
-        """What a canary of each direction contributes, by round; nothing where uploads are not shortened, so that all are alike."""
+        """What a canary in each direction contributes, by round; empty if uploads are not sketched, so that all are
+        equal."""
         holder = Canary(self._first)
 
         def between(strategy: FederatedStrategy, round: int) -> Matrix:
@@ -237,7 +243,8 @@ class Stage:
 
 
 def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
-    """A list that gets the sums that the strategy takes: all that models, and clips that adapt, are made of."""
+    """A list to which the sums that the strategy receives are added: models and adaptive clips depend on nothing
+    else."""
     heard: list[Aggregate] = []
     take = type(strategy)._take
 
@@ -250,15 +257,15 @@ def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
 
 
 def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashable:
-    """All of a broadcast that what devices send depends on, beside the model, which stays where it is."""
+    """All parts of a broadcast on which uploads depend, except for the model, which does not move."""
     assert devices.last is not None
     content = devices.last.content
-    # How much noise there is, and for how large a cohort, changes nothing of what is certain.
+    # The amount of noise, and the cohort's size for which it is made, do not change the deterministic part.
     record = devices.last.mechanism.to_record().items()
     told = tuple(
         sorted((k, str(v)) for k, v in record if k not in (*QUIET, "clients", "drops", "colluders"))
     )
-    if strategy.parcels is not None:  # devices make the arrays themselves
+    if strategy.parcels is not None:  # devices compute the arrays themselves
         made, _ = strategy.broadcast_extras(round)
         known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
         return (told, tuple(known))

@@ -1,13 +1,15 @@
 """What two samples of scores prove: Clopper-Pearson bounds, and the fit of a Gaussian mechanism.
 
-A test that calls "present" when the score is above a threshold has a rate of false alarms a and a rate of hits h. Under (epsilon,
-delta)-DP, h <= e^epsilon a + delta and 1 - a <= e^epsilon (1 - h) + delta. So a lower bound on h and an upper one on a prove a lower bound
-on epsilon, with no assumption on the scores. Thresholds are chosen on one half of the trials and judged on the other.
+A test that says "present" when the score is above a threshold has a rate of false alarms a and a rate of hits h. Under
+(epsilon, delta)-DP, h <= e^epsilon a + delta and 1 - a <= e^epsilon (1 - h) + delta. So a lower bound on h and an upper
+bound on a prove a lower bound on epsilon, without any assumption on the scores. Thresholds are chosen on one half of
+the trials and evaluated on the other.
 
-The fit assumes that the scores differ as those of a Gaussian mechanism do (mu-GDP, Dong, Roth, Su 2022): Phi^-1(h) - Phi^-1(a) = mu at
-every threshold. It takes the larger of two lower bounds on mu, each with half of the error allowed: the difference of the means over the
-standard deviation, which is the sharper one where scores are Gaussian, and the best threshold's Phi^-1(h) - Phi^-1(a), which stands where
-they are not. A few thousand trials then speak about deltas that no counting reaches.
+The fit assumes that the scores differ like those of a Gaussian mechanism (mu-GDP, Dong, Roth, Su 2022):
+Phi^-1(h) - Phi^-1(a) = mu at every threshold. It takes the larger of two lower bounds on mu, each with half of the
+error allowed. One is the difference of the means over the standard deviation, which is sharper if scores are Gaussian.
+The other is Phi^-1(h) - Phi^-1(a) at the best threshold, which holds if they are not. So a few thousand trials are
+enough for deltas that counting cannot reach.
 """
 
 from __future__ import annotations
@@ -29,24 +31,24 @@ _ENDS = 50
 
 @dataclass(frozen=True)
 class Sample:
-    """Scores of trials without the canary and with it; high scores say that it was there."""
+    """Scores of trials without the canary and with it. High scores mean that it was there."""
 
     absent: Scores
     present: Scores
 
     def halves(self) -> tuple[Sample, Sample]:
-        """Every other trial: to choose on, and to judge on."""
+        """Every second trial: one half to choose thresholds, the other to evaluate them."""
         return (
             Sample(self.absent[::2], self.present[::2]),
             Sample(self.absent[1::2], self.present[1::2]),
         )
 
     def mirrored(self) -> Sample:
-        """The same trials seen from the other side: high scores say that the canary was absent."""
+        """The same trials seen from the other side: high scores mean that the canary was absent."""
         return Sample(-self.present, -self.absent)
 
     def thresholds(self) -> Scores:
-        """Some of all scores, and every one near the ends: what stands out far may do so above all others."""
+        """Some of all scores, and all scores near the ends, because outliers may be larger than all others."""
         every = np.unique(np.concatenate([self.absent, self.present]))
         if len(every) <= _THRESHOLDS:
             return every
@@ -55,7 +57,8 @@ class Sample:
         return every[np.unique(np.concatenate([places, ends, len(every) - 1 - ends]))]
 
     def rates(self, bars: Scores, error: float) -> tuple[Scores, Scores]:
-        """A lower bound on hits and an upper one on false alarms above each bar: both hold, but with probability `error`."""
+        """A lower bound on hits and an upper bound on false alarms above each threshold. Both hold except with
+        probability `error`."""
 
         def above(scores: Scores) -> Counts:
             return len(scores) - np.searchsorted(np.sort(scores), bars, side="right")
@@ -74,7 +77,8 @@ def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Sc
 
 
 def counted_epsilon(sample: Sample, delta: float, error: float) -> float:
-    """A lower bound on epsilon that is wrong with probability at most `error`, whatever the law of the scores."""
+    """A lower bound on epsilon that is wrong with probability at most `error`, whatever the distribution of the
+    scores."""
     chosen, judged = sample.halves()
 
     def proved(one: Sample, bars: Scores) -> Scores:
@@ -82,7 +86,8 @@ def counted_epsilon(sample: Sample, delta: float, error: float) -> float:
         with np.errstate(divide="ignore"):
             return np.log(np.maximum(hit - delta, 0.0)) - np.log(alarm)
 
-    # The other way round, a low score says that the canary was absent; each way is chosen or not on the first half.
+    # In the other direction, a low score means that the canary was absent. The first half decides which direction is
+    # used.
     ways = [(chosen, judged), (chosen.mirrored(), judged.mirrored())]
     first, second = max(ways, key=lambda way: proved(way[0], way[0].thresholds()).max())
     bars = first.thresholds()
@@ -91,7 +96,7 @@ def counted_epsilon(sample: Sample, delta: float, error: float) -> float:
 
 @dataclass(frozen=True)
 class GaussianFit:
-    """mu as it is estimated, for a picture and a table; `lower_mu` gives what is proved under the assumption."""
+    """The estimate of mu for charts and tables; `lower_mu` gives what is proved under the assumption."""
 
     sample: Sample
 
@@ -115,7 +120,8 @@ class GaussianFit:
         return math.sqrt(0.5 * (self.sample.absent.var(ddof=1) + self.sample.present.var(ddof=1)))
 
     def _by_moments(self, error: float) -> float:
-        """The standardised difference of two means: its variance is 1/n + 1/m + mu^2 / (2 (n + m - 2)) for Gaussian scores."""
+        """By the standardised difference of two means, whose variance is 1/n + 1/m + mu^2 / (2 (n + m - 2)) for
+        Gaussian scores."""
         n, m, mu = len(self.sample.absent), len(self.sample.present), self.mu
         if not math.isfinite(mu):
             return 0.0
@@ -134,7 +140,7 @@ class GaussianFit:
 
 
 def trade_off(sample: Sample) -> tuple[Scores, Scores]:
-    """Rates of false alarms and of misses over all thresholds, as seen."""
+    """Observed rates of false alarms and of misses over all thresholds."""
     bars = np.sort(np.concatenate([sample.absent, sample.present]))
     alarms = 1 - np.searchsorted(np.sort(sample.absent), bars, side="right") / len(sample.absent)
     misses = np.searchsorted(np.sort(sample.present), bars, side="right") / len(sample.present)
@@ -142,7 +148,7 @@ def trade_off(sample: Sample) -> tuple[Scores, Scores]:
 
 
 def claimed_trade_off(epsilon: float, delta: float, alarms: Scores) -> Scores:
-    """The fewest misses that (epsilon, delta)-DP leaves."""
+    """The fewest misses that (epsilon, delta)-DP allows."""
     first = 1 - delta - math.exp(min(epsilon, 700.0)) * alarms
     second = math.exp(-epsilon) * (1 - delta - alarms)
     return np.maximum(0.0, np.maximum(first, second))

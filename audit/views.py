@@ -1,8 +1,9 @@
-"""What each adversary sees of a round, less all that it knows.
+"""What each adversary sees of a round, without what it knows already.
 
-- `model`: the sum that the strategy's `update` is given, of which models are functions, and the numbers that come with it.
-- `client`: the same, and the noise of its own: A participants know what they sent, and what devices are told.
-- `server`: the sum as it arrives (every upload, without masks), before noise of its own is added, and the noise of A colluders.
+- `model`: the sum that the strategy's `update` receives, on which models depend, and the numbers that come with it.
+- `client`: the same, and its own noise: A participants know what they sent, and what devices are told.
+- `server`: the sum as it arrives (without masks: every upload), before its own noise is added, and the noise of A
+  colluders.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.messages import Aggregate
 
 Vector = NDArray[np.float64]
-_DIGITS = 12  # of numbers that are told: further ones are noise of the arithmetic
+_DIGITS = 12  # digits of numbers that adversaries are told; further ones are rounding errors
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One round, for every canary: how much of the unit vector of its contribution is left in the sum, and how long the contribution is.
+    """One round, for every canary: how much of the unit vector of its contribution is left in the sum, and the
+    contribution's length.
 
-    The length is nan for a canary that is known not to be in the cohort; what is left in the sum is noise then, or nan where no sum is its.
-    `drawn` says which canaries are in the cohort. `energy` is the squared norm of what is left outside of all canaries' directions, in
-    `freedom` dimensions: noise alone. `size` is that of the draw, which adversaries may not know, and `asked` whether it was asked; `told`
-    is what they are told about it.
+    The length is nan for a canary that is known not to be in the cohort. What is left in the sum is then noise, or nan
+    if the canary belongs to no sum. `drawn` says which canaries are in the cohort. `energy` is the squared norm of what
+    is left outside of all canaries' directions, in `freedom` dimensions, which is only noise. `size` is that of the
+    draw, which adversaries may not know, `asked` is whether the cohort was asked, and `told` is what they are told
+    about it.
     """
 
     x: Vector
@@ -45,7 +48,7 @@ class Seen:
 
 
 class Contributions:
-    """What every canary adds to a sum if it is present, a row for each; their lengths and directions, and a basis of all of them."""
+    """What every canary adds to a sum if it is present, one row for each; their lengths and directions, and a basis."""
 
     def __init__(self, rows: Vector) -> None:
         self.rows = rows
@@ -60,9 +63,10 @@ Part = tuple[Sequence[int], Vector]
 
 @dataclass(frozen=True)
 class Views:
-    """With the number of the server's colluders, and of participants who put together what they see: the first clients.
+    """The views with this number of colluders of the server, and of fellow clients who share what they see: the first
+    clients.
 
-    Where the draw of the cohort is a `secret`, canaries that were not drawn are looked at like the others.
+    If the draw of the cohort is a `secret`, canaries that were not drawn are treated like the others.
     """
 
     colluders: int
@@ -81,7 +85,7 @@ class Views:
         canaries: Sequence[Canary],
         coins: NDArray[np.bool_],
     ) -> Seen:
-        """What this adversary sees of a round; without an aggregate the round passed without one."""
+        """What this adversary sees of a round. Without an aggregate, the round was skipped."""
         draw = strategy.cohorts.draw(round)
         drawn = np.array([canary.client in draw for canary in canaries])
         if aggregate is None or contributions is None:
@@ -105,7 +109,7 @@ class Views:
             here = coins & inside
             rest = total - here @ contributions.rows
             present |= inside
-            # Where noise is correlated, a sum without the canary tells of the noise in the sum with it.
+            # If noise is correlated, a sum without the canary reveals part of the noise in the sum with it.
             looked = inside | self.secret | (len(parts) == 1)
             x[looked] = (units @ rest + here * lengths)[looked]
             energy += float(rest @ rest - np.square(span @ rest).sum())
@@ -129,7 +133,7 @@ class Views:
         round: int,
         aggregate: Aggregate,
     ) -> list[Part]:
-        """The sums that this adversary sees, less the uploads of those who tell it theirs."""
+        """The sums that this adversary sees, without the uploads of clients that share theirs with it."""
         if not strategy.cohort_size:
             return [((), aggregate.sum.double().numpy())]
         assert devices.last is not None
