@@ -2,8 +2,9 @@
 
     python benchmarks/accounting.py [--rounds 100] [--delta 1e-5]
 
-A line per kind of release, rate and epsilon: the smallest noise multiplier by Renyi curves alone (Skellam noise by its own), the one that
-the accountant finds, and what is saved. Skellam noise is on a grid of 4096 steps per clip, for 100,000 numbers.
+A line per kind of release, rate and epsilon: the smallest noise multiplier by Renyi curves alone (Skellam noise by its
+own), the one that the accountant finds, and what is saved. Skellam noise is on a grid of 4096 steps per clip, for
+100,000 numbers.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def release(
 
 
 Template = Callable[[float, float], Release]
-"""Of a noise multiplier and a rate."""
+"""A release as a function of noise multiplier and rate."""
 
 
 def fixed(rate: float) -> WithoutReplacement:

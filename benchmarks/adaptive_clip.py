@@ -1,17 +1,18 @@
-"""An adaptive clip beside fixed ones: does it find the best of them, from wherever it starts?
+"""An adaptive clip compared with fixed ones: does it find the best of them, wherever it starts?
 
     python benchmarks/adaptive_clip.py --data-root DIR [--seeds 3] [--record runs.jsonl] [--overrides ...]
 
-DP-FedAvg on Fashion-MNIST: mlp of width 32, 100 clients of 600 images as units, all in every round, 50 rounds, epsilon 4 against those who
-see the models. Fixed clips on a grid around the best, and the adaptive one (median of the norms) from a start that is 10 times too large
-or too small. All rows have the same settings beside the clip. Noise follows from the seed here, so that the table can be had again.
+DP-FedAvg on Fashion-MNIST: mlp of width 32, 100 clients of 600 images as units, all in every round, 50 rounds, epsilon
+4 against those who see the models. Fixed clips on a grid around the best, and the adaptive one (median of the norms)
+from a start that is 10 times too large or too small. All rows have the same settings except for the clip. Noise follows
+from the seed here, so that the table can be reproduced.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--data-root", required=True, help="the folder with FashionMNIST in it")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
-        "--record", type=Path, help="a file of JSON lines: runs in it are not played again"
+        "--record", type=Path, help="a file of JSON lines: runs in it are not repeated"
     )
     parser.add_argument("--overrides", nargs="*", default=[], help="for all runs")
     options = parser.parse_args()

@@ -1,21 +1,23 @@
-"""What L2-CSGM saves and costs: noise against compression (the paper's Figure 1), and accuracy beside the uncompressed Gaussian mechanism.
+"""What L2-CSGM saves and costs: noise against compression (the paper's Figure 1), and accuracy beside the uncompressed
+Gaussian mechanism.
 
     python benchmarks/csgm.py                                        # noise only, a few seconds
     python benchmarks/csgm.py --figure FILE.svg                      # the same as a picture
     python benchmarks/csgm.py --data-root DIR [--seeds 3] [--records FILE] [--cohorts 100 20] [--rows "rate 0.01" ...]
 
-Accuracy: Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients of 600 images, 75 rounds, epsilon 5 against those who see the models.
-Cohorts of 100 are all clients; cohorts of 20 come in shuffled passes, so that no row gains by the draw of its cohorts. Clip and learning
-rate were chosen once for each cohort, with seed 0, on test accuracy without compression, and are the same for all rows. Noise follows
-from the seed, so that the table can be had again. A peak of 0.0056 is 3 clips over sqrt(d): it cuts three numbers in a thousand of a
-whole update, where the default cuts none. With --records FILE runs that are in it already are not played again.
+Accuracy: Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients of 600 images, 75 rounds, epsilon 5 against those who
+see the models. Cohorts of 100 are all clients; cohorts of 20 come in shuffled passes, so that no row gains by the draw
+of its cohorts. Clip and learning rate were chosen once for each cohort, with seed 0, on test accuracy without
+compression, and are the same for all rows. Noise follows from the seed, so that the table can be reproduced. A peak of
+0.0056 is 3 clips over sqrt(d): it cuts three numbers in a thousand of a whole update, where the default cuts none. With
+--records FILE runs that are in it already are not repeated.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
@@ -63,7 +65,8 @@ RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 def noise(dim: int, rate: float, rounds: int) -> float:
-    """The noise multiplier sigma / (gamma D2) at epsilon 5, delta 1e-5, for 100 clients that all take part in so many rounds."""
+    """The noise multiplier sigma / (gamma D2) at epsilon 5, delta 1e-5, for 100 clients that all take part in so many
+    rounds."""
     peak = default_peak(1.0, dim, CLIENTS)
     law = CoordinateSampling(dim=dim, clip=1.0, peak=peak, rate=rate, bits=16)
 

@@ -1,12 +1,14 @@
-"""What a round costs on a real SuperLink with three SuperNodes: training alone and under secure aggregation, stock polling and ours.
+"""What a round costs on a real SuperLink with three SuperNodes: training alone and under secure aggregation, stock
+polling and ours.
 
     python benchmarks/deployment.py [--rounds 4] [--data digits] [--settings stock ours]
 
-Every node starts a Python process per message. "Stock" looks for replies every 3 s, as Flower's grid does, starts tasks every 1 s,
-as its SuperExec does, and takes five trips per round of secure aggregation; "ours" is what runtime=processes does, with
-secagg.merged=true. Both run the same app with TLS, node authentication and device ledgers. The first round is not timed, because it
-also exchanges the first keys. Training on digits imports scikit-learn, which a device with its own data does not need; with
-`--data synthetic` nothing but torch is imported. On a machine that others use, trust the CPU seconds more than the clock.
+Every node starts a Python process per message. "Stock" looks for replies every 3 s, as Flower's grid does, starts tasks
+every 1 s, as its SuperExec does, and takes five round trips per round of secure aggregation; "ours" is what
+runtime=processes does, with secagg.merged=true. Both run the same app with TLS, node authentication and device ledgers.
+The first round is not timed, because it also exchanges the first keys. Training on digits imports scikit-learn, which a
+device with its own data does not need; with `--data synthetic` nothing but torch is imported. On a machine that others
+use, trust the CPU seconds more than the clock.
 """
 
 import argparse
@@ -60,13 +62,13 @@ class Rounds:
         self.seconds: list[float] = []
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def played(self, row: dict[str, Any]) -> None:
         self.seconds.append(row["seconds"]["round"])
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
 
 def cost_of_a_round(network: Network, overrides: list[str], name: str) -> tuple[float, float]:
@@ -138,15 +140,22 @@ def main() -> None:
     table = Table(
         title=f"{NODES} nodes, {data}, median of {rounds - 1} rounds, {os.cpu_count()} cores"
     )
-    for column in ("settings", "trips", "plain round", "secure round", "ratio", "CPU of a node"):
+    for column in (
+        "settings",
+        "round trips",
+        "plain round",
+        "secure round",
+        "ratio",
+        "CPU of a node",
+    ):
         table.add_column(column, justify="left" if column == "settings" else "right")
     for name in arguments.settings:
         with stock() if name == "stock" else contextlib.nullcontext():
             costs = measure(asked, merged=name == "ours")
         (alone, alone_cpu), (secure, secure_cpu) = costs
-        trips = 3 if name == "ours" else 5
+        round_trips = 3 if name == "ours" else 5
         cells = (f"{alone:.1f} s", f"{secure:.1f} s", f"{secure / alone:.2f}")
-        table.add_row(name, str(trips), *cells, f"{alone_cpu:.1f} and {secure_cpu:.1f} s")
+        table.add_row(name, str(round_trips), *cells, f"{alone_cpu:.1f} and {secure_cpu:.1f} s")
     console = Console()
     console.print(table)
     console.print(f"Load average of the machine meanwhile: {os.getloadavg()[2]:.1f}")

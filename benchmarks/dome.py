@@ -1,13 +1,15 @@
 """DOME beside DP-FedAvg at full dimension and beside random sketches of the same size, at the same epsilon, in one run.
 
-    python benchmarks/dome.py --data-root DIR [--seeds 3] [--epsilons 2 4 8] [--rounds 150] [--clients 100] [--rows NAME ...]
+    python benchmarks/dome.py --data-root DIR [--seeds 3] [--epsilons 2 4 8] [--rounds 150] [--clients 100]
+        [--rows NAME ...]
         [--overrides strategy.sketch_dim=490 ...]
 
-Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients of 600 images, all in every round, clients as units. The runs sum the same
-integers with the same integer noise as under secure aggregation, without the masks, which change nothing
-(tests/system/test_secure_aggregation.py); nobody is assumed to collude. One learning rate (0.0075, Adam) and one clip (0.1) for all
-rows: both were chosen on test accuracy with seed 0. Noise is secret, so numbers vary from run to run. `rank` is the most learned
-directions that were in use in any round: where it is 0, DOME is a fresh random sketch in every round.
+Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients of 600 images, all in every round, clients as units. The runs
+sum the same integers with the same integer noise as under secure aggregation, without the masks, which change nothing
+(tests/system/test_secure_aggregation.py); nobody is assumed to collude. One learning rate (0.0075, Adam) and one clip
+(0.1) for all rows: both were chosen on test accuracy with seed 0. Noise is secret, so numbers vary from run to run.
+`rank` is the most learned directions that were in use in any round: where it is 0, DOME is a fresh random sketch in
+every round.
 """
 
 import argparse

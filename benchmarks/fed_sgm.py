@@ -1,11 +1,13 @@
-"""What sketching costs Fed-SGM in accuracy: no sketch, d/10 and d/100 numbers, a fresh sketch in every round or one for all.
+"""What sketching costs Fed-SGM in accuracy: no sketch, d/10 and d/100 numbers, a fresh sketch in every round or one for
+all.
 
     python benchmarks/fed_sgm.py --data-root DIR [--seeds 3] [--rows "d/100"]
 
-The preset `experiment=fed_sgm_fashion_mnist`: Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients, Poisson 0.1, 100 rounds of 10
-local steps, epsilon 4 against those who see the models, whoever knows the sketch (r_public). Without masks, but with their integers and
-integer noise: the sum is the same bit by bit, so the models are. All rows have the same settings beside those named; the rate of each
-optimiser was chosen once, with seed 0 and without a sketch. Noise follows from the seed here, so that the table can be had again.
+The preset `experiment=fed_sgm_fashion_mnist`: Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients, Poisson 0.1,
+100 rounds of 10 local steps, epsilon 4 against those who see the models, whoever knows the sketch (r_public). Without
+masks, but with their integers and integer noise: the sum is the same bit by bit, so the models are. All rows have the
+same settings except for those named; the rate of each optimiser was chosen once, with seed 0 and without a sketch.
+Noise follows from the seed here, so that the table can be reproduced.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
@@ -26,8 +28,9 @@ from rich.table import Table
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.strategies import fed_sgm
 
-# What fedsketch-plan says for epsilon 4, rounded up. The budget still binds: a run that would break it stops and is told apart here.
-# (Left to the budget, noise is calibrated for every size of a Poisson cohort, which takes longer than the training.)
+# What fedsketch-plan prints for epsilon 4, rounded up. The budget still holds: a run that would exceed it stops, and is
+# reported. (Left to the budget, noise is calibrated for every size of a Poisson cohort, which takes longer than the
+# training.)
 NOISE = "privacy.noise_multiplier=1.49"
 SETTINGS = [
     "experiment=fed_sgm_fashion_mnist",
@@ -47,7 +50,8 @@ ROWS = {
 
 
 class SharedSketch(GaussianSketch):
-    """All devices and the server are one process here: the tiles of a round are made once. The same bits, in more memory."""
+    """All devices and the server are one process here: the tiles of a round are made once. The same bits, in more
+    memory."""
 
     def __init__(self, b: int, d: int, seed: int) -> None:
         super().__init__(b, d, seed)

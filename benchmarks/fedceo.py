@@ -1,12 +1,14 @@
 """FedCEO beside UDP-FedAvg, at the same noise: how much smoothing helps, and what it costs.
 
-    python benchmarks/fedceo.py --data-root DIR [--seeds 3] [--sigmas 1 1.5 2] [--rows NAME ...] [--record runs.jsonl] [--overrides ...]
+    python benchmarks/fedceo.py --data-root DIR [--seeds 3] [--sigmas 1 1.5 2] [--rows NAME ...]
+        [--record runs.jsonl] [--overrides ...]
     python benchmarks/fedceo.py --speed
 
-`experiment=fedceo_fashion_mnist`: 100 clients of 600 images, 10 in a round, an mlp 784-64-10 without bias, 60 rounds of 5 local epochs.
-sigma is the noise multiplier of the sum; noise follows from the seed. Rows named "slots" start clients from single smoothed models, the
-others from their mean: there epsilon against `model` is that of UDP-FedAvg, and with slots it is larger (docs/strategies.md). `--speed`
-times one smoothing of 10 models: ours, its singular value decompositions alone, and a plain one of all slices.
+`experiment=fedceo_fashion_mnist`: 100 clients of 600 images, 10 in a round, an mlp 784-64-10 without bias, 60 rounds of
+5 local epochs. sigma is the noise multiplier of the sum; noise follows from the seed. Rows named "slots" start clients
+from single smoothed models, the others from their mean: there epsilon against `model` is that of UDP-FedAvg, and with
+slots it is larger (docs/strategies.md). `--speed` times one smoothing of 10 models: ours, its singular value
+decompositions alone, and a plain one of all slices.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
@@ -68,7 +70,7 @@ def table(options: argparse.Namespace) -> None:
 
 
 def seconds(work: Callable[[], object], repeats: int = 7) -> float:
-    """The shortest of several."""
+    """The shortest of several timings."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -101,7 +103,8 @@ def speed() -> None:
         stack = torch.randn(10, *shape, generator=torch.Generator().manual_seed(0))
         threshold = 0.5 * (shape[0] ** 0.5 + shape[1] ** 0.5) * 10**0.5
         ours = seconds(lambda s=stack, t=threshold: smooth(s, t))  # type: ignore[misc]
-        least, all_slices = seconds(alone(stack)), seconds(lambda s=stack, t=threshold: plain(s, t))  # type: ignore[misc]
+        least = seconds(alone(stack))
+        all_slices = seconds(lambda s=stack, t=threshold: plain(s, t))  # type: ignore[misc]
         cells = [f"{1e3 * value:.1f} ms" for value in (ours, least)]
         result.add_row(
             name,

@@ -2,9 +2,10 @@
 
     python benchmarks/fedpcdp.py --data-root DIR [--seeds 3] [--noise 4 10] [--rows FedPCDP] [--record runs.jsonl]
 
-The preset `experiment=fedpcdp_fashion_mnist`: 10 clients of 5,000 images of one class, 8 in a round, 80 rounds, k = m = 100, the cnn of
-26,010 parameters. Without masks, but with their integers: the sum is the same bit by bit, so the models are. Noise follows from the seed
-here, so that the table can be had again. Runs that the record already holds are not played again.
+The preset `experiment=fedpcdp_fashion_mnist`: 10 clients of 5,000 images of one class, 8 in a round, 80 rounds, k = m =
+100, the cnn of 26,010 parameters. Without masks, but with their integers: the sum is the same bit by bit, so the models
+are. Noise follows from the seed here, so that the table can be reproduced. Runs that the record already holds are not
+repeated.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
@@ -36,7 +37,7 @@ PAPER = {  # Table 2, by sigma
 
 
 def record(overrides: list[str]) -> dict[str, Any]:
-    """What is recorded of a run."""
+    """The result of a run, as it is recorded."""
     played = play(overrides)
     accuracies = [row["accuracy"] for row in played.rows if row["accuracy"] is not None]
     return {

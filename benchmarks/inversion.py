@@ -1,13 +1,16 @@
-"""Gradient inversion: what a picture of a client can be made of its upload, and of what a server sees. FedCEO, section 5.3.
+"""Gradient inversion: how well a client's picture can be reconstructed from its upload, and from what a server sees.
+FedCEO, section 5.3.
 
-    python benchmarks/inversion.py [--data digits | --data fashion_mnist --data-root DIR] [--images 4] [--page inversion.html]
+    python benchmarks/inversion.py [--data digits | --data fashion_mnist --data-root DIR] [--images 4]
+        [--page inversion.html]
 
-Every client has one example and sends one gradient: the easiest case for the attack, which is given the label as well. It looks for the
-input whose gradient points where the upload points (Deep Leakage from Gradients, Zhu et al. 2019, with the cosine distance of Geiping et
-al. 2020, which does not mind a clip). The uploads are made by the devices' own code. For each kind of upload: the peak
-signal-to-noise ratio of the picture found to the true one, in decibels, for some clients, and an HTML page with all pictures.
-Exits with 1 unless the attack works on plain FedAvg (above 20 dB) and fails on everything that leaves a device under the default
-configuration (below 12 dB); about the latter, a grey picture reaches 6 to 12 dB by itself.
+Every client has one example and sends one gradient: the easiest case for the attack, which is given the label as well.
+It looks for the input whose gradient points where the upload points (Deep Leakage from Gradients, Zhu et al. 2019, with
+the cosine distance of Geiping et al. 2020, which does not mind a clip). The uploads are made by the devices' own code.
+For each kind of upload: the peak signal-to-noise ratio of the picture found to the true one, in decibels, for some
+clients, and an HTML page with all pictures. Exits with 1 unless the attack works on plain FedAvg (above 20 dB) and
+fails on everything that leaves a device under the default configuration (below 12 dB); about the latter, a grey picture
+reaches 6 to 12 dB by itself.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
@@ -86,7 +89,7 @@ class Scene:
 
 
 def gradient_of(scene: Scene, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Of the model that was broadcast, differentiable by the inputs."""
+    """The gradient of the model that was broadcast; it can be differentiated by the inputs."""
     module = scene.model.module
     scene.model.load(scene.broadcast.model)
     parameters = {

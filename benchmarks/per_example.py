@@ -1,12 +1,12 @@
-"""What a step with clipped per-example gradients costs, beside Opacus, in one run.
+"""What a step with clipped per-example gradients costs, compared with Opacus, in one run.
 
     pip install 'fedsketch[bench]'    # or opacus==1.6.0, beside fedsketch
     python benchmarks/per_example.py [--threads 1 2] [--models cnn] [--batches 50]
 
-A step is forward, backward, clip of every example's gradient and their sum, for images of 1 x 28 x 28; every way of Opacus makes the
-same sum, which is checked. For the cnn (26,010 parameters) also the step in a subspace of 100 directions per tensor: project, clip, sum,
-back. Times are the best of several, taken in turns, so that other work on the machine meets all alike: CPU time on one thread, which
-such work disturbs less, and time by the clock on several.
+A step is forward, backward, clip of every example's gradient and their sum, for images of 1 x 28 x 28; every way of
+Opacus makes the same sum, which is checked. For the cnn (26,010 parameters) also the step in a subspace of 100
+directions per tensor: project, clip, sum, back. Times are the best of several, taken in turns, so that other work on
+the machine meets all alike: CPU time on one thread, which such work disturbs less, and time by the clock on several.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-# This file has the name of a module of the package: look for the package above this folder.
+# This file has the name of a module of the package, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
@@ -130,7 +130,7 @@ def opacus(name: str, inputs: Tensor, targets: Tensor) -> dict[str, Step]:
 
 # ---------------------------------------------------------------------- the table
 def in_turns(steps: dict[str, Step]) -> dict[str, float]:
-    """The best time of each, in seconds."""
+    """The best time of each step, in seconds."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = dict.fromkeys(steps, math.inf)
     end = time.perf_counter() + SECONDS

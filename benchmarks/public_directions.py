@@ -1,15 +1,19 @@
-"""DOME with directions of public images beside DP-FedAvg at full dimension, both tuned, at the same epsilon, in one run.
+"""DOME with directions of public images beside DP-FedAvg at full dimension, both tuned, at the same epsilon, in one
+run.
 
-    python benchmarks/public_directions.py --data-root DIR [--epsilons 1 2 4 8] [--seeds 3] [--rows NAME ...] [--records FILE] [--masks]
+    python benchmarks/public_directions.py --data-root DIR [--epsilons 1 2 4 8] [--seeds 3] [--rows NAME ...]
+        [--records FILE] [--masks]
         [--overrides strategy.scaling=0.8 ...]
 
-Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients, all in every round, 75 rounds, clients as units. The budget binds a server that
-lies and works with a tenth of the clients, under `secagg=pairwise`. Masks cost most of the time and change nothing
-(tests/system/test_secure_aggregation.py), so without --masks the devices add the same integer noise to the same integers, unmasked: the
-mechanisms of both are compared before each run. Noise follows from the seed, so a table can be made again.
+Fashion-MNIST, mlp of width 32 (d = 25,450), 100 clients, all in every round, 75 rounds, clients as units. The budget
+binds a server that lies and works with a tenth of the clients, under `secagg=pairwise`. Masks cost most of the time and
+change nothing (tests/system/test_secure_aggregation.py), so without --masks the devices add the same integer noise to
+the same integers, unmasked: the mechanisms of both are compared before each run. Noise follows from the seed, so a
+table can be reproduced.
 
-Clip and learning rate were chosen per epsilon on test accuracy, with the same number of tries for both (docs/strategies.md). With
---records FILE every run is written there as a line of JSON, and runs that are there already are not played again.
+Clip and learning rate were chosen per epsilon on test accuracy, with the same number of tries for both
+(docs/strategies.md). With --records FILE every run is written there as a line of JSON, and runs that are there already
+are not repeated.
 """
 
 import argparse
@@ -63,7 +67,7 @@ def _sgd(clip: float, rate: float) -> list[str]:
     return [f"privacy.clip={clip}", *momentum, f"strategy.server.lr={rate}"]
 
 
-# By epsilon; another epsilon takes those of the nearest.
+# Clip and learning rate by epsilon; any other epsilon takes those of the nearest.
 TUNED_FULL = {
     1.0: _sgd(0.3, 0.009),
     2.0: _sgd(0.3, 0.017),
@@ -89,7 +93,7 @@ MNIST = "dome, MNIST as public data"
 
 @dataclass(frozen=True)
 class Record:
-    """One run."""
+    """The result of one run."""
 
     row: str
     epsilon: float
@@ -220,7 +224,7 @@ def _played(
     arguments: argparse.Namespace,
     known: list[dict[str, Any]],
 ) -> Record:
-    """From the records if it is there, else now."""
+    """The result of a run, from the records if it is there; otherwise the run is executed."""
     chosen = [*overrides, f"seed={seed}"]
     for line in known:
         if (line["row"], line["masks"], line["overrides"]) == (row, arguments.masks, chosen):

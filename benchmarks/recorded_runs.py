@@ -3,8 +3,8 @@
     python benchmarks/recorded_runs.py record before.json            # on the code before the change
     python benchmarks/recorded_runs.py compare before.json           # on the code after it
 
-A change of structure must leave the models bit-equal, the epsilons equal, and the bytes equal or fewer. Bits are compared on one machine
-only: another processor rounds differently. Each run is a process of its own, with one thread.
+A change of structure must leave the models bit-equal, the epsilons equal, and the bytes equal or fewer. Bits are
+compared on one machine only: another processor rounds differently. Each run is a process of its own, with one thread.
 """
 
 import argparse
@@ -127,7 +127,7 @@ RUNS |= {
 
 
 def play(name: str, command: list[str]) -> dict[str, Any]:
-    """Play a run; what it left that must not change."""
+    """Execute a run; returns those of its results that must not change."""
     with tempfile.TemporaryDirectory() as place:
         done = subprocess.run(
             [*command, *COMMON, *RUNS[name], "hydra.run.dir=run"],
@@ -153,7 +153,7 @@ def play(name: str, command: list[str]) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """In what a run got worse."""
+    """The results in which a run got worse."""
     if "failed" in now:
         return [f"failed: {now['failed']}"]
     different = [key for key in ("model", "noise_multiplier", "epsilon") if before[key] != now[key]]

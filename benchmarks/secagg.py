@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# This file has the name of the package that it measures: look for that one above this folder.
+# This file has the name of the package that it measures, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np

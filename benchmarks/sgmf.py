@@ -1,19 +1,20 @@
-"""What noise that cancels over rounds is worth: SGMF beside L2-CSGM, at the same epsilon, over four passes with every client once in each.
+"""What noise that cancels over rounds is worth: SGMF beside L2-CSGM, at the same epsilon, over four passes with every
+client once in each.
 
     python benchmarks/sgmf.py                                        # errors of the factorisations only, a few seconds
     python benchmarks/sgmf.py --data-root DIR [--seeds 3] [--records FILE] [--epsilons 1 2 4] [--rows csgm sgmf ...]
 
-Accuracy: the preset `experiment=sgmf_fashion_mnist`: logistic regression (d = 7,850), 1,000 clients of 60 images, 50 in a round, 80
-rounds, one gradient of each client in a pass, against those who see the models. Learning rates were chosen for each row and epsilon, with
-seed 0, on test accuracy (docs/strategies.md has the grid). Noise follows from the seed, so that the table can be had again. With
---records FILE runs that are in it already are not played again.
+Accuracy: the preset `experiment=sgmf_fashion_mnist`: logistic regression (d = 7,850), 1,000 clients of 60 images, 50 in
+a round, 80 rounds, one gradient of each client in a pass, against those who see the models. Learning rates were chosen
+for each row and epsilon, with seed 0, on test accuracy (docs/strategies.md has the grid). Noise follows from the seed,
+so that the table can be reproduced. With --records FILE runs that are in it already are not repeated.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
@@ -111,7 +112,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", help="the folder with FashionMNIST in it")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--records", type=Path, help="JSON lines, read and gone on with")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        help="file of JSON lines: finished runs are read from it, new ones are added",
+    )
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 2.0, 4.0])
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--overrides", nargs="+", default=[], help="for all rows")

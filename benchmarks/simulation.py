@@ -2,9 +2,9 @@
 
     python benchmarks/simulation.py [--rounds 12]
 
-Start-up is excluded: the first two rounds (process start, imports, data) are not counted. The plain app does what Flower's
-quickstart does (state dict down, one SGD step on the shard, state dict up) under `run_simulation`; ours does the same work
-as `strategy=fedavg` with one local step.
+Start-up is excluded: the first two rounds (process start, imports, data) are not counted. The plain app does what
+Flower's quickstart does (state dict down, one SGD step on the shard, state dict up) under `run_simulation`; ours does
+the same work as `strategy=fedavg` with one local step.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")

@@ -1,18 +1,21 @@
-"""Who can tell whether a client took part in a sketched round, measured on the devices' own code: r_secret against r_public.
+"""Who can tell whether a client took part in a sketched round, measured with the devices' own code: r_secret against
+r_public.
 
     python benchmarks/sketch_distinguisher.py [--trials 10000] [--seed 1]
 
-One client, one round, many times: it sends its clipped and noised sketch, or that of zeros. Three distinguishers look at it. One sees the
-noisy sum y only, one also knows the sketch R, one sees nothing but the change of the model, R^T y. Each draws a line where it does
-best on one half of the trials; on the other half its hits and false alarms, each with a Clopper-Pearson bound of 99.9 %, give an
-epsilon that the mechanism has at least: log((hits - delta) / false alarms), from either side. Beside it is what fedsketch-plan
-claims: what is measured above a claim breaks it.
+One client, one round, many times: it sends its clipped and noised sketch, or that of zeros. Three distinguishers look
+at it. One sees the noisy sum y only, one also knows the sketch R, one sees nothing but the change of the model, R^T y.
+Each draws a line where it does best on one half of the trials; on the other half its hits and false alarms, each with a
+Clopper-Pearson bound of 99.9 %, give an epsilon that the mechanism has at least: log((hits - delta) / false alarms),
+from either side. Beside it is what fedsketch-plan claims: what is measured above a claim breaks it.
 
-The eavesdropper who sees the noisy sums only is then given many rounds. The model moves along R^T y, and whoever's gradients depend on the
-model shows it in the next sums: here all clients have a gradient if the model has moved along the one client's direction, and none if
-it has not. That breaks what many rounds of r_secret would claim if their costs added up, so there is no such claim.
+The eavesdropper who sees the noisy sums only is then given many rounds. The model moves along R^T y, and whoever's
+gradients depend on the model shows it in the next sums: here all clients have a gradient if the model has moved along
+the one client's direction, and none if it has not. That breaks what many rounds of r_secret would claim if their costs
+added up, so there is no such claim.
 
-Exits with 1 if r_public breaks, if r_secret breaks for whom it holds, or if it does not break for the others and over many rounds.
+Exits with 1 if r_public breaks, if r_secret breaks for whom it holds, or if it does not break for the others and over
+many rounds.
 """
 
 import argparse
@@ -20,7 +23,7 @@ import math
 import sys
 from pathlib import Path
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -70,8 +73,8 @@ SUM, SKETCH, MODEL = (
 
 
 def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str, Floats]:
-    """What each distinguisher makes of a client whose update has this norm, along a direction that all know. Sketches and keys of
-    the noise come from `source`."""
+    """What each distinguisher makes of a client whose update has this norm, along a direction that all know. Sketches
+    and keys of the noise come from `source`."""
     settings, d, clip = strategy.settings, strategy.model.size, strategy.config.privacy.clip
     assert clip is not None
     direction = torch.zeros(1, d)
@@ -98,9 +101,10 @@ def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str
 def many_rounds(multiplier: float, there: bool, trials: int, source: Stream) -> Floats:
     """What the eavesdropper makes of the noisy sums of all rounds, none of which says anything by itself.
 
-    In the first rounds the one client sends an update along one direction, or nothing; the model moves along it by y . R u. Then all
-    clients send one if the model has moved beyond a line, and nothing if not, which the lengths of the sums show. With one direction
-    u only R u and the noise count, and of them three numbers: |R u|^2, their product, and |noise|^2. They are drawn by their laws.
+    In the first rounds the one client sends an update along one direction, or nothing; the model moves along it by y .
+    R u. Then all clients send one if the model has moved beyond a line, and nothing if not, which the lengths of the
+    sums show. With one direction u only R u and the noise count, and of them three numbers: |R u|^2, their product, and
+    |noise|^2. They are drawn by their laws.
     """
     draw = np.random.default_rng(int.from_bytes(source.bytes(16), "big"))
     moved, lengths = np.zeros(trials), np.zeros(trials)

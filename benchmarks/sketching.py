@@ -2,10 +2,10 @@
 
     python benchmarks/sketching.py [--quick]
 
-The Gaussian sketch is compared with generating as many Gaussians with the same generator and threads, the update
-of the learned sketch with torch's QR of the same matrix and with the bare product d x (k + 1) x k, the Walsh-Hadamard
-transform with a Python loop over its butterflies and with 20 passes over memory, one for each of its levels. Times are the
-best of several, taken in turns, so that other work on the machine meets all alike (the long Gaussian ones in
+The Gaussian sketch is compared with generating as many Gaussians with the same generator and threads, the update of the
+learned sketch with torch's QR of the same matrix and with the bare product d x (k + 1) x k, the Walsh-Hadamard
+transform with a Python loop over its butterflies and with 20 passes over memory, one for each of its levels. Times are
+the best of several, taken in turns, so that other work on the machine meets all alike (the long Gaussian ones in
 tenths); threads are torch's (OMP_NUM_THREADS). --quick makes the Gaussian sketch a tenth as long.
 """
 
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-# This file has the name of the package that it measures: look for that one above this folder.
+# This file has the name of the package that it measures, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -60,7 +60,7 @@ def row(what: str, took: float, note: str = "") -> None:
 
 
 def generate(count: int) -> None:
-    """So many Gaussians, thrown away, on torch's number of threads."""
+    """Draw this many Gaussians and discard them, on torch's number of threads."""
 
     def tile(index: int) -> None:
         Words(1, Purpose.GAUSSIAN, index).gaussian(min(TILE, count - index * TILE))
@@ -161,13 +161,13 @@ def learned(repeats: int) -> None:
         product = min(product, seconds(partial(torch.mm, matrix, factor), 2))
         update = min(update, seconds(partial(pca.update, vectors[i % 4]), 3))
         factorised = min(factorised, seconds(partial(torch.linalg.qr, square), 1))
-    mended = seconds(partial(orthonormalise, pca.basis.T), 3)
+    repaired = seconds(partial(orthonormalise, pca.basis.T), 3)
     print(f"Update of the learned sketch, d = {D:,}, k = {K}")
     row(f"bare product {D:,} x {K + 1} x {K}", product)
     row("torch.linalg.qr", factorised, f"{factorised / product:.2f} times the product")
     row("update", update, f"{update / product:.2f} times the product (goal: at most 3)")
     row("", update, f"{factorised / update:.2f} times faster than the QR (goal: at least 4)")
-    row("re-orthonormalisation, every 128th update", mended)
+    row("re-orthonormalisation, every 128th update", repaired)
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
-"""A simulated client's update with one torch thread and with two, by model: where `LARGE_MODEL` of runtime/threads.py comes from.
+"""A simulated client's update with one torch thread and with two, by model: where `LARGE_MODEL` of runtime/threads.py
+comes from.
 
     python benchmarks/threads.py [--rounds 8]
 
-Clients take turns with one and with two threads in the same run; each number is the fastest update. Wants idle cores: threads that
-wait for a core make two threads look worse than they are.
+Clients take turns with one and with two threads in the same run; each number is the fastest update. Wants idle cores:
+threads that wait for a core make two threads look worse than they are.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Other files of this folder have the names of packages: look for those above it first.
+# Some files of this folder have the names of packages, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
