@@ -73,7 +73,8 @@ def settings_class(group: str, name: str) -> type[Settings]:
     base = _GROUPS[group].base
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
-            f"{module} has no settings: end it with SETTINGS = CLASS, derived from fedsketch.conf.settings.{base.__name__}."
+            f"{module} has no settings: end it with SETTINGS = CLASS, derived from "
+            f"fedsketch.conf.settings.{base.__name__}."
         )
     flaw = flaw_of(found) if issubclass(found, TaskSettings) else None
     if flaw is not None:
@@ -124,7 +125,8 @@ def configuration_folders() -> Iterator[tuple[str, Path]]:
 
 def _taken(entry: "EntryPoint", what: str) -> ConfigError:
     return ConfigError(
-        f"The installed package {_package(entry)} has {what}, but fedsketch itself uses that name: rename it, or uninstall it."
+        f"The installed package {_package(entry)} has {what}, but fedsketch itself uses that name: rename it, or "
+        "uninstall it."
     )
 
 
@@ -135,7 +137,8 @@ def _installed(group: str, name: str) -> "EntryPoint":
     if not found:
         names = sorted({*built_in(group), *(entry.name for entry in entries)})
         raise ConfigError(
-            f"There is no {noun} '{name}' on this machine: choose one of {', '.join(names)}, or install a package that has it."
+            f"There is no {noun} '{name}' on this machine: choose one of {', '.join(names)}, or install a package "
+            "that has it."
         )
     if len(found) > 1:
         packages = " and ".join(sorted(map(_package, found)))

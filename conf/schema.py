@@ -83,7 +83,8 @@ class ClientsConfig:
     def __post_init__(self) -> None:
         if self.per_round > self.total:
             raise ValueError(
-                f"clients.per_round={self.per_round} is more than clients.total={self.total}: lower it or raise the total"
+                f"clients.per_round={self.per_round} is more than clients.total={self.total}: lower it or raise the "
+                "total"
             )
 
 
@@ -325,8 +326,8 @@ class Config:
         by_example = once or self.strategy.noise_in_training
         if self.privacy.unit is Unit.EXAMPLE and not by_example:
             raise ValueError(
-                "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, strategy.local.epochs=null "
-                "and strategy.local.batch=0"
+                "privacy.unit=example clips each example's gradient: set strategy.local.steps=1, "
+                "strategy.local.epochs=null and strategy.local.batch=0"
             )
         open_groups = (self.strategy, self.task, self.data, self.model, self.tracking)
         for chosen in (*open_groups, self.evaluation):

@@ -28,6 +28,6 @@ class TableSettings(PartitionedSettings):
         super().check(config)
         if config.runtime.name == "deployment":
             raise ValueError(
-                f"data={self.name} is one table that is divided among clients of this machine. If devices have their own "
-                "rows, set data=folder and data.schema"
+                f"data={self.name} is one table that is divided among clients of this machine. If devices have their "
+                "own rows, set data=folder and data.schema"
             )

@@ -21,7 +21,7 @@ _KEYS = {
     "clients.tolerated_dropouts": "share of a round's clients that may drop out",
     "privacy.epsilon": "the privacy budget over all rounds, at privacy.delta",
     "privacy.clip": "largest norm of what a client sends in a round, or adaptive",
-    "privacy.against": "who the budget is against: server, client (fellow participants) or model (who sees models only)",
+    "privacy.against": "who the budget is against: server, client (fellow participants), model (who sees models only)",
     "data.root": "folder of a data set that is on disk",
     "validation.examples": "examples that the server holds out to find the best model; validation.patience stops early",
     "hydra.run.dir": "folder that the run writes into",

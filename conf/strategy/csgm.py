@@ -26,8 +26,9 @@ class CsgmConfig(StrategySettings):
             return
         if config.secagg.name != "none" or config.secagg.noise != "gaussian":
             raise ValueError(
-                "with strategy.mask=own every client sends other coordinates, so that they cannot be summed under masks, and the "
-                "server, which is trusted, adds Gaussian noise: set secagg=none, or strategy.mask=common"
+                "with strategy.mask=own every client sends other coordinates, so that they cannot be summed under "
+                "masks, and the server, which is trusted, adds Gaussian noise: set secagg=none, or "
+                "strategy.mask=common"
             )
         if config.privacy.fixed_clip is None:
             raise ValueError(
@@ -35,8 +36,8 @@ class CsgmConfig(StrategySettings):
             )
         if config.privacy.private and config.privacy.against == "server":
             raise ValueError(
-                "with strategy.mask=own the server is trusted, and no budget can be against it: set privacy.against=model or "
-                "client, or strategy.mask=common with secagg=pairwise"
+                "with strategy.mask=own the server is trusted, and no budget can be against it: set "
+                "privacy.against=model or client, or strategy.mask=common with secagg=pairwise"
             )
         if config.privacy.accounting == "paper":
             raise ValueError(

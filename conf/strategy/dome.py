@@ -52,13 +52,13 @@ class DomeConfig(StrategySettings):
             )
         if self.directions == "public" and (self.mean_removal or self.error_feedback):
             raise ValueError(
-                "strategy.directions=public never sees what lies outside of its directions, and scales what lies inside: set "
-                "strategy.mean_removal=0 and strategy.error_feedback=0"
+                "strategy.directions=public never sees what lies outside of its directions, and scales what lies "
+                "inside: set strategy.mean_removal=0 and strategy.error_feedback=0"
             )
         if self.mean_removal and self.feed == "momentum":
             raise ValueError(
-                "strategy.mean_removal leaves noise of many rounds in the momentum, which the noise floor cannot know: set "
-                "strategy.feed=gradient"
+                "strategy.mean_removal leaves noise of many rounds in the momentum, which the noise floor cannot "
+                "know: set strategy.feed=gradient"
             )
 
     def check(self, config: "Config") -> None:

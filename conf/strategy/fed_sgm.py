@@ -29,7 +29,8 @@ class FedSgmConfig(StrategySettings):
         """Refuse a budget against the eavesdropper that cannot be turned into noise."""
         if config.privacy.clip == "adaptive" and self.clip != "after":
             raise ValueError(
-                "privacy.clip=adaptive counts what the last clip cuts: set strategy.clip=after, or privacy.clip to a number"
+                "privacy.clip=adaptive counts what the last clip cuts: set strategy.clip=after, or privacy.clip to a "
+                "number"
             )
         if self.accounting != "r_secret":
             return

@@ -46,9 +46,9 @@ class FedCeoConfig(StrategySettings):
         masked = config.secagg.name != "none"
         if masked and self.groups is None:
             raise ValueError(
-                f"strategy.start=slots stacks the models of single clients, but secagg={config.secagg.name} promises that the "
-                "server sees only sums: set strategy.groups to stack sums of groups, strategy.start=mean to smooth the "
-                "whole sum, or secagg=none"
+                f"strategy.start=slots stacks the models of single clients, but secagg={config.secagg.name} promises "
+                "that the server sees only sums: set strategy.groups to stack sums of groups, strategy.start=mean to "
+                "smooth the whole sum, or secagg=none"
             )
         if not masked and self.groups is not None:
             raise ValueError(

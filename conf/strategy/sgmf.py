@@ -22,9 +22,9 @@ class SgmfConfig(CsgmConfig):
         private = config.privacy.private
         if config.secagg.name != "none" or (private and config.privacy.against == "server"):
             raise ValueError(
-                "in strategy=sgmf the noise of a round cancels part of the noise of earlier rounds, so one party must know all "
-                "of it. That is the server, which is trusted and sees every upload: set secagg=none and "
-                "privacy.against=model or client"
+                "in strategy=sgmf the noise of a round cancels part of the noise of earlier rounds, so one party "
+                "must know all of it. That is the server, which is trusted and sees every upload: set secagg=none "
+                "and privacy.against=model or client"
             )
         if config.privacy.clip == "adaptive":
             raise ValueError(

@@ -75,7 +75,7 @@ def test_a_file_of_no_use_is_asked_for_again_and_replaced(harm: str, tmp_path: P
 
 def test_a_server_that_goes_on_wants_the_frozen_part_that_it_began_with() -> None:
     _part(1).refuse_another(_part(1).fingerprint)
-    with pytest.raises(ModelError, match=r"not the one that the run began with.*model\.weights"):
+    with pytest.raises(ModelError, match=r"not the one with which the run began.*model\.weights"):
         _part(2).refuse_another(_part(1).fingerprint)
 
 

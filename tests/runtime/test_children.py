@@ -20,7 +20,7 @@ with open(sys.argv[1] + ".unfinished", "w") as file:
 os.rename(sys.argv[1] + ".unfinished", sys.argv[1])
 time.sleep(600)
 """
-# Started in the background of a shell, it would inherit deafness to SIGINT.
+# Started in the background of a shell, it would ignore SIGINT.
 PARENT = f"""
 import signal, sys, time
 from pathlib import Path
@@ -88,9 +88,9 @@ def test_one_that_ignores_the_request_is_killed(
 ) -> None:
     pids = tmp_path / "pids"
     monkeypatch.setattr("fedsketch.runtime.children._GRACE", 0.5)
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FAMILY
     with Children(tmp_path) as children:
-        children.start("family", [sys.executable, "-S", "-c", deaf, pids], {})
+        children.start("family", [sys.executable, "-S", "-c", ignoring, pids], {})
         family = _family(tmp_path)
     assert not descendants(family)
 

@@ -14,7 +14,7 @@ CALL = "import sys; sys.path.insert(0, sys.argv[1]); from fedsketch.runtime.comm
 INTERRUPTED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
-# Tests that run in the background would inherit its deafness.
+# Tests that run in the background would ignore SIGINT.
 HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 
 
@@ -48,6 +48,6 @@ def test_ctrl_c_afterwards_is_one_sentence_too(tmp_path: Path) -> None:
 
 
 def test_a_job_in_the_background_ignores_ctrl_c(tmp_path: Path) -> None:
-    deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    done = _called(tmp_path, f"{INTERRUPTED}def main():\n    return 7\n", deaf)
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    done = _called(tmp_path, f"{INTERRUPTED}def main():\n    return 7\n", ignoring)
     assert (done.returncode, done.stderr) == (7, "")

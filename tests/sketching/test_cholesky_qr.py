@@ -17,7 +17,7 @@ def test_rows_become_orthonormal_and_span_the_same() -> None:
     assert torch.allclose((rows() @ result.T) @ result, rows(), atol=1e-5)
 
 
-def test_two_passes_mend_nearly_dependent_rows() -> None:
+def test_two_passes_orthonormalise_nearly_dependent_rows() -> None:
     close = rows()
     close[1] = close[0] + 1e-4 * close[1]
     result = orthonormalise(orthonormalise(close))

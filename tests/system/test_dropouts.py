@@ -1,4 +1,4 @@
-"""Clients that fail: tolerated, or one sentence and a run that goes on when they are mended."""
+"""Clients that fail are tolerated, or the run ends in one sentence and can be resumed when they work again."""
 
 import json
 from collections.abc import Callable

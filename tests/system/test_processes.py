@@ -15,7 +15,7 @@ from fedsketch.runtime.flower import FlowerError
 from fedsketch.runtime.processes import Network
 from fedsketch.server.run_folder import RunFolder
 
-# Started in the background of a shell, it would inherit deafness to SIGINT.
+# Started in the background of a shell, it would ignore SIGINT.
 CLI = "import signal; signal.signal(2, signal.default_int_handler); from fedsketch.runtime.cli import main; main()"
 DOME = [
     "strategy=dome",

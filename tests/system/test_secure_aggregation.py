@@ -44,7 +44,7 @@ def test_masks_change_nothing_in_the_model(
 
 
 @pytest.mark.parametrize("choice", [["secagg=semi_honest"], ["secagg.merged=true"]])
-def test_fewer_trips_give_the_same_model(
+def test_fewer_round_trips_give_the_same_model(
     fedsketch: Command, tmp_path: Path, choice: list[str]
 ) -> None:
     plain = _model(fedsketch, tmp_path / "none", *UNMASKED)

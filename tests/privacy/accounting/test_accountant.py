@@ -84,7 +84,7 @@ def test_mixed_gaussians_agree_with_dp_accountings_pld() -> None:
 
 
 def test_design_number_of_the_pld() -> None:
-    """secagg.md 3.3: at z = 11.577693 the PLD accountant says 3.697, and so does the exact Gaussian."""
+    """At z = 11.577693 the PLD accountant says 3.697, and so does the exact Gaussian."""
     theirs = dp_accounting.pld.PLDAccountant()
     theirs.compose(dp_accounting.GaussianDpEvent(11.577693), 100)
     assert theirs.get_epsilon(DELTA) == pytest.approx(3.697, abs=5e-4)
@@ -185,7 +185,7 @@ def test_full_passes_save_sqrt_rounds_per_pass_of_noise() -> None:
     assert _spent(_gaussian(3.0, FullPasses(60)), 180).epsilon == pytest.approx(per_round, rel=1e-9)
 
 
-def test_a_pass_costs_its_dearest_round() -> None:
+def test_a_pass_costs_its_most_expensive_round() -> None:
     accountant = Accountant(DELTA)
     for z in (3.0, 2.0, 5.0, 4.0):
         accountant.record(_gaussian(z, FullPasses(4)))

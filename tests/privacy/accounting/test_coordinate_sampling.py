@@ -20,7 +20,7 @@ from fedsketch.privacy.accounting.releases import (
 
 MakeRelease = Callable[..., Release]
 
-# algorithms.md: integer orders 2..64 and 24 geometric ones to 512.
+# Integer orders 2 to 64, and 24 geometric ones up to 512.
 DESIGN_ORDERS = np.unique(
     np.concatenate([np.arange(2.0, 65.0), np.round(np.geomspace(64.0, 512.0, 24))])
 )

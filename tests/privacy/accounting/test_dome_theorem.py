@@ -22,7 +22,7 @@ def test_design_number_of_a_hundred_compositions() -> None:
 
 
 def test_between_zcdp_and_the_exact_gaussian_the_theorem_is_the_loosest() -> None:
-    """secagg.md 3.3: exact 10.811618 < zCDP 12.960764 (Bun and Steinke) < the theorem."""
+    """Exact 10.811618 < zCDP 12.960764 (Bun and Steinke) < the theorem."""
     log = math.log(1e5)
     rho = (math.sqrt(log + 4.0) - math.sqrt(log)) ** 2  # rho + 2 sqrt(rho log(1/delta)) = 4
     zcdp = math.sqrt(100 / (2 * rho))

@@ -17,7 +17,7 @@ def test_agrees_with_dp_accounting(sigma: float, delta: float) -> None:
 
 
 def test_design_number_of_the_exact_gaussian() -> None:
-    """secagg.md 3.3: 10.811618 over 100 rounds is epsilon 4 at delta 1e-5."""
+    """A noise multiplier of 10.811618 over 100 rounds is epsilon 4 at delta 1e-5."""
     assert exact_gaussian.epsilon(10.0 / 10.811618, 1e-5) == pytest.approx(4.0, abs=5e-7)
     assert exact_gaussian.epsilon(10.0 / 10.811617, 1e-5) > 4.0
 
@@ -26,7 +26,7 @@ def test_design_number_of_the_exact_gaussian() -> None:
     ("epsilon", "sigma"), [(1.0, 3.731), (2.0, 1.994), (4.0, 1.081), (8.0, 0.600)]
 )
 def test_design_numbers_of_one_release(epsilon: float, sigma: float) -> None:
-    """algorithms.md, DOME slip 2: the exact sigma at delta 1e-5, to the printed digits."""
+    """The exact sigma at delta 1e-5, to the printed digits."""
     assert exact_gaussian.epsilon(1.0 / (sigma + 5e-4), 1e-5) < epsilon
     assert exact_gaussian.epsilon(1.0 / (sigma - 5e-4), 1e-5) > epsilon
 

@@ -33,7 +33,7 @@ def test_orders_include_dp_accountings() -> None:
 
 
 def test_design_number_of_the_renyi_gaussian() -> None:
-    """secagg.md 3.3: 11.577693 over 100 rounds is epsilon 4 at delta 1e-5 with these orders."""
+    """A noise multiplier of 11.577693 over 100 rounds is epsilon 4 at delta 1e-5 with these orders."""
     spent = renyi.epsilon(100 * renyi.gaussian(11.577693, DESIGN_ORDERS), 1e-5, DESIGN_ORDERS)
     assert spent == pytest.approx(4.0, abs=5e-7)
     less = renyi.epsilon(100 * renyi.gaussian(11.577692, DESIGN_ORDERS), 1e-5, DESIGN_ORDERS)

@@ -20,7 +20,7 @@ NoiseRule = Callable[[float, float], float]
 
 @pytest.fixture
 def design_noise(make_release: MakeRelease) -> NoiseRule:
-    """secagg.md 3.3: 100 rounds, epsilon 4, delta 1e-5, no amplification, by Renyi curves."""
+    """100 rounds, epsilon 4, delta 1e-5, no amplification, by Renyi curves."""
 
     def price(release: Release, rounds: int, delta: float) -> float:
         law = release.mechanism
@@ -130,7 +130,7 @@ def test_given_scale_is_checked_not_changed(design_noise: NoiseRule) -> None:
 def test_noise_of_the_fewest_honest_survivors_is_enough(
     least_noise: NoiseRule, drops: int, colluders: int, factor: float
 ) -> None:
-    """secagg.md 4: the price in variance when nobody drops, and the budget kept when all that may drop do."""
+    """The price in variance if nobody drops out, and the budget is kept if as many drop out as may."""
     plan = choose_ring(
         dim=100, clients=100, clip=1.0, noise=least_noise, drops=drops, colluders=colluders
     )
