@@ -1,4 +1,4 @@
-"""Which strategies, tasks, models, data sets and trackers can be chosen: our own, and those of installed packages (docs/extending.md).
+"""Which strategies, tasks, models, data sets and trackers can be chosen: our own, and those of installed packages (docs/how-to/extend.md).
 
 An installed package names its own by Python entry points. Those of the group `fedsketch.conf` name a package that holds
 `<group>/<name>.yaml` with the settings class in `<group>/<name>.py` beside it. The entry point of the same name in

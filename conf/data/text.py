@@ -1,4 +1,4 @@
-"""Texts with a class each, dealt out to the clients of this machine (docs/tables.md)."""
+"""Texts with a class each, dealt out to the clients of this machine (docs/how-to/own_tables.md)."""
 
 from typing import Annotated
 
