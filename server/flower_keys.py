@@ -1,4 +1,4 @@
-"""The usual keys of Flower's apps, as overrides of ours (docs/flower.md).
+"""The usual keys of Flower's apps, as overrides of ours (docs/how-to/flower.md).
 
 A key of the run config is set unless it is "", which is what pyproject.toml has for all of them. What is set there must not be set by
 `overrides` too: nobody could tell which of the two was meant.
