@@ -4,7 +4,7 @@
 #     --build-arg TORCH_BACKEND=cu130      torch for CUDA (any name that `uv pip install --torch-backend` knows); cpu if not given
 #     --build-arg TORCH_INDEX=URL          torch from this index instead of PyTorch's own
 #     --build-context wheels=DIR           torch from a wheel in this folder: no index but the usual one is needed
-#     --build-arg PLUGINS="DIR WHEEL ..."  packages of one's own beside fedsketch, such as examples/own_task: docs/extending.md, "In containers"
+#     --build-arg PLUGINS="DIR WHEEL ..."  packages of one's own beside fedsketch, such as examples/own_task: docs/how-to/extend.md, "In containers"
 #     --secret id=pip,src=pip.conf         pip's settings for a mirror; they stay out of the image
 #
 # An unhelped `pip install torch` brings gigabytes of CUDA. uv knows where PyTorch keeps its builds for each backend.

@@ -12,8 +12,8 @@ the same integers, unmasked: the mechanisms of both are compared before each run
 table can be reproduced.
 
 Clip and learning rate were chosen per epsilon on test accuracy, with the same number of tries for both
-(docs/strategies.md). With --records FILE every run is written there as a line of JSON, and runs that are there already
-are not repeated.
+(docs/strategies/dome_public.md). With --records FILE every run is written there as a line of JSON, and runs that are
+there already are not repeated.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 """Who evaluates the models of a run: only the server, or devices too, on their own held-out examples
-(docs/evaluation.md)."""
+(docs/how-to/evaluate_on_devices.md)."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,6 +1,6 @@
 """Which strategies, tasks, models, data sets and trackers can be chosen: built-in ones and those of installed packages.
 
-An installed package announces what it has by Python entry points (docs/extending.md). An entry point of the group
+An installed package announces what it has by Python entry points (docs/how-to/extend.md). An entry point of the group
 `fedsketch.conf` names a package that holds `<group>/<name>.yaml`, and beside it the settings class in
 `<group>/<name>.py`. The entry point with the same name in `fedsketch.strategies`, `fedsketch.tasks`,
 `fedsketch.models`, `fedsketch.data` or `fedsketch.trackers` names the code. A feature map (`fedsketch.features`) has no

@@ -1,4 +1,4 @@
-"""The usual keys of Flower's apps, translated into overrides (docs/flower.md).
+"""The usual keys of Flower's apps, translated into overrides (docs/how-to/flower.md).
 
 A key of the run config counts as set unless it is "", which is its value in pyproject.toml. A key that is set must not
 be set by `overrides` too, because it would not be clear which of the two is meant.

@@ -86,12 +86,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="fedsketch-gate",
         description="Let devices reach a SuperLink's Fleet API, and nothing else of it.",
     )
-    parser.add_argument("--superlink", required=True, metavar="HOST:PORT")
-    parser.add_argument("--root-certificates", required=True, metavar="FILE")
-    parser.add_argument("--ssl-certfile", required=True, metavar="FILE")
-    parser.add_argument("--ssl-keyfile", required=True, metavar="FILE")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", default="8000")
+    parser.add_argument(
+        "--superlink", required=True, metavar="HOST:PORT", help="where the SuperLink is"
+    )
+    parser.add_argument(
+        "--root-certificates", required=True, metavar="FILE", help="who signed its certificate"
+    )
+    parser.add_argument(
+        "--ssl-certfile", required=True, metavar="FILE", help="certificate shown to devices"
+    )
+    parser.add_argument("--ssl-keyfile", required=True, metavar="FILE", help="its key")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", default="8000", help="port to listen on (8000)")
     parser.add_argument(
         "--largest-request",
         default=str(LARGEST_REQUEST),

@@ -6,7 +6,7 @@
 - `mask: common`: one public random set of coordinates for all clients of a round, after a randomised Hadamard rotation. Sums of these can
   be masked, and devices bring the noise (`strategies.shared.device_noise`); that the set is random counts for nothing.
 
-Formal guarantees: see these modules. Where this corrects the paper's text is listed in docs/strategies.md.
+Formal guarantees: see these modules. Where this corrects the paper's text is listed in docs/strategies/csgm.md.
 """
 
 from dataclasses import replace

@@ -2,7 +2,7 @@
 
 Per round: K local SGD steps from theta, Delta_i = theta - theta_K; s_i = R Delta_i, clipped, with noise, where R (b x d) has N(0, 1/b)
 entries; the server steps along R^T of their mean (moments of it are post-processing). Neither side ever holds R: both make it from
-the round's seed, in tiles. Where this corrects the paper's text is listed in docs/strategies.md.
+the round's seed, in tiles. Where this corrects the paper's text is listed in docs/strategies/fed_sgm.md.
 
 Formal guarantees, two readings:
 - `r_public`: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R. The last step before the noise clips

@@ -1,4 +1,4 @@
-"""FedPCDP (a withdrawn preprint: docs/strategies.md): local DP-SGD in a subspace that public examples span.
+"""FedPCDP (a withdrawn preprint: docs/strategies/fedpcdp.md): local DP-SGD in a subspace that public examples span.
 
 Per refresh the server takes m public examples and the top k right singular vectors of their gradients, for every tensor by itself (or for
 the whole gradient): V. Devices run T local steps; in each, the rows of a Poisson batch are projected, clipped, summed, noised

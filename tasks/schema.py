@@ -1,4 +1,4 @@
-"""The schema of a table: a small YAML file that says what the columns are, and what is public about them (docs/tables.md).
+"""The schema of a table: a small YAML file that says what the columns are, and what is public about them (docs/how-to/own_tables.md).
 
     columns:
       age: {number: [0, 110]}
@@ -156,7 +156,7 @@ def load_schema(path: Path) -> Schema:
         told = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(
-            f"There is no schema {path}: write one, as docs/tables.md says, or name it by data.schema."
+            f"There is no schema {path}: write one, as docs/how-to/own_tables.md says, or name it by data.schema."
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"{path} is not readable YAML: {' '.join(str(error).split())}.") from error

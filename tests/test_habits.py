@@ -102,6 +102,6 @@ def test_hooks_use_the_tools_that_are_pinned_in_pyproject() -> None:
 def test_pages_name_files_that_exist_and_have_short_lines(path: Path) -> None:
     text = path.read_text()
     assert max(map(len, text.splitlines())) <= 120
-    named = re.findall(r"\b(?:docs|tests|examples|conf|privacy)/[\w./]*\w", text)
+    named = re.findall(r"\b(?:docs|tests|examples|conf|privacy)/[\w./-]*\w", text)
     named = [name for name in named if "NAME" not in name]
     assert not [name for name in named if not (ROOT / name).exists()]

@@ -1,4 +1,4 @@
-"""One table in a CSV file, divided among the clients of this machine (docs/tables.md)."""
+"""One table in a CSV file, divided among the clients of this machine (docs/how-to/own_tables.md)."""
 
 from fedsketch.conf.table_settings import TableSettings
 from fedsketch.conf.types import frozen

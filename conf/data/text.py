@@ -1,4 +1,4 @@
-"""Texts with one class each, divided among the clients of this machine (docs/tables.md)."""
+"""Texts with one class each, divided among the clients of this machine (docs/how-to/own_tables.md)."""
 
 from typing import Annotated
 

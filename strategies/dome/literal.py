@@ -1,4 +1,4 @@
-"""DOME as its paper prints it, for the record (`variant=paper`): the parts in which docs/strategies.md corrects the text.
+"""DOME as its paper prints it, for the record (`variant=paper`): the parts in which docs/strategies/dome.md corrects the text.
 
 Line 17 feeds back the bias-corrected first moment, which therefore never decays; it is also the mean that is removed, without
 fading. Line 19 subtracts a^2 diag(S^T S), that is a^2 everywhere. Line 21 raises t first, so UpdateSketch never takes its branch

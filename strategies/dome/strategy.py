@@ -2,7 +2,7 @@
 
 Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which makes g = S y + m_ref,
 moments with the noise's variance taken out, the model and a new S. Or S comes from public data (`strategies.dome.public_state`).
-Where this corrects the paper's text is listed in docs/strategies.md.
+Where this corrects the paper's text is listed in docs/strategies/dome.md.
 
 Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made from earlier releases and public
 data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the containers for real: the files are clean, the image builds, three nodes train over TLS, the model is written, a device reaches nothing
-# but the gate, and three devices that join by docs/deployment.md train on their own data, before and after its operations. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing behind but the image.
+# but the gate, and three devices that join by docs/how-to/deploy.md train on their own data, before and after its operations. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing behind but the image.
 #   WHEELS=DIR   a folder with a CPU wheel of torch, where PyTorch's own index is not reached (default: where pip's find-links point)
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,4 +1,4 @@
-"""docs/guarantees.md says who breaks which claim about a sketch; the script behind it must find the same."""
+"""docs/explanation/accounting.md says who breaks which claim about a sketch; the script behind it must find the same."""
 
 import subprocess
 from collections.abc import Callable

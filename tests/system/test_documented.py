@@ -66,7 +66,7 @@ def _listens(command: str) -> None:
 
 def test_a_federation_by_hand(tmp_path: Path) -> None:
     (tmp_path / "docker").symlink_to(ROOT / "docker")
-    commands = _free_ports(_commands("deployment.md", "### By hand"))
+    commands = _free_ports(_commands("how-to/deploy_by_hand.md", "### By hand"))
     assert len(commands) == 8
     with _ended_afterwards(tmp_path):
         for number, command in enumerate(commands):
@@ -95,7 +95,7 @@ def test_flwr_run_in_flowers_simulation(tmp_path: Path) -> None:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", LOCAL_SUPERLINK)) == 0:
             pytest.skip("a local SuperLink of Flower runs already on this machine")
-    first, *commands = _commands("flower.md", "## Run it")
+    first, *commands = _commands("how-to/flower.md", "## Run it")
     variables = environment(tmp_path / "home")
     assert first == "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
     assert variables["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
