@@ -1,4 +1,5 @@
-"""Whether a service answers: `healthy.py https://HOST:PORT CA`, `healthy.py http://HOST:PORT`; `healthy.py HOST:PORT` only connects."""
+"""Whether a service answers: `healthy.py https://HOST:PORT CA`, `healthy.py http://HOST:PORT`; `healthy.py HOST:PORT`
+only connects."""
 
 import socket
 import ssl

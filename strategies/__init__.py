@@ -1,5 +1,5 @@
-"""Strategies by name, ours or those of installed packages. Each module holds the server's half (SERVER) and the device's half (DEVICE)
-of one algorithm."""
+"""Strategies by name, ours or those of installed packages. Each module holds the server's half (SERVER) and the
+device's half (DEVICE) of one algorithm."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -13,7 +13,8 @@ from fedsketch.strategies.shared.messages import Aggregate
 
 
 class FedAvg(DPFedAvg):
-    """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted mean."""
+    """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted
+    mean."""
 
     def upload_size(self, server_round: int) -> int:
         return self.model.size + 1

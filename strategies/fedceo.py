@@ -1,18 +1,21 @@
 """FedCEO (Li et al. 2024): UDP-FedAvg, and every I rounds the stack of noisy models is smoothed by the tensor SVD.
 
-UDP-FedAvg (`every: null`) is local training whose update is clipped and noised on the device, and a mean. In a smoothing round the K noisy
-models are folded, tensor by tensor, into stacks (K, rows, columns) whose slices lose singular values (`sketching.tensor_svd`).
+UDP-FedAvg (`every: null`) is local training whose update is clipped and noised on the device, and a mean. In a
+smoothing round the K noisy models are folded, tensor by tensor, into stacks (K, rows, columns) whose slices lose
+singular values (`sketching.tensor_svd`).
 
-- `start: slots`, as in the paper: the next round's clients start from the K smoothed models. Client c takes slot c mod K. All who see
-  those models see functions of single parts of the stack, so `model` and `server` are charged for the noise of one part. The draw of
-  the cohort counts against nobody then: the theorems swap one client for another, which in a stack moves others to other places.
-- `start: mean`: all start from the mean of the smoothed models. That mean depends on the first slice alone, which is the sum:
-  it is TruncatedSVD(mean, threshold / K) (Proposition 3.2 without its condition), the server needs the sum alone, and a smoothing round
-  costs no more than any other.
+- `start: slots`, as in the paper: the next round's clients start from the K smoothed models. Client c takes slot c mod
+  K. All who see those models see functions of single parts of the stack, so `model` and `server` are charged for the
+  noise of one part. The draw of the cohort counts against nobody then: the theorems swap one client for another, which
+  in a stack moves others to other places.
+- `start: mean`: all start from the mean of the smoothed models. That mean depends on the first slice alone, which is
+  the sum:
+  it is TruncatedSVD(mean, threshold / K) (Proposition 3.2 without its condition), the server needs the sum alone, and a
+  smoothing round costs no more than any other.
 
-What a part is: one client's model without masks, which the server then sees under that client's noise alone; under secure aggregation the
-mean model of one of `groups` disjoint groups, each with the noise that the budget asks of a sum. Averaging rounds are one sum always.
-Formal guarantees: see `strategies.shared.device_noise`.
+What a part is: one client's model without masks, which the server then sees under that client's noise alone; under
+secure aggregation the mean model of one of `groups` disjoint groups, each with the noise that the budget asks of a sum.
+Averaging rounds are one sum always. Formal guarantees: see `strategies.shared.device_noise`.
 """
 
 from dataclasses import replace
@@ -78,7 +81,8 @@ class FedCeo(FederatedStrategy):
         self.model.load(self.slots.mean(dim=0))
 
     def _moved(self, part: Aggregate, clients: float) -> torch.Tensor:
-        """The mean of these clients' noisy models: where they started, less their updates (Algorithm 1, line 10, with the rate eta)."""
+        """The mean of these clients' noisy models: where they started, less their updates (Algorithm 1, line 10, with
+        the rate eta)."""
         start = self.model.vector
         if self.slots is not None:
             start = self.slots[[client % len(self.slots) for client in part.members]].mean(dim=0)
@@ -109,7 +113,8 @@ class FedCeo(FederatedStrategy):
     def _threshold(
         self, server_round: int, folded: torch.Tensor, noise: float, models: float
     ) -> float:
-        """Relative to the largest singular value of the noise in a slice, sigma (sqrt(rows) + sqrt(columns)) sqrt(K); or Eq. (3)'s."""
+        """Relative to the largest singular value of the noise in a slice, sigma (sqrt(rows) + sqrt(columns)) sqrt(K);
+        or Eq. (3)'s."""
         count, rows, columns = folded.shape
         if self.settings.threshold == "noise":
             return self.settings.edge * noise * (rows**0.5 + columns**0.5) * count**0.5
@@ -133,7 +138,8 @@ class FedCeo(FederatedStrategy):
         return noise.releases(cohort, noise.sizes.survivors(cohort) if self.sizes.masked else 1)
 
     def noise_of(self, server_round: int) -> DeviceNoise:
-        """With the noise that each part of a stack needs; where it is given and not found from a budget, no client adds more than usual."""
+        """The noise of a round. In a smoothing round each part of a stack needs its own; if the noise is given, no
+        client adds more than usual."""
         if not self.wants_parts(server_round):
             return self.noise
         if self.sizes.masked:
@@ -144,7 +150,10 @@ class FedCeo(FederatedStrategy):
         if self.settings.every is None or self.settings.start == "mean":
             return ""
         what = "sums of groups" if self.sizes.masked else "the noisy models of single clients"
-        return f" In every {self.settings.every}th round the server stacks {what}, and their smoothed versions are sent to clients."
+        return (
+            f" In every {self.settings.every}th round the server stacks {what}, and their smoothed versions are sent "
+            "to clients."
+        )
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
@@ -173,7 +182,8 @@ class FedCeoDevice(DeviceHalf):
 
 
 def _folded(stack: torch.Tensor, slot: Slot) -> torch.Tensor:
-    """One tensor of every model as a matrix: outputs by inputs, a convolution's kernel being part of the inputs; a vector is one row."""
+    """One tensor of every model as a matrix: outputs by inputs, a convolution's kernel being part of the inputs; a
+    vector is one row."""
     rows = slot.shape[0] if len(slot.shape) > 1 else 1
     return stack[:, slot.start : slot.stop].reshape(len(stack), rows, -1)
 

@@ -1,14 +1,18 @@
-"""SGMF (Chen, Isik, Kairouz, No, Oh, Xu 2024): L2-CSGM with noise that is correlated over rounds, so that models carry less of it.
+"""SGMF (Chen, Isik, Kairouz, No, Oh, Xu 2024): L2-CSGM with noise that is correlated over rounds, so that models carry
+less of it.
 
-In round t the trusted server adds row t of C^-1 Z to the sum (`privacy.mechanisms.correlated_noise`) and takes a step of SGD. C is made for
-the workload A of that optimiser, momentum included, so the models of a pass carry the noise A C^-1 Z. With `rate: 1` this is
-DP-FTRL (Denisov et al. 2022).
+In round t the trusted server adds row t of C^-1 Z to the sum (`privacy.mechanisms.correlated_noise`) and takes a step
+of SGD. C is made for the workload A of that optimiser, momentum included, so the models of a pass carry the noise A
+C^-1 Z. With `rate: 1` this is DP-FTRL (Denisov et al. 2022).
 
-Formal guarantees, against `model` and `client`, per client, zero-out adjacency (proofs: `privacy.accounting.factorisation`):
+Formal guarantees, against `model` and `client`, per client, zero-out adjacency (proofs:
+`privacy.accounting.factorisation`):
 - `restarts: true`: noise and order begin anew with every pass; a client is in at most one round of it.
-- `restarts: false`: one C for all rounds, with no more diagonals than a pass has rounds; a client's rounds are at least as far apart.
-Either way a pass costs one release. That a client comes once is not left to the draw: who took part, and when, is remembered here, and
-a client that comes too early is not asked. An attempt that was aborted is no participation: the trusted server threw it away.
+- `restarts: false`: one C for all rounds, with no more diagonals than a pass has rounds; a client's rounds are at least
+  as far apart.
+Either way a pass costs one release. That a client comes once is not left to the draw: who took part, and when, is
+remembered here, and a client that comes too early is not asked. An attempt that was aborted is no participation: the
+trusted server threw it away.
 """
 
 import logging
@@ -54,8 +58,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MatrixNoise(ServerNoise):
-    """Noise of a server that is correlated over rounds. The noise multiplier is that of Z over the sensitivity of a pass, clip times
-    `column_norm`; a sum carries `row_norm` times the standard deviation of Z."""
+    """Noise of a server that is correlated over rounds. The noise multiplier is that of Z over the sensitivity of a
+    pass, clip times `column_norm`; a sum carries `row_norm` times the standard deviation of Z."""
 
     column_norm: float
     row_norm: float
@@ -90,7 +94,7 @@ class Sgmf(Csgm):
     # ------------------------------------------------------------------ the noise
     @cached_property
     def strategy_matrix(self) -> Matrix:
-        """C."""
+        """The matrix C."""
         rounds, momentum, passes = self._span
         band = min(self.matrix.band or self.rounds_per_pass, rounds)
         return factorise(self.matrix.factorisation, rounds, momentum, band, passes)
@@ -167,8 +171,8 @@ class Sgmf(Csgm):
         said = super().remarks()
         if self.rounds_per_pass == 1:
             return (
-                f"{said} Every client is in every round: correlated noise cannot beat the best independent noise then, and this run's is "
-                "independent. Lower clients.per_round for noise that cancels."
+                f"{said} Every client is in every round: correlated noise cannot beat the best independent noise "
+                "then, and this run's is independent. Lower clients.per_round for noise that cancels."
             )
         matrix = self.strategy_matrix
         target = workload(*self._span)
@@ -177,12 +181,13 @@ class Sgmf(Csgm):
         )
         kept = bandwidth(matrix) - 1
         return (
-            f"{said} The noise is correlated over {len(matrix)} rounds ({self.matrix.factorisation}): models carry {ratio:.3g} times less "
-            f"variance of it than with independent noise. The server keeps the noise of {kept} rounds, a secret, also in its checkpoints."
+            f"{said} The noise is correlated over {len(matrix)} rounds ({self.matrix.factorisation}): models carry "
+            f"{ratio:.3g} times less variance of it than with independent noise. The server keeps the noise of {kept} "
+            "rounds, a secret, also in its checkpoints."
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """With the noise of models that are out: a secret, as all of a checkpoint."""
+        """The state for a checkpoint. It contains the noise of released models, and is therefore secret."""
         kept = {"noise": self.correlated.state_dict(), "took_part": dict(self.took_part)}
         return {**super().state_dict(), **kept}
 

@@ -20,7 +20,8 @@ class Classification(Task):
     def outputs(self, classes: int) -> int:
         if classes < 2:
             raise DataError(
-                f"task=classification needs data of at least 2 classes, got {classes}: choose another task, or other data."
+                f"task=classification needs data of at least 2 classes, got {classes}: choose another task, or other "
+                "data."
             )
         return classes
 
@@ -37,7 +38,8 @@ class Binary(Task):
     def outputs(self, classes: int) -> int:
         if classes != 2:
             raise DataError(
-                f"task=binary tells 2 classes apart, and the data have {classes}: choose task=classification, or other data."
+                f"task=binary tells 2 classes apart, and the data have {classes}: choose task=classification, or "
+                "other data."
             )
         return 1
 
@@ -134,7 +136,8 @@ def treats_examples_apart(task: Task) -> bool:
 
 
 def area_under_curve(guess: Tensor, truth: Tensor) -> float:
-    """The chance that an example of class 1 has a larger output than one of class 0, equal ones counting half; 0.5 without both."""
+    """The chance that an example of class 1 has a larger output than one of class 0, equal ones counting half; 0.5
+    without both."""
     positives = int(truth.sum())
     pairs = positives * (len(truth) - positives)
     if pairs == 0:

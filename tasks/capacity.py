@@ -1,4 +1,5 @@
-"""Refuses what this machine cannot hold, before it is asked for: an allocation may fail late, or be granted and end the process."""
+"""Refuses what this machine cannot hold, before it is asked for: an allocation may fail late, or be granted and end the
+process."""
 
 import os
 
@@ -8,7 +9,8 @@ _BYTES = 4  # of a number in float32
 
 
 def refuse_beyond_memory(numbers: int, what: str, error: type[TaskError]) -> None:
-    """Raise `error` if so many numbers are more than the whole memory; `what` says what they are and which keys make them fewer."""
+    """Raise `error` if so many numbers are more than the whole memory; `what` says what they are and which keys make
+    them fewer."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if numbers * _BYTES > memory:
         raise error(

@@ -1,7 +1,7 @@
 """From the cells of a table to numbers, column by column, by what the schema says and nothing else.
 
-A cell that is empty, or NA, NaN, null or ?, is missing. A missing number becomes the middle of its bounds, a missing category has the
-place of unknown ones, a missing text is empty. A target cannot be missing.
+A cell that is empty, or NA, NaN, null or ?, is missing. A missing number becomes the middle of its bounds, a missing
+category has the place of unknown ones, a missing text is empty. A target cannot be missing.
 """
 
 from collections.abc import Sequence

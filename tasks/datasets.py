@@ -30,20 +30,21 @@ _lock = threading.Lock()
 
 
 def load(settings: DataSettings, seed: int) -> Dataset:
-    """The data set of these settings, ours or that of an installed package; the same arguments give the same object, which is read-only."""
+    """The data set of these settings, ours or that of an installed package; the same arguments give the same object,
+    which is read-only."""
     with _lock:
         return _load(settings, seed)
 
 
 def load_to_plan(settings: DataSettings, seed: int, *, exact: bool) -> Dataset:
-    """The same, but nothing is downloaded: of a data set that is not here, what is published about it does, unless a plan needs `exact`
-    contents."""
+    """Load a data set for a plan, without a download. If the data set is not on this machine, published facts about it
+    are used, unless the plan needs its `exact` contents."""
     if BUILT_IN.get(settings.name) is not vision.load or vision.is_here(settings):
         return load(settings, seed)
     if exact:
         raise DataError(
-            f"The plan needs the examples of data={settings.name} and downloads nothing: set data.root to the folder that has them, or "
-            "let a run with rounds=1 download them."
+            f"The plan needs the examples of data={settings.name} and downloads nothing: set data.root to the folder "
+            "that has them, or let a run with rounds=1 download them."
         )
     return vision.outline(settings.name)
 

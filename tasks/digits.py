@@ -1,6 +1,7 @@
 """The 8 x 8 handwritten digits that scikit-learn carries: real data with no download.
 
-The file is read and split here, because importing scikit-learn takes more than a second of every process that loads the data.
+The file is read and split here, because importing scikit-learn takes more than a second of every process that loads the
+data.
 """
 
 import importlib.util

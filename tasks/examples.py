@@ -21,7 +21,8 @@ _FORMS = {
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs (N, *shape) in float32, or in int64 such as tokens, and targets in one of the forms of `Targets`; read-only by convention."""
+    """Inputs (N, *shape) in float32, or in int64 such as tokens, and targets in one of the forms of `Targets`;
+    read-only by convention."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -35,8 +36,9 @@ class Examples:
         form = (self.targets.dtype, self.targets.ndim)
         if self.inputs.dtype not in (torch.float32, torch.int64) or form not in _FORMS:
             raise DataError(
-                f"Inputs of {self.inputs.dtype} and targets of {self.targets.dtype} {tuple(self.targets.shape)} cannot be learned from: "
-                "give inputs in float32 or int64, and targets in int64 (N) for classes, float32 (N) for numbers, float32 (N, L) for labels."
+                f"Inputs of {self.inputs.dtype} and targets of {self.targets.dtype} {tuple(self.targets.shape)} "
+                "cannot be learned from: give inputs in float32 or int64, and targets in int64 (N) for classes, "
+                "float32 (N) for numbers, float32 (N, L) for labels."
             )
 
     def __len__(self) -> int:
@@ -44,12 +46,12 @@ class Examples:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of one example: channels, height and width of an image, or the length of a vector."""
+        """The shape of one example: channels, height and width of an image, or the length of a vector."""
         return tuple(self.inputs.shape[1:])
 
     @property
     def kind_of_targets(self) -> Targets:
-        """What the targets are."""
+        """The form of the targets."""
         return _FORMS[self.targets.dtype, self.targets.ndim]
 
     def take(self, indices: torch.Tensor) -> "Examples":
@@ -61,10 +63,12 @@ class Examples:
 class Dataset:
     """Examples to train on, to be spread over clients, and examples to test on.
 
-    `classes` is how many classes, labels or values a target tells of, and `class_names` what they are called, where they have names.
-    `groups` tells to which natural group, such as a hospital, each example to train on belongs, from 0 on, and `group_names` their names.
+    `classes` is how many classes, labels or values a target tells of, and `class_names` what they are called, where
+    they have names. `groups` tells to which natural group, such as a hospital, each example to train on belongs, from 0
+    on, and `group_names` their names.
 
-    `mean` and `deviation`, per channel, are those with which it normalised pixels from 0 to 1; without effect if it did not.
+    `mean` and `deviation`, per channel, are those with which it normalised pixels from 0 to 1; without effect if it did
+    not.
     """
 
     name: str

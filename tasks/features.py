@@ -1,11 +1,11 @@
 """Frozen features: a fixed map in front of the model, that a configuration chooses by name (`model.features`).
 
-A map looks at one example at a time and learns nothing, so it costs no privacy: what a clip bounds is the gradient of an example, and
-that stays a function of this example and the model.
+A map looks at one example at a time and learns nothing, so it costs no privacy: what a clip bounds is the gradient of
+an example, and that stays a function of this example and the model.
 
-Features are as private as the examples. They stay on the machine that has the examples, in a folder of its user (`kept_in`), so that
-each is computed once, whatever partition, seed or run asks for it. A file there is named by a hash of map and example. Whatever is
-missing, or not whole, is computed again, so the folder may be deleted at any time.
+Features are as private as the examples. They stay on the machine that has the examples, in a folder of its user
+(`kept_in`), so that each is computed once, whatever partition, seed or run asks for it. A file there is named by a hash
+of map and example. Whatever is missing, or not whole, is computed again, so the folder may be deleted at any time.
 """
 
 import contextlib
@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A map of examples, (N, *shape) to (N, *after(shape)) in float32, each on its own. `edition` changes when its values do."""
+    """A map of examples, (N, *shape) to (N, *after(shape)) in float32, each on its own. `edition` changes when its
+    values do."""
 
     name: str
     edition: int | str
@@ -51,7 +52,7 @@ class FeatureMap:
     of: Callable[[Tensor], Tensor]
 
     def __call__(self, examples: Examples) -> Examples:
-        """The same examples as this map shows them."""
+        """The features of these examples."""
         return Examples(self._found_or_made(examples, _own_folder(self.name)), examples.targets)
 
     def _found_or_made(self, examples: Examples, folder: Path | None) -> Tensor:
@@ -77,14 +78,16 @@ def _shape_of_scattering(shape: Shape) -> Shape:
     channels, height, width = shape
     if min(height, width) < SMALLEST or height % STRIDE or width % STRIDE:
         raise ModelError(
-            f"model.features=scattering takes images whose sides are multiples of {STRIDE} and at least {SMALLEST}, and the data has "
-            f"{' x '.join(map(str, shape))} (channels x height x width): crop or pad them, or set model.features=null."
+            f"model.features=scattering takes images whose sides are multiples of {STRIDE} and at least {SMALLEST}, "
+            f"and the data has {' x '.join(map(str, shape))} (channels x height x width): crop or pad them, or set "
+            "model.features=null."
         )
     return channels * CHANNELS, height // STRIDE, width // STRIDE
 
 
 def _normalised_scattering(images: Tensor) -> Tensor:
-    """Group norm without parameters: every group of channels of an example has mean 0 and variance 1 (less where it hardly varies)."""
+    """Group norm without parameters: every group of channels of an example has mean 0 and variance 1 (less where it
+    hardly varies)."""
     return functional.group_norm(scattering(images), GROUPS)
 
 
@@ -115,7 +118,8 @@ def seen_through(name: str | None, examples: Examples) -> Examples:
 
 
 def kept_in() -> Path:
-    """The folder for features, which this machine chooses: below FEDSKETCH_CACHE, or below the user's folder for such things."""
+    """The folder for features, which this machine chooses: below FEDSKETCH_CACHE, or below the user's folder for such
+    things."""
     own = os.environ.get(CACHE_VARIABLE)
     if own:
         return Path(own).expanduser() / "features"
@@ -162,8 +166,8 @@ def _read_into(row: NDArray[np.float32], file: Path) -> bool:
 def _write_all(
     rows: list[tuple[Path, NDArray[np.float32]]],
 ) -> None:
-    """Each into a file beside its goal, then into place: processes that write at once do not see each other's halves. A tenth of the disk
-    stays free."""
+    """Each into a file beside its goal, then into place: processes that write at once do not see each other's halves. A
+    tenth of the disk stays free."""
     try:
         disk = shutil.disk_usage(kept_in())
         if disk.free - sum(row.nbytes for _, row in rows) < _FREE * disk.total:

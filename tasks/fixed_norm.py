@@ -1,8 +1,8 @@
 """Batch norm in a part of a model that is not trained.
 
-Batch norm that learns mixes the examples of a batch, so it is refused (`tasks.flat`). With given statistics and no more learning it is a
-fixed map of one example, x -> (x - mean) / sqrt(variance + eps) * weight + bias per channel. Here it can be nothing else: there is no
-training mode that a forgotten `eval()` would leave on.
+Batch norm that learns mixes the examples of a batch, so it is refused (`tasks.flat`). With given statistics and no more
+learning it is a fixed map of one example, x -> (x - mean) / sqrt(variance + eps) * weight + bias per channel. Here it
+can be nothing else: there is no training mode that a forgotten `eval()` would leave on.
 """
 
 import torch

@@ -74,7 +74,7 @@ class FlatModel:
 
     @property
     def frozen(self) -> dict[str, torch.Tensor]:
-        """What is no part of the vector: parameters that are not trained, and fixed statistics of layers."""
+        """What is not part of the vector: parameters that are not trained, and fixed statistics of layers."""
         tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return {name: x.detach() for name, x in tensors.items() if name not in self._parameters}
 
@@ -139,7 +139,7 @@ def _refuse_batch_statistics(module: nn.Module) -> None:
         buffers = any(True for _ in layer.buffers(recurse=False))
         if batch_norm or (buffers and type(layer) is not FixedNorm):
             raise ModelError(
-                f"Layer {name or 'model'!r} ({type(layer).__name__}) keeps or uses statistics over "
-                "a batch, which cannot be made private: replace it by torch.nn.GroupNorm, or freeze it by model.trainable "
-                "(batch norm with given statistics)."
+                f"Layer {name or 'model'!r} ({type(layer).__name__}) keeps or uses statistics over a batch, which "
+                "cannot be made private: replace it by torch.nn.GroupNorm, or freeze it by model.trainable (batch "
+                "norm with given statistics)."
             )

@@ -1,7 +1,9 @@
-"""Examples that somebody put into a folder: images by class, an .npz file, or a table with its schema (`tasks.tabular`).
+"""Examples that somebody put into a folder: images by class, an .npz file, or a table with its schema
+(`tasks.tabular`).
 
 On a device they are its owner's own. Where they lie is said on the device, by FEDSKETCH_DATA, and never by a message: a
-server cannot point a device at another path. What is wrong with them is told to the owner; the server learns only that they do not fit.
+server cannot point a device at another path. What is wrong with them is told to the owner; the server learns only that
+they do not fit.
 """
 
 import logging
@@ -37,7 +39,8 @@ def load(settings: FolderConfig, seed: int) -> Dataset:
     """The server's view: a test set below `root`, and nothing to train on."""
     if settings.root is None:
         raise DataError(
-            "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz file."
+            "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz "
+            "file."
         )
     path, names = Path(settings.root).expanduser(), settings.class_names
     if settings.schema is not None:
@@ -63,13 +66,14 @@ def own(
         place = os.environ.get(DATA_VARIABLE)
         if not place:
             raise DataError(
-                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class, an .npz file or a table."
+                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class, an "
+                ".npz file or a table."
             )
         examples = _found(Path(place), shape, classes, kind, fingerprint)
         if most is not None and len(examples) > most:
             raise DataError(
-                f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have {most:,} at most: "
-                "ask for a larger data.largest_shard, or move some away."
+                f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have "
+                f"{most:,} at most: ask for a larger data.largest_shard, or move some away."
             )
     except DataError as error:
         log.error("%s", error)
@@ -89,7 +93,7 @@ def _found(
 
 
 def kind_of(path: Path) -> Targets:
-    """What the targets are, as far as the form of the data tells; `read` checks the rest."""
+    """The form of the targets, as far as the form of the data shows it; `read` checks the rest."""
     if path.suffix != ".npz" or not path.is_file():
         return Targets.classes
     _, targets = _arrays(path)
@@ -99,7 +103,8 @@ def kind_of(path: Path) -> Targets:
 
 
 def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The shape of the first example and the classes that the data show, for an owner who describes them; `read` checks the rest."""
+    """The shape of the first example and the classes that the data show, for an owner who describes them; `read` checks
+    the rest."""
     if path.is_dir():
         classes = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
         for file, _ in _files(path, classes):
@@ -121,12 +126,14 @@ def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
 def read(
     path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets = Targets.classes
 ) -> Examples:
-    """Examples of this shape, with the index of a class in `classes` as target, or with targets of another kind from an .npz file."""
+    """Examples of this shape, with the index of a class in `classes` as target, or with targets of another kind from an
+    .npz file."""
     try:
         if path.is_dir():
             if kind is not Targets.classes:
                 raise DataError(
-                    f"{path} is a folder of images by class, and the run learns {kind}: put the examples into an .npz file."
+                    f"{path} is a folder of images by class, and the run learns {kind}: put the examples into an .npz "
+                    "file."
                 )
             return _read_images(path, tuple(shape), classes)
         if path.suffix == ".npz" and path.is_file():
@@ -137,10 +144,12 @@ def read(
 
 
 def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> Examples:
-    """Pixels from 0 to 1. Folders are looked up among the classes, never the other way round: a class that a server names opens nothing."""
+    """Pixels from 0 to 1. Folders are looked up among the classes, never the other way round: a class that a server
+    names opens nothing."""
     if len(shape) != 3:
         raise DataError(
-            f"Images are channels x height x width, and the run wants examples of the shape {shape}: put them into an .npz file."
+            f"Images are channels x height x width, and the run wants examples of the shape {shape}: put them into an "
+            ".npz file."
         )
     if shape[0] not in MODES:
         raise DataError(

@@ -10,9 +10,9 @@ from fedsketch.tasks.errors import ModelError
 
 
 def initialise(module: nn.Module, seed: int) -> None:
-    """Fill every parameter. Linear layers, convolutions and group norms start as torch's own, but from a generator of ours; every other
-    layer by its own `reset_parameters`, with torch's generator seeded for it and put back afterwards. A parameter that nothing fills
-    is refused: it would hold whatever the memory held before."""
+    """Fill every parameter. Linear layers, convolutions and group norms start as torch's own, but from a generator of
+    ours; every other layer by its own `reset_parameters`, with torch's generator seeded for it and put back afterwards.
+    A parameter that nothing fills is refused: it would hold whatever the memory held before."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -59,8 +59,8 @@ def _reset(layer: nn.Module) -> None:
 
 
 def _fill(parameter: torch.Tensor, bound: float, generator: torch.Generator) -> None:
-    """Uniform in [-bound, bound), with the same bits on every processor: torch's own scaling multiplies and adds, which some fuse
-    and some round twice. Here all is exact but one multiplication."""
+    """Uniform in [-bound, bound), with the same bits on every processor: torch's own scaling multiplies and adds, which
+    some fuse and some round twice. Here all is exact but one multiplication."""
     with torch.no_grad():
         between = 2 * torch.rand(parameter.shape, generator=generator) - 1
         parameter.copy_(between.double() * bound)

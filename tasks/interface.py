@@ -1,12 +1,13 @@
-"""What a trained model takes and gives, for those who load it without the data. In a file of its own, because it needs no torch."""
+"""What a trained model takes and gives, for those who load it without the data. In a file of its own, because it needs
+no torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Interface:
-    """What goes into a model and what comes out of it. `shape` is that of an example, `network_shape` the same behind frozen features.
-    `mean` and `deviation`, per channel, normalise the inputs; `classes` name the outputs."""
+    """The inputs and outputs of a model. `shape` is that of an example, `network_shape` that of an example after frozen
+    features. `mean` and `deviation`, per channel, normalise the inputs; `classes` name the outputs."""
 
     shape: tuple[int, ...]
     network_shape: tuple[int, ...]

@@ -31,14 +31,15 @@ from fedsketch.tasks.weights import load_weights
 
 
 class Kind(NamedTuple):
-    """What examples are like."""
+    """The form of examples."""
 
     shape: tuple[int, ...]
     classes: int  # or labels, or values
 
 
 class Assignment(NamedTuple):
-    """A configuration, and the kind of its data where that is known without reading them: on a device, from its owner's card."""
+    """A configuration, and the kind of its data where that is known without reading them: on a device, from its owner's
+    card."""
 
     config: Config
     kind: Kind | None = None
@@ -47,10 +48,12 @@ class Assignment(NamedTuple):
 class Job:
     """Everything here is a function of the configuration alone, so server and clients agree without talking.
 
-    The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's, whose `root` no
-    device opens. Given weights (`model.weights`) are the server's too. A job that is `only_to_plan` downloads nothing.
+    The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's,
+    whose `root` no device opens. Given weights (`model.weights`) are the server's too. A job that is `only_to_plan`
+    downloads nothing.
 
-    `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features` (`tasks.features`).
+    `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features`
+    (`tasks.features`).
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Job:
 
     @cached_property
     def task(self) -> Task:
-        """What is learned: loss and metrics."""
+        """The task: loss and metrics."""
         return make_task(self._config.task)
 
     @cached_property
@@ -89,7 +92,8 @@ class Job:
 
     @cached_property
     def validation(self) -> Examples | None:
-        """The server's examples to choose the best model by (`validation.examples`): never among those to test on, and no client's."""
+        """The server's examples to choose the best model by (`validation.examples`): never among those to test on, and
+        no client's."""
         if not self._config.validation.examples:
             return None
         split = self._split_test
@@ -99,7 +103,8 @@ class Job:
 
     @cached_property
     def _split_test(self) -> tuple[Examples, Examples] | None:
-        """Examples to validate and to test on, where the server has none to train on; None if the test set stays whole."""
+        """Examples to validate and to test on, where the server has none to train on; None if the test set stays
+        whole."""
         count = self._config.validation.examples
         if not count or isinstance(self._config.data, PartitionedSettings):
             return None
@@ -132,7 +137,7 @@ class Job:
         return self._seen(self._own(client, 1))
 
     def _own(self, client: int, half: int) -> Examples:
-        """What a client trains on, or what it holds out."""
+        """The examples on which a client trains, or those that it holds out."""
         data = self._config.data
         if isinstance(data, FolderConfig):
             bounded = self._config.privacy.unit is Unit.EXAMPLE
@@ -143,8 +148,8 @@ class Job:
         parts = self._halves[half]
         if not 0 <= client < len(parts):
             raise DataError(
-                f"data={data.name} is shared out among clients 0 to {len(parts) - 1}, and this node is {client}: start it with its "
-                "own number, as in fedsketch-node --node-config partition-id=0."
+                f"data={data.name} is shared out among clients 0 to {len(parts) - 1}, and this node is {client}: "
+                "start it with its own number, as in fedsketch-node --node-config partition-id=0."
             )
         return self.dataset.train.take(parts[client])
 
@@ -153,13 +158,14 @@ class Job:
 
     @property
     def _held_out_share(self) -> float:
-        """Of each client's examples: nothing, where devices do not evaluate."""
+        """The share of each client's examples that is held out; 0 if devices do not evaluate."""
         settings = self._config.evaluation
         return settings.held_out if isinstance(settings, FederatedEvaluationConfig) else 0.0
 
     @cached_property
     def train(self) -> Examples:
-        """What all clients train on, client by client. Simulations of whole cohorts hold it; a device never does."""
+        """The examples of all clients, client by client. Only simulations of whole cohorts hold them; a device never
+        does."""
         return self._seen(self.dataset.train.take(torch.cat(self._parts)))
 
     def shards(self, clients: Sequence[int]) -> Shards:
@@ -172,12 +178,13 @@ class Job:
 
     @cached_property
     def _spans(self) -> list[range]:
-        """Where each client's examples are in `train`."""
+        """The place of each client's examples in `train`."""
         return side_by_side([len(part) for part in self._parts])
 
     @property
     def examples(self) -> int:
-        """The number of examples that all clients together train on; where devices hold their own, the public bound on it."""
+        """The number of examples that all clients together train on; where devices hold their own, the public bound on
+        it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard * self._config.clients.total
         return sum(map(len, self._parts))
@@ -191,7 +198,8 @@ class Job:
 
     @property
     def largest_local_test(self) -> int:
-        """The same for held-out examples. Where it is known who has how many, a client that can hold out none is an error."""
+        """The most held-out examples of a client. If the sizes are known, a client that cannot hold out any is an
+        error."""
         data, share = self._config.data, self._held_out_share
         if isinstance(data, FolderConfig):
             return max(1, held_out_count(data.largest_shard, share))
@@ -199,13 +207,14 @@ class Job:
         if not min(map(len, tests)):
             fewest = min(map(len, self._parts))
             raise DataError(
-                f"A client with {fewest} examples has none to hold out for evaluations on devices: set fewer clients.total, another "
-                "data.partition, or evaluation=server."
+                f"A client with {fewest} examples has none to hold out for evaluations on devices: set fewer "
+                "clients.total, another data.partition, or evaluation=server."
             )
         return max(map(len, tests))
 
     def histogram(self) -> torch.Tensor:
-        """Examples per client and class, or per client where there are no classes; no rows where devices hold their own, unseen."""
+        """Examples per client and class, or per client where there are no classes; no rows where devices hold their
+        own, unseen."""
         if isinstance(self._config.data, FolderConfig):
             return torch.empty(0, len(self._config.data.class_names))
         targets, classes = self.dataset.train.targets, self.dataset.classes
@@ -214,7 +223,8 @@ class Job:
         return class_histogram(targets, self._parts, classes)
 
     def model(self) -> FlatModel:
-        """The initial model, on the configured device; on a device of a run with given weights, one that these are loaded into."""
+        """The initial model, on the configured device; on a device of a run with given weights, one that these are
+        loaded into."""
         module = models.build(self._config.model, *self._model_kind, self._config.seed)
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
@@ -238,7 +248,7 @@ class Job:
 
     @property
     def interface(self) -> Interface:
-        """What the model takes and gives, for those who load it without the data."""
+        """The inputs and outputs of the model, for those who load it without the data."""
         shape, outputs = self._model_kind
         dataset = self.dataset
         return Interface(
@@ -253,7 +263,7 @@ class Job:
 
     @property
     def kind(self) -> Kind:
-        """What an example is like. Reads the data only if nobody has said it."""
+        """The form of an example. Reads the data only if the form was not given."""
         data = self._config.data
         if self._kind is not None:
             return self._kind
@@ -272,7 +282,8 @@ class Job:
 
     @property
     def parts(self) -> list[torch.Tensor]:
-        """The indices of each client's examples among those to train on, whatever it holds out; not where devices hold their own."""
+        """The indices of each client's examples among those to train on, whatever it holds out; not where devices hold
+        their own."""
         return self._shared_out
 
     @property

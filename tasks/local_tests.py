@@ -1,7 +1,8 @@
 """Which of a device's examples are held out of training, for evaluations on devices; and what they say of a model.
 
-Both parts follow from the number of examples, the share and the seed of the run, so a device needs no memory to keep them apart. Nothing
-private rests on who is held out: a server that chooses seeds chooses which examples are evaluated, and what leaves is bounded all the same.
+Both parts follow from the number of examples, the share and the seed of the run, so a device needs no memory to keep
+them apart. Nothing private rests on who is held out: a server that chooses seeds chooses which examples are evaluated,
+and what leaves is bounded all the same.
 """
 
 import torch
@@ -17,7 +18,8 @@ _CHUNK = 2048
 
 
 def held_out_count(examples: int, share: float) -> int:
-    """How many of so many examples are held out: none for no share; else about the share, but one at least, if one is left to train on."""
+    """How many of so many examples are held out: none for no share; else about the share, but one at least, if one is
+    left to train on."""
     return 0 if examples < 2 or not share else min(examples - 1, max(1, round(share * examples)))
 
 
@@ -41,10 +43,12 @@ def score_names(task: Task, classes: int) -> tuple[str, ...]:
 
 @torch.inference_mode()
 def scores_of(model: FlatModel, examples: Examples, loss_bound: float, *, apart: bool) -> Tensor:
-    """(N, m): what every example says of the model, each number from 0 to 1, whatever the model and the task make of it.
+    """(N, m): what every example says of the model, each number from 0 to 1, whatever the model and the task make of
+    it.
 
-    A loss counts as its part of `loss_bound`, and a larger one, or one that is no number, as all of it. With `apart` every example is
-    looked at by itself, so that its row depends on no other example, whatever the code of a model or a task does with a batch.
+    A loss counts as its part of `loss_bound`, and a larger one, or one that is no number, as all of it. With `apart`
+    every example is looked at by itself, so that its row depends on no other example, whatever the code of a model or a
+    task does with a batch.
     """
     size = 1 if apart else _CHUNK
     rows = []

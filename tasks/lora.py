@@ -4,8 +4,9 @@ A linear layer with a frozen weight W0 (o x i) computes, by equation (3) there,
 
     h = W0 x + (alpha / r) B A x,
 
-where only A (r x i) and B (o x r) are trained: r (i + o) numbers instead of i o. A starts at random and B at zero, so that the first
-model is the one without adapters. After training W0 + (alpha / r) B A is a plain weight again (`plain_state`).
+where only A (r x i) and B (o x r) are trained: r (i + o) numbers instead of i o. A starts at random and B at zero, so
+that the first model is the one without adapters. After training W0 + (alpha / r) B A is a plain weight again
+(`plain_state`).
 """
 
 import torch
@@ -17,7 +18,8 @@ from fedsketch.tasks.named import named_tensors
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer and its adapter. A and B are linear layers, so that gradients of single examples are as fast as theirs."""
+    """A frozen linear layer and its adapter. A and B are linear layers, so that gradients of single examples are as
+    fast as theirs."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
@@ -49,8 +51,8 @@ def adapted(name: str, layer: nn.Module, rank: int, alpha: float) -> nn.Module:
     smaller = min(layer.in_features, layer.out_features)
     if rank >= smaller:
         raise ModelError(
-            f"model.lora_rank={rank} saves nothing at layer '{name}' of {layer.in_features} x {layer.out_features}: set a rank below "
-            f"{smaller}, or train the layer as a whole by model.trainable=['{name}.*', ...]."
+            f"model.lora_rank={rank} saves nothing at layer '{name}' of {layer.in_features} x {layer.out_features}: "
+            f"set a rank below {smaller}, or train the layer as a whole by model.trainable=['{name}.*', ...]."
         )
     return LoraLinear(layer, rank, alpha)
 
@@ -65,8 +67,8 @@ def start_adapters(module: nn.Module, seed: int) -> None:
 
 
 def plain_state(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers under the names that they have without adapters, with adapters merged: what `load_state_dict` of the
-    plain module takes. What has two names is there under both."""
+    """All parameters and buffers under the names that they have without adapters, with adapters merged: what
+    `load_state_dict` of the plain module takes. What has two names is there under both."""
     state = named_tensors(module)
     for name, layer in module.named_modules(remove_duplicate=False):
         if isinstance(layer, LoraLinear):

@@ -1,8 +1,9 @@
 """How the examples of a data set are spread over clients.
 
-Every scheme is a function of the targets (or the natural groups), the number of clients and a seed, on its own generator.
-Clients get disjoint, sorted indices and at least one example each. Together they hold every example, except under `one_example`,
-which leaves out what exceeds the number of clients, and under `pathological`, which leaves out classes that nobody drew.
+Every scheme is a function of the targets (or the natural groups), the number of clients and a seed, on its own
+generator. Clients get disjoint, sorted indices and at least one example each. Together they hold every example, except
+under `one_example`, which leaves out what exceeds the number of clients, and under `pathological`, which leaves out
+classes that nobody drew.
 
 Most have a counterpart in flwr-datasets, with the same distribution of examples over clients:
 
@@ -59,10 +60,13 @@ def partition(
     - `dirichlet`: each class is split by shares drawn from Dirichlet(alpha); small alpha, more skew.
     - `shards`: examples sorted by class, cut into equal shards, `shards_per_client` dealt to each
       client (McMahan et al. 2017, the pathological split).
-    - `pathological`: each client draws `classes_per_client` classes; each class is split evenly over those who drew it (Li et al. 2022).
+    - `pathological`: each client draws `classes_per_client` classes; each class is split evenly over those who drew it
+      (Li et al. 2022).
     - `by_size`: a random split; sizes fall like rank ** -exponent, client 0 has the most.
-    - `linear`, `square`, `exponential`: a random split; sizes rise like i, i ** 2, exp(i) for the i-th client, counted from 1.
-    - `continuous`: sorted by strictness * standardised target + (1 - strictness) * a standard normal draw, and cut into equal parts.
+    - `linear`, `square`, `exponential`: a random split; sizes rise like i, i ** 2, exp(i) for the i-th client, counted
+      from 1.
+    - `continuous`: sorted by strictness * standardised target + (1 - strictness) * a standard normal draw, and cut into
+      equal parts.
     - `natural`: client i has the examples of the i-th of the `groups`, in the order of their numbers.
     - `one_example`: one random example per client.
     """
@@ -78,7 +82,8 @@ def partition(
         )
     if scheme in _BY_CLASS and (targets.ndim != 1 or targets.is_floating_point()):
         raise PartitionError(
-            f"data/partition={scheme} spreads classes, and the examples here have none: choose data/partition=iid or by_size."
+            f"data/partition={scheme} spreads classes, and the examples here have none: choose data/partition=iid or "
+            "by_size."
         )
     labels = targets.cpu().numpy()
     rng = np.random.default_rng(seed)
@@ -116,7 +121,7 @@ def class_histogram(
 
 
 def _scattered(rng: np.random.Generator, owner_by_position: _Ints) -> _Ints:
-    """The same owners, over examples in random order."""
+    """The same owners for examples in random order."""
     return rng.permutation(owner_by_position)
 
 
@@ -215,8 +220,8 @@ def _rising(examples: int, clients: int, scheme: str) -> _Ints:
     sizes[-1] += examples - sizes.sum()
     if sizes[0] < 1:
         raise PartitionError(
-            f"With data/partition={scheme}, the smallest of {clients:,} clients would have none of {examples:,} examples: "
-            "lower clients.total, or choose data/partition=by_size."
+            f"With data/partition={scheme}, the smallest of {clients:,} clients would have none of {examples:,} "
+            "examples: lower clients.total, or choose data/partition=by_size."
         )
     return sizes
 
@@ -250,7 +255,8 @@ def _continuous(
 def _natural(groups: torch.Tensor | None, clients: int) -> _Ints:
     if groups is None:
         raise PartitionError(
-            "data/partition=natural needs a data set that knows its groups, and this one does not: choose data/partition=iid."
+            "data/partition=natural needs a data set that knows its groups, and this one does not: choose "
+            "data/partition=iid."
         )
     names, owner = np.unique(groups.cpu().numpy(), return_inverse=True)
     if len(names) != clients:

@@ -1,16 +1,18 @@
-"""The 2-d wavelet scattering of small images (Bruna and Mallat 2013): features that nobody trains, and that private learning likes.
+"""The 2-d wavelet scattering of small images (Bruna and Mallat 2013): features that nobody trains, and that private
+learning likes.
 
 With J = 2 scales and L = 8 angles an image becomes 81 channels at a quarter of its resolution:
 
     S0 = x * phi,    S1 = |x * psi_a| * phi,    S2 = ||x * psi_a| * psi_b| * phi,
 
-where `*` is convolution, a runs through the 16 wavelets of both scales, and (a, b) through the 64 pairs of a fine and a coarse one. psi are
-Morlet wavelets (zero mean), phi is a Gaussian. The image is mirrored at its border, and convolutions go around the padded image. What
-a coarse wavelet makes is kept at every second pixel, and phi there is phi at every second pixel, four times as high.
+where `*` is convolution, a runs through the 16 wavelets of both scales, and (a, b) through the 64 pairs of a fine and a
+coarse one. psi are Morlet wavelets (zero mean), phi is a Gaussian. The image is mirrored at its border, and
+convolutions go around the padded image. What a coarse wavelet makes is kept at every second pixel, and phi there is phi
+at every second pixel, four times as high.
 
-Wavelets are multiplied in Fourier space. A product that is kept at every second pixel is folded there first: the Fourier transform
-of every second pixel is the mean of the four quarters. phi is a product of a function of x and one of y, so it is two small matrices,
-which compute only those pixels that are kept.
+Wavelets are multiplied in Fourier space. A product that is kept at every second pixel is folded there first: the
+Fourier transform of every second pixel is the mean of the four quarters. phi is a product of a function of x and one of
+y, so it is two small matrices, which compute only those pixels that are kept.
 """
 
 import math
@@ -43,7 +45,8 @@ class Filters(NamedTuple):
 
 
 def scattering(images: Tensor) -> Tensor:
-    """(N, C, H, W) to (N, 81 C, H / 4, W / 4), each image and channel on its own. H and W are multiples of 4, and at least 8."""
+    """(N, C, H, W) to (N, 81 C, H / 4, W / 4), each image and channel on its own. H and W are multiples of 4, and at
+    least 8."""
     count, channels, height, width = images.shape
     filters = _filters(height, width)
     flat = images.reshape(-1, 1, height, width)
@@ -91,7 +94,8 @@ def _filters(height: int, width: int) -> Filters:
 
 
 def morlet(height: int, width: int, scale: int, angle: int) -> Tensor:
-    """A wavelet around pixel (0, 0) of a torus: a Gabor function, less as much of its envelope as makes the mean zero."""
+    """A wavelet around pixel (0, 0) of a torus: a Gabor function, less as much of its envelope as makes the mean
+    zero."""
     wave = _gabor(height, width, scale, angle, _FREQUENCY / 2**scale)
     envelope = _gabor(height, width, scale, angle, 0.0)
     return wave - wave.sum() / envelope.sum() * envelope

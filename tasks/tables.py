@@ -63,8 +63,8 @@ class Table:
 
 
 def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
-    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be missing, and
-    others that nobody learns from, such as whose row it is, may be there."""
+    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be
+    missing, and others that nobody learns from, such as whose row it is, may be there."""
     if path.is_dir():
         with _readable(path):
             return _texts(path, schema)
@@ -77,7 +77,8 @@ def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
     for name in table.columns if targets else ():
         if name not in (*schema.needed, *schema.ignored, schema.client, schema.test):
             raise DataError(
-                f"{path} has a column {name}, which its schema does not name: describe it there, or write `{name}: ignore`."
+                f"{path} has a column {name}, which its schema does not name: describe it there, or write `{name}: "
+                "ignore`."
             )
     if not len(table):
         raise DataError(f"{path} holds no row: put some in.")
@@ -141,7 +142,8 @@ def _texts(root: Path, schema: Schema) -> Table:
     target = schema.target
     if more or not isinstance(schema.inputs[text], Text) or target.kind is not Targets.classes:
         raise DataError(
-            f"{root} is a folder, and its schema is not of one text column and a class: name a .csv file, or change the schema."
+            f"{root} is a folder, and its schema is not of one text column and a class: name a .csv file, or change "
+            "the schema."
         )
     texts, labels, places = [], [], []
     for folder in sorted(root.iterdir()):

@@ -1,7 +1,8 @@
 """Data sets that are tables: one that is dealt out to simulated clients, and those that devices have themselves.
 
-The server's copy of the schema decides what a run learns from. A device has its own copy, from its owner: its data card holds the
-fingerprint, a message names one, and no row is read unless the two are the same. Real devices are told no file and no column.
+The server's copy of the schema decides what a run learns from. A device has its own copy, from its owner: its data card
+holds the fingerprint, a message names one, and no row is read unless the two are the same. Real devices are told no
+file and no column.
 """
 
 import os
@@ -91,13 +92,15 @@ def own_table(path: Path, fingerprint: str) -> Examples:
     schema = schema_beside(path)
     if schema.fingerprint != fingerprint:
         raise DataError(
-            f"The schema of {path} has changed since its data card was made: describe the data anew by fedsketch-enroll --data."
+            f"The schema of {path} has changed since its data card was made: describe the data anew by "
+            "fedsketch-enroll --data."
         )
     return read_examples(path, schema)
 
 
 def resolved(config: Config) -> Config:
-    """The configuration of a run as its server plays it: with what its copy of the schema says. Never called on a device."""
+    """The configuration of a run as its server plays it: with what its copy of the schema says. Never called on a
+    device."""
     data, task = config.data, config.task
     if not is_table(data):
         return config
@@ -136,7 +139,7 @@ def _on_devices(config: Config, schema: Schema) -> FolderConfig:
 
 
 def _told(schema: Schema, data: FolderConfig) -> FolderConfig:
-    """With what devices may know of the schema."""
+    """The settings with what devices may know of the schema."""
     return replace(
         data,
         shape=schema.shape,
@@ -148,7 +151,8 @@ def _told(schema: Schema, data: FolderConfig) -> FolderConfig:
 def _root(settings: TableSettings | FolderConfig) -> Path:
     if settings.root is None:
         raise DataError(
-            f"data={settings.name} needs a table: set data.root to a .csv file, or for texts to a folder of .txt files by class."
+            f"data={settings.name} needs a table: set data.root to a .csv file, or for texts to a folder of .txt "
+            "files by class."
         )
     path = Path(settings.root).expanduser()
     if not path.exists():
@@ -173,7 +177,8 @@ def _split(settings: TableSettings, table: Table, schema: Schema, seed: int) -> 
         tested[order[: max(1, round(settings.test_share * count))]] = True
     if tested.all() or not tested.any():
         raise DataError(
-            f"{table.path} has {int(tested.sum())} rows to test on and {int((~tested).sum())} to train on: give it some of each."
+            f"{table.path} has {int(tested.sum())} rows to test on and {int((~tested).sum())} to train on: give it "
+            "some of each."
         )
     return np.flatnonzero(~tested), np.flatnonzero(tested)
 

@@ -1,8 +1,9 @@
-"""What is learned: a loss for each example, and metrics. Classification is one task; others are beside it, or in installed packages.
+"""What is learned: a loss for each example, and metrics. Classification is one task; others are beside it, or in
+installed packages.
 
-A task treats examples one by one: the loss of an example depends on its output and target alone. The clip of an example's gradient
-rests on this. So the tasks here are written that way, and those of installed packages are called with one example at a time wherever
-single examples are protected (`tasks.factors`).
+A task treats examples one by one: the loss of an example depends on its output and target alone. The clip of an
+example's gradient rests on this. So the tasks here are written that way, and those of installed packages are called
+with one example at a time wherever single examples are protected (`tasks.factors`).
 """
 
 from typing import Any
@@ -16,13 +17,15 @@ from fedsketch.tasks.examples import Examples
 
 
 class Task:
-    """What a task must say. `outputs` are what the model makes of a batch, (B, n), and targets are in one of the forms of `Targets`."""
+    """The interface of a task. `outputs` are what the model computes from a batch, (B, n); targets have one of the
+    forms of `Targets`."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
     def outputs(self, classes: int) -> int:
-        """How many numbers the model must make of an example, where targets tell of so many classes, labels or values."""
+        """How many numbers the model must make of an example, where targets tell of so many classes, labels or
+        values."""
         return classes
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -30,7 +33,8 @@ class Task:
         raise NotImplementedError
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Values from 0 to 1 for each example, (B,), whose means are metrics. Devices can sum these for an evaluation that is private."""
+        """Values from 0 to 1 for each example, (B,), whose means are metrics. Devices can sum these for an evaluation
+        that is private."""
         return {}
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:

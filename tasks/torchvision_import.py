@@ -27,7 +27,8 @@ def datasets() -> Any:
 
 @cache
 def _missing_operators() -> torch.library.Library:
-    """Declared once. torch forgets the declarations when the last reference to their library goes, so the cache keeps one."""
+    """Declared once. torch forgets the declarations when the last reference to their library goes, so the cache keeps
+    one."""
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(operator + _SIGNATURE)  # type: ignore[no-untyped-call]

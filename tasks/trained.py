@@ -1,6 +1,7 @@
 """Which part of a model is trained: `model.trainable` and `model.lora_rank`.
 
-Only parameters with `requires_grad` are the d numbers that are clipped, sketched, sent and noised (`tasks.flat`). The others are frozen:
+Only parameters with `requires_grad` are the d numbers that are clipped, sketched, sent and noised (`tasks.flat`). The
+others are frozen:
 a fixed map, like everything else that a model does with an example, and it costs no privacy.
 """
 
@@ -24,9 +25,11 @@ def all_frozen(module: nn.Module) -> nn.Module:
 def with_trained_part(
     module: nn.Module, settings: ModelSettings, seed: int | None = None
 ) -> nn.Module:
-    """The module with the part that the settings name to be trained, and adapters where they ask for them; changes the module.
+    """The module with the part that the settings name to be trained, and adapters where they ask for them; changes the
+    module.
 
-    Without settings, what the module itself says is trained. Adapters start from the seed; without one they have shapes only.
+    Without settings, what the module itself says is trained. Adapters start from the seed; without one they have shapes
+    only.
     """
     rank, alpha = settings.lora_rank, settings.lora_alpha
     if settings.trainable is not None:
@@ -49,7 +52,8 @@ def with_trained_part(
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError(
-            "Nothing of the model is trained, because it has no linear layer for an adapter or froze itself: set model.trainable."
+            "Nothing of the model is trained, because it has no linear layer for an adapter or froze itself: set "
+            "model.trainable."
         )
     return module
 
@@ -60,7 +64,8 @@ def _train(module: nn.Module, patterns: tuple[str, ...]) -> None:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name, _ in named):
             raise ModelError(
-                f"model.trainable has '{pattern}', which matches no parameter: the model has {', '.join(name for name, _ in named)}."
+                f"model.trainable has '{pattern}', which matches no parameter: the model has "
+                f"{', '.join(name for name, _ in named)}."
             )
     module.requires_grad_(False)
     for name, parameter in named:
@@ -69,7 +74,8 @@ def _train(module: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def _with_own_weight(module: nn.Module) -> set[nn.Module]:
-    """The layers that share no parameter with another: what an adapter makes of a shared one would have no place in the plain module."""
+    """The layers that share no parameter with another: what an adapter makes of a shared one would have no place in the
+    plain module."""
     owners = [
         (layer, parameter)
         for layer in module.modules()

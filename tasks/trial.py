@@ -1,4 +1,5 @@
-"""A try before a run: two of the server's examples go through model, loss and metrics, so that what does not fit is one sentence."""
+"""A try before a run: two of the server's examples go through model, loss and metrics, so that what does not fit is one
+sentence."""
 
 import torch
 from torch import Tensor
@@ -11,16 +12,16 @@ from fedsketch.tasks.task import Task, losses_of, measured
 
 
 def try_out(config: Config, model: FlatModel, outputs: int, examples: Examples) -> None:
-    """Raise `ModelError` where the model does not make so many outputs of an example, or the task does not make a loss and all its
-    metrics of them. `examples` are a few of the data; without any, nothing is tried."""
+    """Raise `ModelError` where the model does not make so many outputs of an example, or the task does not make a loss
+    and all its metrics of them. `examples` are a few of the data; without any, nothing is tried."""
     if len(examples) == 0:
         return
     names = f"model={config.model.name} and data={config.data.name}"
     made = _forward(names, model, examples)
     if made.shape != (len(examples), outputs):
         raise ModelError(
-            f"The model of {names} makes outputs of the shape {tuple(made.shape)} of {len(examples)} examples, and task={config.task.name} "
-            f"needs {(len(examples), outputs)}: change the model, or choose another."
+            f"The model of {names} makes outputs of the shape {tuple(made.shape)} of {len(examples)} examples, and "
+            f"task={config.task.name} needs {(len(examples), outputs)}: change the model, or choose another."
         )
     _check_task(model.task, made, examples.targets.to(model.device))
 
@@ -33,7 +34,8 @@ def _forward(names: str, model: FlatModel, examples: Examples) -> Tensor:
         kind = f"{examples.inputs.dtype} of the shape {examples.shape}".removeprefix("torch.")
         reason = str(error).splitlines()[0].rstrip(".")
         raise ModelError(
-            f"{names} do not go together, because an example is {kind} ({reason}): choose another model, or change what the data give."
+            f"{names} do not go together, because an example is {kind} ({reason}): choose another model, or change "
+            "what the data give."
         ) from error
     if not isinstance(made, Tensor):
         raise ModelError(f"The model of {names} makes no tensor: return one of a row per example.")
@@ -55,7 +57,8 @@ def _check_task(task: Task, made: Tensor, targets: Tensor) -> None:
         fits = values.shape == targets.shape[:1] and values.is_floating_point() and score in wanted
         if not (fits and 0 <= float(values.min()) <= float(values.max()) <= 1):
             raise ModelError(
-                f"{name} has a score '{score}' that cannot be summed: give a number from 0 to 1 for each example, and name it as a metric."
+                f"{name} has a score '{score}' that cannot be summed: give a number from 0 to 1 for each example, and "
+                "name it as a metric."
             )
     found = measured(task, made, targets)
     if found.keys() != wanted:

@@ -88,7 +88,8 @@ def load(settings: DataSettings, seed: int) -> Dataset:
 
 
 def outline(name: str) -> Dataset:
-    """What is known of a data set without its files, for plans: shape, classes and sizes, classes in equal parts, and no content."""
+    """What is known of a data set without its files, for plans: shape, classes and sizes, with classes in equal parts
+    and no content."""
     source = _SOURCES[name]
     train, test = (
         Examples(torch.zeros(1).expand(size, *source.shape), torch.arange(size) % source.classes)

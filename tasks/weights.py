@@ -1,4 +1,5 @@
-"""Weights that a run starts from (`model.weights`): a safetensors file on the server. Devices get them with the model, and never a path."""
+"""Weights that a run starts from (`model.weights`): a safetensors file on the server. Devices get them with the model,
+and never a path."""
 
 import logging
 from pathlib import Path
@@ -13,8 +14,9 @@ log = logging.getLogger(__name__)
 
 
 def load_weights(module: nn.Module, path: str) -> None:
-    """Copy the tensors of the file into the parameters of the same names, and into the statistics of batch norm layers. Those that the
-    file lacks stay as they are, and the log says so; a tensor that has no place in the model is refused."""
+    """Copy the tensors of the file into the parameters of the same names, and into the statistics of batch norm layers.
+    Those that the file lacks stay as they are, and the log says so; a tensor that has no place in the model is
+    refused."""
     # How many batches made the statistics is of no use to anybody here.
     parameters, tensors = (
         {name: x for name, x in found.items() if not name.endswith("num_batches_tracked")}
@@ -23,14 +25,14 @@ def load_weights(module: nn.Module, path: str) -> None:
     for name, tensor in tensors.items():
         if name not in parameters:
             raise ModelError(
-                f"model.weights={path} has a tensor '{name}' and the model has none of that name: rename it or take it out "
-                f"(the model has {', '.join(parameters)})."
+                f"model.weights={path} has a tensor '{name}' and the model has none of that name: rename it or take "
+                f"it out (the model has {', '.join(parameters)})."
             )
         shape = tuple(parameters[name].shape)
         if tuple(tensor.shape) != shape:
             raise ModelError(
-                f"model.weights={path} has a tensor '{name}' of shape {tuple(tensor.shape)} and the model wants {shape}: "
-                "take a file for the same model, width, features and data, or take the tensor out."
+                f"model.weights={path} has a tensor '{name}' of shape {tuple(tensor.shape)} and the model wants "
+                f"{shape}: take a file for the same model, width, features and data, or take the tensor out."
             )
         if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
             raise ModelError(

@@ -2,12 +2,13 @@
 
     python tests/processors.py [pytest's arguments]
 
-Each setting prints one line, and the output of pytest if it fails. The exit code is 1 if one failed. torch multiplies matrices by MKL,
-convolves by oneDNN, and has kernels of its own (ATen); numpy and scipy have OpenBLAS, and numpy has kernels too. Each library has
-a variable of its own for the instructions that it may use.
+Each setting prints one line, and the output of pytest if it fails. The exit code is 1 if one failed. torch multiplies
+matrices by MKL, convolves by oneDNN, and has kernels of its own (ATen); numpy and scipy have OpenBLAS, and numpy has
+kernels too. Each library has a variable of its own for the instructions that it may use.
 
-MKL obeys MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and takes another path on others. Where there is a C compiler,
-a small library that is loaded first tells MKL that the processor is Intel's, so that both paths are tested on any processor.
+MKL obeys MKL_ENABLE_INSTRUCTIONS on Intel's processors only, and takes another path on others. Where there is a C
+compiler, a small library that is loaded first tells MKL that the processor is Intel's, so that both paths are tested on
+any processor.
 """
 
 import os

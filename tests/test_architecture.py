@@ -158,8 +158,8 @@ def _written(tree: ast.Module, names: set[str]) -> Iterator[tuple[str, int]]:
 
 
 def test_no_module_keeps_state() -> None:
-    """Nothing is parked in a module between two calls. Pure functions may remember their results (`lru_cache`): that is their value, by
-    content, and carries nothing from one caller to another."""
+    """Nothing is parked in a module between two calls. Pure functions may remember their results (`lru_cache`): that is
+    their value, by content, and carries nothing from one caller to another."""
     for path in _sources():
         tree = ast.parse(path.read_text())
         names = {
@@ -176,7 +176,8 @@ def test_no_module_keeps_state() -> None:
 
 
 def test_only_mechanisms_make_uploads() -> None:
-    """The type of what may leave a device is made by the mechanism that has bounded and blurred it, and nowhere else."""
+    """The type of what may leave a device is made by the mechanism that has bounded and blurred it, and nowhere
+    else."""
     for path in _sources():
         calls = [
             node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)

@@ -1,4 +1,5 @@
-"""The files that a public repository needs beside its code: they parse, agree on the version, and point at what is there."""
+"""The files that a public repository needs beside its code: they parse, agree on the version, and point at what is
+there."""
 
 import re
 import tomllib

@@ -1,4 +1,5 @@
-"""What is installed and what is sent to devices: everything below one name, complete, and safe from a user's own files."""
+"""What is installed and what is sent to devices: everything below one name, complete, and safe from a user's own
+files."""
 
 import os
 import subprocess

@@ -27,7 +27,8 @@ FOLDERS = (
 )
 SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".sh", ".md"}
 
-# What a newcomer stumbles over, and what to write instead. Patterns have a bracket, so that they do not find themselves.
+# What a newcomer stumbles over, and what to write instead. Patterns have a bracket, so that they do not find
+# themselves.
 WORDS = {
     r"(?<!round[ _])(?<!\w)trip[s]\b": "round trips (between server and devices)",
     r"\bgone on wit[h]\b": "resumed, continued",

@@ -1,10 +1,12 @@
-"""A server step on a mean whose noise is known: Adam, AMSGrad or momentum SGD, with the noise taken out of the second moment.
+"""A server step on a mean whose noise is known: Adam, AMSGrad or momentum SGD, with the noise taken out of the second
+moment.
 
-g has noise of variance w per coordinate, so E[g^2] = (noise-free g)^2 + w (DOME, Lemma 3.2: w is the variance of the *mean's* noise times
-the squared row norms of the S that made g). The raw moments are stored and bias-corrected only where they are used: a stored
-corrected moment, fed back, never decays. Without noise it is torch's Adam.
+g has noise of variance w per coordinate, so E[g^2] = (noise-free g)^2 + w (DOME, Lemma 3.2: w is the variance of the
+*mean's* noise times the squared row norms of the S that made g). The raw moments are stored and bias-corrected only
+where they are used: a stored corrected moment, fed back, never decays. Without noise it is torch's Adam.
 
-Everything rests in float32 and is computed in float64, so that two machines that take the same step end in the same bits.
+Everything rests in float32 and is computed in float64, so that two machines that take the same step end in the same
+bits.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ EPSILON = 1e-8
 
 
 class DebiasedStep:
-    """Moves `vector` in place."""
+    """Takes steps that change `vector` in place."""
 
     def __init__(self, vector: torch.Tensor, settings: DebiasedConfig) -> None:
         self._vector = vector
@@ -33,7 +35,7 @@ class DebiasedStep:
 
     @property
     def first_moment(self) -> torch.Tensor:
-        """The raw one."""
+        """The first moment without bias correction."""
         return self._moments["first"]
 
     @property
@@ -46,7 +48,8 @@ class DebiasedStep:
         self._vector.copy_(self._vector.double() - self.change(gradient, noise_variance))
 
     def change(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> torch.Tensor:
-        """What the step takes away from the vector, in float64; for those who move something else by it."""
+        """The change that the step subtracts from the vector, in float64, for callers that move something else by
+        it."""
         settings = self._settings
         self.steps += 1
         self._average("first", gradient, settings.momentum)

@@ -1,8 +1,9 @@
 """The state of DOME with public directions: model, directions, and moments in the sketch's own coordinates.
 
-Per round y is the mean of the clipped and noised S^T g_i, a step of the server's optimiser makes a change c of k numbers from it, and the
-model moves by -S c. The optimiser works on y and not on S y because the noise is the same on each number of y: there Adam divides all of
-them by about the same, and the model stays in the span of S. Of S y it would also lengthen the step along inputs that hardly vary.
+Per round y is the mean of the clipped and noised S^T g_i, a step of the server's optimiser makes a change c of k
+numbers from it, and the model moves by -S c. The optimiser works on y and not on S y because the noise is the same on
+each number of y: there Adam divides all of them by about the same, and the model stays in the span of S. Of S y it
+would also lengthen the step along inputs that hardly vary.
 
 Everything rests in float32 and is computed in float64, as in `strategies.dome.state`.
 """
@@ -22,7 +23,8 @@ from fedsketch.tasks.flat import FlatModel
 
 
 class PublicState:
-    """Moves `vector` (d numbers, float32) in place; the model lends its layout. Version 0 has no directions: the server gives them."""
+    """Moves `vector` (d numbers, float32) in place; the model lends its layout. Version 0 has no directions: the server
+    gives them."""
 
     def __init__(self, config: Config, model: FlatModel, vector: torch.Tensor) -> None:
         settings = settings_of(config)
@@ -111,7 +113,8 @@ class PublicState:
     def _carry_over(
         self, before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]
     ) -> None:
-        """The first moment m is a mean of G P. For another P' it becomes the same mean of G P', as far as G lies in the span of P:
+        """The first moment m is a mean of G P. For another P' it becomes the same mean of G P', as far as G lies in the
+        span of P:
         G = m (P^T P)^-1 P^T. The second moment stays: most of it is noise, which is alike in all directions."""
         start = 0
         for i, fold in enumerate(self.folds):

@@ -6,7 +6,8 @@ from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 
 def in_words(config: Config, adversary: str) -> str:
-    """Who an adversary is in a run of this configuration, in one short phrase; one that not all strategies have is its own name."""
+    """Who an adversary is in a run of this configuration, in one short phrase; the name itself if only one strategy has
+    it."""
     phrases = {"model": _MODEL, "client": _clients(config), "server": _server(config)}
     return phrases.get(adversary, adversary)
 

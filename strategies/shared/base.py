@@ -1,8 +1,9 @@
 """What all strategies share: a round in Flower's vocabulary around a few methods that a strategy writes.
 
-`update` takes the sum of what came back; `broadcast_extras` says what goes out beside the model; `mechanism` and `releases` say how uploads
-are protected and what a round shows to whom. In between lies the device's half, a `DeviceHalf`. Everything else here is Flower's `Strategy`
-interface, so that a strategy also runs under Flower's own `start()`.
+`update` takes the sum of what came back; `broadcast_extras` says what goes out beside the model; `mechanism` and
+`releases` say how uploads are protected and what a round shows to whom. In between lies the device's half, a
+`DeviceHalf`. Everything else here is Flower's `Strategy` interface, so that a strategy also runs under Flower's own
+`start()`.
 """
 
 from abc import abstractmethod
@@ -91,7 +92,7 @@ class FederatedStrategy(Strategy):
         return 1
 
     def metrics(self) -> dict[str, Any]:
-        """What the strategy has to tell of the last round, beside what all tell."""
+        """Metrics of the last round that only this strategy has."""
         return {}
 
     @abstractmethod
@@ -103,7 +104,8 @@ class FederatedStrategy(Strategy):
 
     # ------------------------------------------------------------------ what a strategy says about privacy
     def plan_noise(self) -> DeviceNoise:
-        """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than the others."""
+        """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than
+        the others."""
         dim = max(self.numbers(server_round) for server_round in (1, self.config.rounds))
         example = self.config.privacy.unit is Unit.EXAMPLE
         rows = self.job.largest_shard if example else 1
@@ -111,36 +113,38 @@ class FederatedStrategy(Strategy):
         return DeviceNoise(self.config, dim, rows, bound, self.config.privacy.noise_multiplier)
 
     def noise_of(self, server_round: int) -> DeviceNoise:
-        """That of a round, where rounds differ."""
+        """The noise of one round, for strategies whose rounds differ."""
         return self.noise
 
     def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        """What each device of a cohort of this size does with its upload; with the first round's clip, if that is adaptive."""
+        """The mechanism that each device of a cohort of this size applies to its upload; an adaptive clip is that of
+        the first round."""
         return self.noise_of(server_round).mechanism(cohort, self.numbers(server_round))
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        """What a round shows to each adversary, by name, when `clients` of a cohort of this size arrived.
+        """What a round reveals to each adversary, by name, if `clients` of a cohort of this size arrived.
 
-        The server and eavesdroppers see every attempt; `model` and `client` see what was applied.
+        The server and eavesdroppers see every attempt; `model` and `client` see only rounds that were applied.
         """
         return self.noise_of(server_round).releases(cohort, clients)
 
     def worst(self, server_round: int) -> Release:
-        """What a round shows at most to the adversary whom the budget binds."""
+        """The most that a round reveals to the adversary of the budget."""
         return self.noise_of(server_round).worst()
 
     @property
     def noise_multiplier(self) -> float:
-        """Of the sum, as far as nobody knows the noise who may work with the server, over the sensitivity; in the worst case."""
+        """Noise of the sum over its sensitivity in the worst case. Noise that is known to those who work with the
+        server does not count."""
         return self.noise.noise_multiplier
 
     @property
     def bound(self) -> str:
-        """The adversary whom the budget binds: a key of `releases`."""
+        """The adversary of the budget: a key of `releases`."""
         return self.config.privacy.against.value
 
     def adversary(self, name: str) -> str:
-        """Who one of them is, in words."""
+        """Who one of the adversaries is, in words."""
         return in_words(self.config, name)
 
     def remarks(self) -> str:
@@ -179,8 +183,8 @@ class FederatedStrategy(Strategy):
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
 
     def pass_over(self, server_round: int) -> None:
-        """A draw that nobody is asked for, as a Poisson draw may be. Drawing again would change its law. Where sizes are hidden the round
-        passes as noise alone, which looks like any other; elsewhere the model stays."""
+        """A draw that nobody is asked for, as a Poisson draw may be. Drawing again would change its law. Where sizes
+        are hidden the round passes as noise alone, which looks like any other; elsewhere the model stays."""
         noise = self.noise_of(server_round)
         if noise.hidden:
             self.broadcast_extras(
@@ -214,7 +218,7 @@ class FederatedStrategy(Strategy):
         return {**self.clipping.metrics(), **self.metrics()}
 
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint holds besides the model."""
+        """The state for a checkpoint, without the model."""
         shared = {"clipping": self.clipping.state_dict(), "frozen": self.frozen.fingerprint}
         return {"strategy": self.state_dict(), **shared}
 
@@ -236,7 +240,7 @@ class FederatedStrategy(Strategy):
         return self._arrays
 
     def nodes_of(self, server_round: int) -> list[int]:
-        """Who will be asked in a round, if nothing goes wrong."""
+        """The nodes that will be asked in a round, if nothing goes wrong."""
         return [self._nodes[client] for client in self.cohorts.draw(server_round)]
 
     def planned_broadcast(self) -> RecordDict:
@@ -249,8 +253,9 @@ class FederatedStrategy(Strategy):
         return len(self._cohort)
 
     def leave_out(self, nodes: Iterable[int]) -> None:
-        """These did not deliver: until the round is over they are not asked again. The draw stays what it was: who of it is there does
-        not depend on who else was drawn, and another draw would be one that such cohorts made more likely."""
+        """These did not deliver: until the round is over they are not asked again. The draw stays what it was: who of
+        it is there does not depend on who else was drawn, and another draw would be one that such cohorts made more
+        likely."""
         lost = {self._cohort[node] for node in nodes if node in self._cohort} | set(self.dropped)
         rest = len(set(self._cohort.values()) - lost)
         # If hardly anybody delivered, the fault may be ours: all are asked again.
@@ -263,15 +268,15 @@ class FederatedStrategy(Strategy):
                 self.dropped[self._cohort[node]] = reason
 
     def units(self, aggregate: Aggregate) -> float:
-        """What a sum is divided by, a public number of privacy units: where the draw of the cohort is a secret, so is the number of
-        those who came, and the expected one stands in for it."""
+        """The public number of privacy units by which a sum is divided. If the draw of the cohort is secret, the number
+        of clients that arrived is secret too, and the expected number is used instead."""
         clients = self.clients(aggregate)
         if self.config.privacy.unit is Unit.EXAMPLE:
             clients *= self.job.examples / self.config.clients.total
         return clients
 
     def clients(self, aggregate: Aggregate) -> float:
-        """The same in clients."""
+        """The public number of clients by which a sum is divided."""
         return self.config.clients.per_round if self.noise.hidden else aggregate.clients
 
     # ------------------------------------------------------------------ inside
@@ -348,12 +353,12 @@ class FederatedStrategy(Strategy):
     def server_noise(
         self, server_round: int, mechanism: Mechanism, dim: int, variance: float
     ) -> NDArray[np.generic]:
-        """What the server adds to the sum of a round, as an upload of nothing but noise of this variance."""
+        """The server's own noise for the sum of a round, as an upload that contains only noise of this variance."""
         with self._stream(server_round) as stream:
             return mechanism.noise_alone(dim, variance, stream)
 
     def _stream(self, server_round: int) -> Stream:
-        """Of the server's own noise: a secret, unless the run is asked to be reproducible."""
+        """The randomness of the server's own noise: secret, unless the run is to be reproducible."""
         if self.config.privacy.randomness is Randomness.secret:
             return Stream()
         return Stream(derived_key(self.config.seed, "server noise", server_round, len(self.lost)))

@@ -1,8 +1,9 @@
-"""What secure aggregation must know of our vectors: their length and ring, and the mechanism that the devices commit to.
+"""What secure aggregation must know of our vectors: their length and ring, and the mechanism that the devices commit
+to.
 
-Clipping, rounding and noise have happened before (`Mechanism.release`): a vector that reaches the codec is already ring integers, and
-would be as well protected by its own noise alone as any upload without masks. The mechanism travels in the round's settings, which the
-device's guard has judged; whatever else a message may say about it is overwritten.
+Clipping, rounding and noise have happened before (`Mechanism.release`): a vector that reaches the codec is already ring
+integers, and would be as well protected by its own noise alone as any upload without masks. The mechanism travels in
+the round's settings, which the device's guard has judged; whatever else a message may say about it is overwritten.
 """
 
 import numpy as np
@@ -45,7 +46,8 @@ class RingCodec:
         vector = uploaded(reply)
         if vector.shape != (settings.dim,) or vector.dtype != np.uint64:
             raise Refusal(
-                f"The round is about {settings.dim} ring integers; the local step made {vector.dtype} of shape {vector.shape}."
+                f"The round is about {settings.dim} ring integers; the local step made {vector.dtype} of shape "
+                f"{vector.shape}."
             )
         return vector.astype(ring_dtype(settings.bits))
 

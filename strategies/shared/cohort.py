@@ -1,7 +1,8 @@
 """Who takes part in a round: a pure function of a key and the round.
 
-So a resumed run draws the same cohorts without any saved generator. The key is a secret from the operating system unless the
-run is asked to be reproducible: amplification by sampling holds only against those who cannot guess the draw.
+So a resumed run draws the same cohorts without any saved generator. The key is a secret from the operating system
+unless the run is asked to be reproducible: amplification by sampling holds only against those who cannot guess the
+draw.
 """
 
 import time
@@ -54,8 +55,9 @@ class Cohorts:
 def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> dict[int, int]:
     """Ask all nodes which client they are; returns node ids by client, numbered from 0.
 
-    Node ids differ from run to run; clients do not, so cohorts are drawn among clients. Waits for late nodes. Where nodes share out one
-    data set they are `numbered`: only those with the number of a part count, and if others are there instead, it is said soon.
+    Node ids differ from run to run; clients do not, so cohorts are drawn among clients. Waits for late nodes. Where
+    nodes share out one data set they are `numbered`: only those with the number of a part count, and if others are
+    there instead, it is said soon.
     """
     started = time.monotonic()
     deadline = started + timeout
@@ -73,12 +75,14 @@ def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> d
             return dict(enumerate(nodes[client] for client in sorted(nodes)[:total]))
         if len(nodes) + len(others) >= total and time.monotonic() >= started + min(_GRACE, timeout):
             raise TooFewClients(
-                f"{len(others)} of {len(nodes) + len(others)} nodes do not say which part of the data is theirs: start each with a "
-                f"partition-id from 0 to {total - 1}, as in fedsketch-node --node-config partition-id=0, or run with data=folder."
+                f"{len(others)} of {len(nodes) + len(others)} nodes do not say which part of the data is theirs: "
+                f"start each with a partition-id from 0 to {total - 1}, as in fedsketch-node --node-config "
+                "partition-id=0, or run with data=folder."
             )
         if time.monotonic() >= deadline:
             raise TooFewClients(
-                f"{len(nodes)} of {total} clients answered within {timeout:.0f} s: start the others, or lower clients.total."
+                f"{len(nodes)} of {total} clients answered within {timeout:.0f} s: start the others, or lower "
+                "clients.total."
             )
         time.sleep(min(1.0, timeout / 10))
 

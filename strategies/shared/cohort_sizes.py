@@ -1,4 +1,5 @@
-"""How large a cohort may be, how many of a sum may vanish, how many may work with the server, and with how many a round still counts."""
+"""How large a cohort may be, how many of a sum may vanish, how many may work with the server, and with how many a round
+still counts."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ _NEVER = 1e-12  # probability that a Poisson draw is larger than the largest tha
 
 @dataclass(frozen=True)
 class CohortSizes:
-    """Answers for a cohort of any size, from the configuration alone; and for a cohort that is cut into `groups`, with a sum for each."""
+    """Answers for a cohort of any size, from the configuration alone; and for a cohort that is cut into `groups`, with
+    a sum for each."""
 
     config: Config
     groups: int = 1
@@ -29,7 +31,8 @@ class CohortSizes:
 
     @property
     def largest(self) -> int:
-        """A larger cohort is not asked: a Poisson draw has any size, and a run is planned for one that is hardly ever exceeded."""
+        """A larger cohort is not asked: a Poisson draw has any size, and a run is planned for one that is hardly ever
+        exceeded."""
         return _largest(self.config.clients)
 
     def members(self, cohort: int) -> int:
@@ -40,11 +43,12 @@ class CohortSizes:
         return math.floor(cohort // self.groups * self.config.clients.tolerated_dropouts)
 
     def survivors(self, cohort: int) -> int:
-        """With fewer than this many in a sum a round is not applied."""
+        """The fewest clients in a sum: with fewer, a round is not applied."""
         return max(1, cohort // self.groups - self.drops(cohort))
 
     def colluders(self, cohort: int) -> int:
-        """Clients who are assumed to tell the server their noise: of the whole cohort, because they may all be in one group."""
+        """Clients who are assumed to tell the server their noise: of the whole cohort, because they may all be in one
+        group."""
         return math.floor(cohort * self.config.secagg.colluders)
 
     def fellows(self, cohort: int) -> int:

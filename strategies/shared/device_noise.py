@@ -1,13 +1,16 @@
-"""Noise that devices bring themselves: how much a run needs, who adds which share of it, and what each round releases to whom.
+"""Noise that devices bring themselves: how much a run needs, who adds which share of it, and what each round releases
+to whom.
 
-Every device adds its share of the noise such that the sum over the fewest survivors with which a round is applied, less those who
-may collude with the adversary whom the budget binds, carries what the budget asks for. More survivors bring more noise, never less.
+Every device adds its share of the noise such that the sum over the fewest survivors with which a round is applied, less
+those who may collude with the adversary whom the budget binds, carries what the budget asks for. More survivors bring
+more noise, never less.
 
-Where the draw of a cohort counts as a secret (`hidden`), nothing that anybody but the server can see may tell how the draw came out. A
-Poisson cohort's size is part of the draw, and so is the number of those who delivered: whoever knows which clients are dead learns from
-it how many of the others were drawn. So the server adds noise of its own to every sum, exactly as much as brings it to one nominal
-variance; it divides by the expected number of units; the ring's scale is one for the whole run; and a draw that cannot be asked passes as
-noise alone. All this trusts the server, as every claim does that rests on its draw. Against the server none of it counts.
+Where the draw of a cohort counts as a secret (`hidden`), nothing that anybody but the server can see may tell how the
+draw came out. A Poisson cohort's size is part of the draw, and so is the number of those who delivered: whoever knows
+which clients are dead learns from it how many of the others were drawn. So the server adds noise of its own to every
+sum, exactly as much as brings it to one nominal variance; it divides by the expected number of units; the ring's scale
+is one for the whole run; and a draw that cannot be asked passes as noise alone. All this trusts the server, as every
+claim does that rests on its draw. Against the server none of it counts.
 """
 
 import math
@@ -42,12 +45,12 @@ _ROUNDING = 1e-12  # of products of shares
 
 @dataclass(frozen=True)
 class DeviceNoise:
-    """The noise of a run whose uploads have at most `dim` numbers, with at most `rows` rows per client, each of which leaves with a norm
-    of at most `clip`: the sensitivity of every sum. `multiplier` is the noise multiplier of the sum where somebody gives it; where it is
-    None, the accountant finds it from the budget.
+    """The noise of a run whose uploads have at most `dim` numbers, with at most `rows` rows per client, each of which
+    leaves with a norm of at most `clip`: the sensitivity of every sum. `multiplier` is the noise multiplier of the sum
+    where somebody gives it; where it is None, the accountant finds it from the budget.
 
-    Where more than one sum is shown, of `groups` of a cohort or of each client by itself (`single`), every one of them carries that noise.
-    With `known_cohort` nothing rests on who was drawn being a secret.
+    Where more than one sum is shown, of `groups` of a cohort or of each client by itself (`single`), every one of them
+    carries that noise. With `known_cohort` nothing rests on who was drawn being a secret.
     """
 
     config: Config
@@ -64,17 +67,18 @@ class DeviceNoise:
         return CohortSizes(self.config, self.groups)
 
     def mechanism(self, cohort: int, dim: int | None = None) -> Mechanism:
-        """What each device of a cohort of this size must do with an upload of `dim` numbers (the longest, if not given)."""
+        """The mechanism that each device of a cohort of this size applies to an upload of `dim` numbers (the longest,
+        if not given)."""
         return _mechanism(self, cohort, self.dim if dim is None else dim)
 
     # ------------------------------------------------------------------ the noise of a sum
     def variance(self, cohort: int, clients: int) -> float:
-        """Of the noise in a sum over so many of a cohort, the server's included."""
+        """The variance of the noise in a sum over this many clients of a cohort, including the server's."""
         return self._nominal if self.hidden else clients * self.mechanism(cohort).share
 
     def asked(self, cohort: int) -> bool:
-        """Whether a cohort of this size is asked. Masks need two; and where sizes are hidden, no cohort may bring more than the nominal
-        noise by itself."""
+        """Whether a cohort of this size is asked. Masks need two; and where sizes are hidden, no cohort may bring more
+        than the nominal noise by itself."""
         if not self.sizes.smallest <= cohort <= self.sizes.largest:
             return False
         least = cohort * self._reserve * (1.0 - _ROUNDING) if self.hidden else 1
@@ -90,15 +94,18 @@ class DeviceNoise:
 
     # ------------------------------------------------------------------ what a round shows
     def releases(self, cohort: int, clients: int) -> dict[str, Release]:
-        """What a round of the longest upload shows to each adversary when `clients` of a cohort of this size are in a sum.
+        """What a round of the longest upload shows to each adversary when `clients` of a cohort of this size are in a
+        sum.
 
-        Unit: `privacy.unit`. Adjacency: zero-out (the unit's contribution is replaced by zero; its device still adds noise).
+        Unit: `privacy.unit`. Adjacency: zero-out (the unit's contribution is replaced by zero; its device still adds
+        noise).
         - `model`: sees the models, so of each round only the noisy sum; who was in the cohort is the server's secret.
-        - `client`: fellow participants, as many as `CohortSizes.fellows`. They see the models too, know their own noise, and under
-          secure aggregation who is in the cohort. Without masks the share of the noise that they are told says how large the cohort
-          is, and they know whether they are in it themselves, so that it is a fixed-size draw among the others.
-        - `server`: picks the cohort. Under secure aggregation it sees the noisy sum, and up to `secagg.colluders` clients tell it
-          their noise; without, it sees each device's upload under that device's noise alone.
+        - `client`: fellow participants, as many as `CohortSizes.fellows`. They see the models too, know their own
+          noise, and under secure aggregation who is in the cohort. Without masks the share of the noise that they are
+          told says how large the cohort is, and they know whether they are in it themselves, so that it is a fixed-size
+          draw among the others.
+        - `server`: picks the cohort. Under secure aggregation it sees the noisy sum, and up to `secagg.colluders`
+          clients tell it their noise; without, it sees each device's upload under that device's noise alone.
         """
         mechanism, sizes = self.mechanism(cohort), self.sizes
         every, share = self.variance(cohort, clients), mechanism.share
@@ -118,7 +125,8 @@ class DeviceNoise:
         }
 
     def worst(self) -> Release:
-        """What a round shows at most to the adversary whom the budget binds, whatever the size of its cohort and whoever is lost."""
+        """The most that a round reveals to the adversary of the budget, whatever the size of its cohort and whoever
+        drops out."""
         sampling, adversary = _bound(self)
         largest = self.mechanism(self.sizes.largest)
         least = largest.share if self.alone else _wanted(self)
@@ -126,8 +134,8 @@ class DeviceNoise:
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """Standard deviation of the noise of the sum, as far as those do not know it whom the budget binds, over the sensitivity; worst
-        case."""
+        """Standard deviation of the noise of the sum, as far as those do not know it whom the budget binds, over the
+        sensitivity; worst case."""
         if self.multiplier is not None:
             return self.multiplier
         cohort = self.config.clients.per_round
@@ -153,7 +161,8 @@ class DeviceNoise:
 
     # ------------------------------------------------------------------ inside
     def _draw(self, cohort: int, clients: int) -> SecretDraw:
-        """The secret draw of a cohort that came out with this size, as far as a theorem covers it, from those who see models only."""
+        """The secret draw of a cohort that came out with this size, as far as a theorem covers it, from those who see
+        models only."""
         settings = self.config.clients
         if settings.per_round == settings.total or self.known_cohort:
             return NoSampling()
@@ -163,14 +172,15 @@ class DeviceNoise:
             return Poisson(settings.per_round / settings.total, missed=_missed(self))
         if self.hidden:
             return WithoutReplacement(settings.per_round, settings.total)
-        # The noise tells the size of the cohort; given its size it is a fixed-size draw. If some vanished, who knows which clients
-        # are dead can tell more.
+        # The noise tells the size of the cohort; given its size it is a fixed-size draw. If some vanished, who knows
+        # which clients are dead can tell more.
         complete = clients == cohort and not settings.tolerated_dropouts
         return WithoutReplacement(cohort, settings.total) if complete else NoSampling()
 
     def _draw_without(self, fellows: int, cohort: int, clients: int) -> SecretDraw:
-        """The same for fellow participants. One that was not drawn has not been told the size of the cohort, and sees what all see who
-        see the models: so a small cohort hides no better than one of the expected size."""
+        """The draw as fellow participants see it. A client that was not drawn has not been told the size of the cohort,
+        and sees only what everybody sees who sees the models. So a small cohort hides no better than one of the
+        expected size."""
         draw = self._draw(cohort, clients)
         if not isinstance(draw, Poisson | WithoutReplacement):
             return draw
@@ -181,14 +191,15 @@ class DeviceNoise:
         return WithoutReplacement(size, others)
 
     def _known(self, cohort: int) -> int:
-        """Of how many clients the adversary whom the budget binds knows the noise."""
+        """The number of clients whose noise the adversary of the budget knows."""
         if self.config.privacy.against is Against.client:
             return min(self.sizes.fellows(cohort), cohort - 1)
         server = self.config.privacy.against is Against.server
         return self.sizes.colluders(cohort) if server else 0
 
     def _contributors(self, cohort: int) -> int:
-        """How many devices bring the noise that is wanted, in the worst case. For those who are lost a server that is trusted makes up."""
+        """How many devices bring the noise that is wanted, in the worst case. For those who are lost a server that is
+        trusted makes up."""
         if self.alone and self.multiplier is None:
             return 1
         there = cohort if self._made_up else self.sizes.survivors(cohort)
@@ -196,7 +207,7 @@ class DeviceNoise:
 
     @property
     def _made_up(self) -> bool:
-        """Whether the server's noise counts against the adversary whom the budget binds."""
+        """Whether the server's noise counts against the adversary of the budget."""
         return self.hidden and self.config.privacy.against is not Against.server
 
     @property
@@ -237,8 +248,8 @@ def _mechanism(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
     contributors = noise._contributors(cohort)
     if contributors < 1:
         raise ConfigError(
-            f"{cohort} clients with {noise.sizes.drops(cohort)} drops and {noise._known(cohort)} colluders leave no honest noise: "
-            "raise clients.per_round, or lower clients.tolerated_dropouts or secagg.colluders."
+            f"{cohort} clients with {noise.sizes.drops(cohort)} drops and {noise._known(cohort)} colluders leave no "
+            "honest noise: raise clients.per_round, or lower clients.tolerated_dropouts or secagg.colluders."
         )
     if noise.config.secagg.noise is not Noise.skellam:
         return _gaussian_noise(noise, math.sqrt(_wanted(noise) / contributors))
@@ -294,10 +305,11 @@ def _gaussian_noise(noise: DeviceNoise, share: float) -> GaussianNoise:
 
 @lru_cache(maxsize=64)
 def _ring(noise: DeviceNoise, cohort: int) -> tuple[SkellamRing, float]:
-    """The ring and its scale for cohorts of up to this size and the longest upload; and the variance that the contributors to a sum
-    bring together.
+    """The ring and its scale for cohorts of up to this size and the longest upload; and the variance that the
+    contributors to a sum bring together.
 
-    Where sizes are hidden, the ring's own share is such that this cohort would bring the nominal noise: as much as any that is asked.
+    Where sizes are hidden, the ring's own share is such that this cohort would bring the nominal noise: as much as any
+    that is asked.
     """
     privacy, sizes = noise.config.privacy, noise.sizes
     assert noise.clip is not None
@@ -351,8 +363,9 @@ def _bound(noise: DeviceNoise) -> tuple[SecretDraw, Adversary]:
 
 @lru_cache(maxsize=64)
 def _missed(noise: DeviceNoise) -> float:
-    """The probability that one unit decides whether a round's sum is made at all: the others who were drawn are too few to be asked, and
-    with it they are not. The fewer clients are there, the larger it is: as many may be away as a round tolerates."""
+    """The probability that one unit decides whether a round's sum is made at all: the others who were drawn are too few
+    to be asked, and with it they are not. The fewer clients are there, the larger it is: as many may be away as a round
+    tolerates."""
     settings, sizes = noise.config.clients, noise.sizes
     rate = settings.per_round / settings.total
     there = settings.total - math.floor(settings.total * settings.tolerated_dropouts)

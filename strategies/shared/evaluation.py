@@ -1,22 +1,25 @@
-"""Federated evaluation: what devices say of a model on their own held-out examples, bounded, noised and summed like an update.
+"""Federated evaluation: what devices say of a model on their own held-out examples, bounded, noised and summed like an
+update.
 
-Every example gives m numbers from 0 to 1: the scores of the run's task, and its loss as a part of `evaluation.loss_bound`
-(`tasks.local_tests`). A device sends them less one half, so that each lies within [-1/2, 1/2]:
+Every example gives m numbers from 0 to 1: the scores of the run's task, and its loss as a part of
+`evaluation.loss_bound` (`tasks.local_tests`). A device sends them less one half, so that each lies within [-1/2, 1/2]:
 
 - unit client: one row, the means over its held-out examples; the server adds 1/2 to the mean of the rows.
-- unit example: a row for each held-out example, and in each the number 1/2 besides, so that the sum tells how many there are.
+- unit example: a row for each held-out example, and in each the number 1/2 besides, so that the sum tells how many
+  there are.
 
-Formal guarantees: nothing new is released. An evaluation is one more round of the run's kind of noise (`strategies.shared.device_noise`)
-with short rows. Their norm is at most sqrt(k) / 2 for k numbers, and the mechanism bounds them once more, whatever was made of them. The
-accountant composes the rounds of training and of evaluation.
+Formal guarantees: nothing new is released. An evaluation is one more round of the run's kind of noise
+(`strategies.shared.device_noise`) with short rows. Their norm is at most sqrt(k) / 2 for k numbers, and the mechanism
+bounds them once more, whatever was made of them. The accountant composes the rounds of training and of evaluation.
 
-Unbiased. Rows fit their bound, so nothing is clipped. `bound_of` makes the bound C a little larger than sqrt(k) / 2, such that under masks
-1/2 is a whole number N of the ring's steps (the scale is 2^12 / C). A number within [-N, N] that is rounded to one of its two neighbours
-stays within [-N, N]. So no rounded row has a norm above sqrt(k) N <= s C, none is drawn again, and rounding is right in the mean: so is
-the sum, and for clients its mean. (A ring in which so many rows do not fit has a smaller scale s; then a mean is wrong by 1/s at most.)
-For examples the mean is a quotient of two noisy sums a / b: with noise of standard deviation t in b it is wrong by about (t/b)^2 of
-its distance from 1/2. Who drops out of a cohort whose size is a secret counts as 1/2, and so does a device without held-out examples, or
-one whose evaluation fails.
+Unbiased. Rows fit their bound, so nothing is clipped. `bound_of` makes the bound C a little larger than sqrt(k) / 2,
+such that under masks 1/2 is a whole number N of the ring's steps (the scale is 2^12 / C). A number within [-N, N] that
+is rounded to one of its two neighbours stays within [-N, N]. So no rounded row has a norm above sqrt(k) N <= s C, none
+is drawn again, and rounding is right in the mean: so is the sum, and for clients its mean. (A ring in which so many
+rows do not fit has a smaller scale s; then a mean is wrong by 1/s at most.) For examples the mean is a quotient of two
+noisy sums a / b: with noise of standard deviation t in b it is wrong by about (t/b)^2 of its distance from 1/2. Who
+drops out of a cohort whose size is a secret counts as 1/2, and so does a device without held-out examples, or one whose
+evaluation fails.
 """
 
 import math
@@ -58,7 +61,8 @@ class Mean:
 
 
 class FederatedEvaluation(FederatedStrategy):
-    """The server's half. An evaluation is a round of this strategy, which leaves the model of the other one as it is."""
+    """The server's half. An evaluation is a round of this strategy, which leaves the model of the other one as it
+    is."""
 
     def __init__(self, trained: FederatedStrategy, key: int) -> None:
         config = trained.config
@@ -94,7 +98,8 @@ class FederatedEvaluation(FederatedStrategy):
         self._nodes = other._nodes
 
     def _means(self, part: Aggregate) -> dict[str, tuple[float, float]]:
-        """The mean of each metric over a sum, and the deviation of the noise in it; nothing where noise has eaten the count."""
+        """The mean of each metric over a sum, and the deviation of the noise in it; nothing where noise has eaten the
+        count."""
         total = part.sum.double()[: len(self.names)]
         if self.config.privacy.unit is Unit.CLIENT:
             count, of_count = self.clients(part), 0.0
@@ -110,8 +115,8 @@ class FederatedEvaluation(FederatedStrategy):
         return means
 
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Its parts are the sums of groups. Without masks clients come one by one: the server cuts them into groups at random, and shows
-        no other sum."""
+        """Its parts are the sums of groups. Without masks clients come one by one: the server cuts them into groups at
+        random, and shows no other sum."""
         whole, count = super()._sum(server_round, replies), self.settings.groups
         if self.sizes.masked or not whole.parts:
             return whole
@@ -151,7 +156,8 @@ class FederatedEvaluation(FederatedStrategy):
         )
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        """With groups: what the smallest group that is accepted shows. A client is in one group only."""
+        """What an evaluation reveals. With groups it is what the smallest accepted group reveals, because a client is
+        in one group only."""
         if self.settings.groups > 1:
             clients = self.noise.sizes.survivors(cohort)
         return self.noise.releases(cohort, clients)
@@ -165,8 +171,9 @@ class FederatedEvaluation(FederatedStrategy):
         unfinished = sizes.masked and sizes.survivors(cohort) < needed
         if unfinished or not self.noise.asked(cohort):
             raise ConfigError(
-                f"A group of {members} clients of an evaluation needs {needed} of them to the end, against {colluders} who may work with "
-                "the server: lower evaluation.groups, raise evaluation.clients, or lower secagg.colluders or clients.tolerated_dropouts."
+                f"A group of {members} clients of an evaluation needs {needed} of them to the end, against "
+                f"{colluders} who may work with the server: lower evaluation.groups, raise evaluation.clients, or "
+                "lower secagg.colluders or clients.tolerated_dropouts."
             )
 
     # ------------------------------------------------------------------ nothing is kept from one evaluation to the next
@@ -193,7 +200,8 @@ def evaluation_rows(
 
 
 def bound_of(numbers: int) -> float:
-    """C: the norm of a row of so many numbers within [-1/2, 1/2], and so much more that 1/2 is a whole number of the ring's steps."""
+    """C: the norm of a row of so many numbers within [-1/2, 1/2], and so much more that 1/2 is a whole number of the
+    ring's steps."""
     return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(numbers))
 
 
@@ -211,8 +219,8 @@ def _joined(parts: Sequence[Aggregate]) -> Aggregate:
 
 
 def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: int) -> Config:
-    """The evaluations as a run of their own, for whoever plans noise: as many rounds as there are evaluations, with their budget, their
-    clients and their bound. Devices are never sent it."""
+    """The evaluations as a run of their own, for whoever plans noise: as many rounds as there are evaluations, with
+    their budget, their clients and their bound. Devices are never sent it."""
     clients, privacy = config.clients, config.privacy
     # A pass is a matter of training rounds; and groups show sizes, which a Poisson draw must hide.
     plain = clients.sampling.in_passes or settings.groups > 1

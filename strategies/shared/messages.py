@@ -22,10 +22,11 @@ _LONGEST_CONFIG = 1 << 16  # characters; ours have about two thousand
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What every client of a cohort gets in a round: tensors (the model and what the strategy adds), numbers, and the mechanism.
+    """What every client of a cohort gets in a round: tensors (the model and what the strategy adds), numbers, and the
+    mechanism.
 
-    Under secure aggregation the mechanism travels in the round's settings instead, and the device's codec puts what was admitted there
-    back into its place (`strategies.shared.codec`).
+    Under secure aggregation the mechanism travels in the round's settings instead, and the device's codec puts what was
+    admitted there back into its place (`strategies.shared.codec`).
     """
 
     config: Config
@@ -51,7 +52,8 @@ class Broadcast:
     def from_records(
         records: RecordDict, decode: Callable[..., torch.Tensor] | None = None
     ) -> "Broadcast":
-        """`decode` makes a tensor of an array's fields, `decoded` unless given: who reads one broadcast many times may remember it."""
+        """`decode` makes a tensor of an array's fields, `decoded` unless given: who reads one broadcast many times may
+        remember it."""
         make = decoded if decode is None else decode
         head = records.config_records["head"]
         arrays = records.array_records.get(ARRAYS, ArrayRecord())

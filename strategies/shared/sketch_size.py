@@ -4,7 +4,8 @@ from fedsketch.conf import ConfigError
 
 
 def sketch_size(sketch_dim: float, d: int) -> int:
-    """How many numbers `sketch_dim` stands for: a number, or below 1 a share of d. Raises ConfigError for more than there are."""
+    """How many numbers `sketch_dim` stands for: a number, or below 1 a share of d. Raises ConfigError for more than
+    there are."""
     if sketch_dim < 1:
         return max(1, round(sketch_dim * d))
     numbers = round(sketch_dim)

@@ -1,7 +1,8 @@
 """Noise inside of local training: how much of it a run needs, and what the devices of a round do.
 
-Every device's own noise is all that counts, against every adversary (`privacy.mechanisms.noisy_training`): each round of T local steps is
-T releases. The budget is met for an example of a client that takes part in every round, whichever client that is.
+Every device's own noise is all that counts, against every adversary (`privacy.mechanisms.noisy_training`): each round
+of T local steps is T releases. The budget is met for an example of a client that takes part in every round, whichever
+client that is.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 
 @dataclass(frozen=True)
 class TrainingNoise(DeviceNoise):
-    """As for noise on uploads; `multiplier` is that of one local step. `share` is the number of examples of a client, in the mean."""
+    """As for noise on uploads; `multiplier` is that of one local step. `share` is the number of examples of a client,
+    in the mean."""
 
     share: float
 
@@ -57,11 +59,11 @@ class TrainingNoise(DeviceNoise):
         )
 
     def release(self, multiplier: float) -> Release:
-        """What a round with this noise shows to anybody."""
+        """What a round with this noise reveals to anybody."""
         return self.round_of(multiplier).seen(1, self.unit, NoSampling(), Adversary.SERVER)
 
     def paper_epsilon(self) -> float:
-        """Of all rounds, by the conversion of papers."""
+        """Epsilon of all rounds, by the conversion that papers use."""
         seen = self.release(self.noise_multiplier)
         return classic_epsilon(seen, self.config.rounds, self.config.privacy.delta)
 

@@ -1,4 +1,5 @@
-"""Records that both halves name: what a reply holds (one vector and nothing else), and where a broadcast says what to do with it."""
+"""Records that both halves name: what a reply holds (one vector and nothing else), and where a broadcast says what to
+do with it."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -17,7 +18,7 @@ def reply_with(upload: Upload) -> RecordDict:
 
 
 def summed(vector: NDArray[np.generic]) -> RecordDict:
-    """The same reply with the sum of a cohort in it, as secure aggregation makes it on the server."""
+    """The same reply with the sum of a cohort, as secure aggregation makes it on the server."""
     return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
 
 
@@ -29,7 +30,7 @@ def uploaded(records: RecordDict) -> NDArray[np.generic]:
 def delivered(
     reply: Message, mechanism: Mechanism, size: int
 ) -> tuple[NDArray[np.generic] | None, str]:
-    """What a reply brings, or why it brings nothing."""
+    """The upload in a reply, or the reason why there is none."""
     if reply.has_error():
         return None, reply.error.reason or f"error {reply.error.code}"
     if "update" not in reply.content.array_records:

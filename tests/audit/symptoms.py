@@ -1,13 +1,16 @@
 """Checks of a configuration by playing it: what they find are symptoms of a broken guarantee. A healthy run has none.
 
-Each check looks at what the real devices and the real server do, and takes nothing from the accountant but what it states:
+Each check looks at what the real devices and the real server do, and takes nothing from the accountant but what it
+states:
 
-- `noise_is_what_it_is_said_to_be`: noise of the stated deviation is asked for; and sums of rounds with the same signal differ by fresh
-  noise of that deviation, within a run and between two runs. Statistical.
+- `noise_is_what_it_is_said_to_be`: noise of the stated deviation is asked for; and sums of rounds with the same signal
+  differ by fresh noise of that deviation, within a run and between two runs. Statistical.
 - `contributions_are_bounded`: no row, however long, moves what leaves a device by more than its bound. Exact.
-- `stated_epsilons_are_true`: the tests' own accountant, fed with the noise that was drawn, finds no more than is stated. Exact.
+- `stated_epsilons_are_true`: the tests' own accountant, fed with the noise that was drawn, finds no more than is
+  stated. Exact.
 - `cohorts_are_drawn_as_booked`: everyone is drawn at the booked rate, and every round anew. Statistical.
-- `sizes_stay_secret`: nothing but the sum differs between cohorts of different sizes where the draw is booked as a secret. Exact.
+- `sizes_stay_secret`: nothing but the sum differs between cohorts of different sizes where the draw is booked as a
+  secret. Exact.
 
 The statistical ones raise a false alarm less than once in a million times.
 """
@@ -82,7 +85,8 @@ def _differ_by_noise(one: Witnessed, other: Witnessed) -> bool:
 
 
 def contributions_are_bounded(config: Config) -> bool:
-    """Two releases with the same randomness differ by what the row brings: noise is drawn before anything that depends on the rows."""
+    """Two releases with the same randomness differ by what the row brings: noise is drawn before anything that depends
+    on the rows."""
     (round,) = witnessed(config)
     told = round.record
     rounded = told["clip"] ** 2 * (1.0 + 1e-5)  # an upload of real numbers is rounded to float32
@@ -93,7 +97,8 @@ def contributions_are_bounded(config: Config) -> bool:
 
 
 def _long_rows(mechanism: Mechanism, dim: int) -> Iterator[NDArray[np.float64]]:
-    """Matrices with one row that is not zero: much too long, in each place; and just as long as allowed, where rounding adds most."""
+    """Matrices with one row that is not zero: much too long, in each place; and just as long as allowed, where rounding
+    adds most."""
     direction = np.random.default_rng(1).standard_normal(dim)
     for place in {0, mechanism.rows // 2, mechanism.rows - 1}:
         matrix = np.zeros((mechanism.rows, dim))
@@ -102,7 +107,8 @@ def _long_rows(mechanism: Mechanism, dim: int) -> Iterator[NDArray[np.float64]]:
     scale = getattr(mechanism, "scale", None)
     if scale is not None:
         reach = mechanism.bound * scale
-        # Halves are rounded up or down by a coin, so |q|^2 has the deviation |x|; what they lack in length goes to the first number.
+        # Halves are rounded up or down by a coin, so |q|^2 has the deviation |x|; what they lack in length goes to the
+        # first number.
         halves = np.full(dim, math.floor(reach / math.sqrt(dim) - 0.5) + 0.5)
         halves[0] = math.sqrt(reach**2 - (dim - 1) * halves[1] ** 2)
         yield from [halves[None, :] / scale] * _ROUNDINGS
@@ -166,8 +172,8 @@ def _asked(config: Config) -> NDArray[np.bool_]:
 
 
 def sizes_stay_secret(config: Config) -> bool:
-    """Where the draw counts as a secret, cohorts of different sizes have the same noise and lattice, and make the same model of the same
-    sum."""
+    """Where the draw counts as a secret, cohorts of different sizes have the same noise and lattice, and make the same
+    model of the same sum."""
     rounds = [witnessed(config, key=key)[0] for key in range(3)]
     public = set()
     for round in rounds:

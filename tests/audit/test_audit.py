@@ -13,7 +13,8 @@ from fedsketch.conf import ConfigError, compose
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
 from tests.audit.chance import CHANCE
 
-# Whom the budget binds is whom the audit must come near to. FedPCDP's noise is each device's own: who comes near sees single uploads.
+# Whom the budget binds is whom the audit must come near to. FedPCDP's noise is each device's own: who comes near sees
+# single uploads.
 STRATEGIES = {
     "dp_fedavg": "strategy=dp_fedavg",
     "dp_fedavg, examples": "strategy=dp_fedavg privacy=example",
@@ -95,7 +96,8 @@ def test_no_draw_is_found_out(overrides: str) -> None:
 
 
 def test_dropouts_and_colluders_are_played() -> None:
-    """The noise that is left is what the server is promised, and no more: it is the fewest survivors' less the colluders'."""
+    """The noise that is left is what the server is promised, and no more: it is the fewest survivors' less the
+    colluders'."""
     overrides = "strategy=dp_fedavg clients.tolerated_dropouts=0.2 secagg.colluders=0.2"
     run = shrink(compose(overrides.split()))
     stage = Stage(run, Scene(Draw.CHOSEN, False, ("server",)))

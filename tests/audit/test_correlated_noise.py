@@ -1,5 +1,5 @@
-"""The audit sees through noise that is correlated over rounds: it reaches what a run of SGMF claims, and finds a column norm that was
-forgotten."""
+"""The audit sees through noise that is correlated over rounds: it reaches what a run of SGMF claims, and finds a column
+norm that was forgotten."""
 
 import numpy as np
 import pytest

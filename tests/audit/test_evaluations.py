@@ -1,4 +1,5 @@
-"""Evaluations on devices under attack: in small here, in large under `-m slow`; and with bugs that break their guarantee."""
+"""Evaluations on devices under attack: in small here, in large under `-m slow`; and with bugs that break their
+guarantee."""
 
 from collections.abc import Callable
 from typing import Any
@@ -72,7 +73,8 @@ def noise_is_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_bounded(patch: pytest.MonkeyPatch) -> None:
-    """Losses are as large as they are, and the mechanism believes them. (With its clip alone an unbounded loss would do no harm.)"""
+    """Losses are as large as they are, and the mechanism believes them. (With its clip alone an unbounded loss would do
+    no harm.)"""
 
     def unclipped(rows: NDArray[Any], clip: float) -> NDArray[Any]:
         return rows

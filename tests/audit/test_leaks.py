@@ -1,7 +1,7 @@
 """Leaks that the project once had, put back: the audit finds each, and finds nothing without them.
 
-The draw of a cohort hides a client only as long as nothing tells its size. Every client is a canary here, so a trial has many scores; it
-has many rounds because a draw of one in ten is seldom.
+The draw of a cohort hides a client only as long as nothing tells its size. Every client is a canary here, so a trial
+has many scores; it has many rounds because a draw of one in ten is seldom.
 """
 
 import math
@@ -42,7 +42,8 @@ def aggregates(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Aggregate]
 
 
 def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even cohorts differ."""
+    """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even
+    cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
     monkeypatch.setattr(DeviceNoise, "_reserve", property(lambda self: 0.5))
     made = FederatedStrategy._aggregate
@@ -62,7 +63,8 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small rings with a scale for each cohort: the lattice of the sum shows its size. The noise is as nominal as ever."""
+    """Small rings with a scale for each cohort: the lattice of the sum shows its size. The noise is as nominal as
+    ever."""
     made = device_noise._mechanism
 
     def own(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:

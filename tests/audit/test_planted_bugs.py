@@ -1,4 +1,5 @@
-"""Bugs that break a guarantee and nothing else: each is planted into the real code, and the checks of `tests.audit.symptoms` must find it.
+"""Bugs that break a guarantee and nothing else: each is planted into the real code, and the checks of
+`tests.audit.symptoms` must find it.
 
 The same checks find nothing in the healthy code, for the same configurations.
 """

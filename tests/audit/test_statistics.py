@@ -43,7 +43,8 @@ def test_the_fit_finds_mu_from_below(mu: float) -> None:
 
 
 def test_bounds_fail_as_seldom_as_they_say() -> None:
-    """Four hundred audits of one mechanism. At an error of a twentieth, more than 50 wrong ones have a probability below 1e-6."""
+    """Four hundred audits of one mechanism. At an error of a twentieth, more than 50 wrong ones have a probability
+    below 1e-6."""
     mu = 1.2
     truth = exact_gaussian.epsilon(mu, DELTA)
     samples = [gaussian(mu, 400, seed) for seed in range(400)]

@@ -111,7 +111,8 @@ class Fleet:
         )
 
     def play(self, vector: torch.Tensor, server_round: int = 1, **changes: dict[str, Any]) -> str:
-        """One round with this model, and with changes to the configuration in the message; how it ended, as the server sees it."""
+        """One round with this model, and with changes to the configuration in the message; how it ended, as the server
+        sees it."""
         self.strategy.model.load(vector)
         asked = self.strategy.configure_train(
             server_round, self.strategy.arrays(), ConfigRecord(), self.aggregating

@@ -82,7 +82,8 @@ def test_the_noise_is_normal_and_centred(make_exchange: MakeExchange, unit: str)
 def test_integer_noise_of_a_sum_is_what_is_booked(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, secagg: list[str]
 ) -> None:
-    """Devices with nothing to say: the decoded sum is noise. Skellam noise of this size is normal for a chi-square test."""
+    """Devices with nothing to say: the decoded sum is noise. Skellam noise of this size is normal for a chi-square
+    test."""
     monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(0.0))
     exchange = make_exchange(*secagg)
     seen: list[Aggregate] = []

@@ -1,8 +1,8 @@
 """Whatever a server sends, all that a device lets out about its data is the vector that its ledger has booked.
 
-Two fleets of real devices (policy, ledger, roster, the real ClientApp) that differ in nothing but their data get the same hostile
-messages. Everything that leaves them is compared, except the masked vectors themselves: which replies come, their records, types and
-sizes, every text, and the lines of the ledgers.
+Two fleets of real devices (policy, ledger, roster, the real ClientApp) that differ in nothing but their data get the
+same hostile messages. Everything that leaves them is compared, except the masked vectors themselves: which replies
+come, their records, types and sizes, every text, and the lines of the ledgers.
 """
 
 import logging
@@ -49,7 +49,8 @@ def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
 def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
     worlds: Any, tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
-    """Before: an error reply where the pixel is above the threshold, another refusal where it is below, neither charged."""
+    """Before: an error reply where the pixel is above the threshold, another refusal where it is below, neither
+    charged."""
 
     def attack(fleet: Fleet) -> list[str]:
         crafted = overflows_above(0.5, fleet.strategy.model.size)
@@ -67,8 +68,8 @@ def test_a_model_that_overflows_on_a_private_pixel_reads_nothing(
 def test_a_frozen_part_that_overflows_on_a_private_pixel_reads_nothing(
     worlds: Any, tmp_path: Path, fits: bool
 ) -> None:
-    """It is asked for before anything is charged, kept on the device, and all else is as with any model; where it is not what all devices
-    were told, nobody trains."""
+    """It is asked for before anything is charged, kept on the device, and all else is as with any model; where it is
+    not what all devices were told, nobody trains."""
     body = {"hidden.weight": torch.zeros(3, 4), "hidden.bias": torch.zeros(3)}
     body["hidden.weight"][:, 0] = 3e38
     body["hidden.bias"][:] = (

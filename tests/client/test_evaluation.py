@@ -1,7 +1,8 @@
-"""An evaluation goes through the same door as training: judged and charged before data are touched, and all that leaves is noised.
+"""An evaluation goes through the same door as training: judged and charged before data are touched, and all that leaves
+is noised.
 
-What a server might try: ask twice, bring another model, cut the cohort into small groups, call training an evaluation and an evaluation
-training, or ask in a run that has none.
+What a server might try: ask twice, bring another model, cut the cohort into small groups, call training an evaluation
+and an evaluation training, or ask in a run that has none.
 """
 
 from pathlib import Path
@@ -75,7 +76,8 @@ def _zeros(fleet: Fleet) -> torch.Tensor:
 
 
 def test_every_evaluation_is_booked_as_what_it_releases(fleet: Evaluated) -> None:
-    """Asked twice after one round, and once with another model: three charges, each of what the evaluation's mechanism shows."""
+    """Asked twice after one round, and once with another model: three charges, each of what the evaluation's mechanism
+    shows."""
     ends = [fleet.evaluate(_zeros(fleet) + shift) for shift in (0.0, 0.0, 1.0)]
     assert ends == ["a sum"] * 3
     booked = [release_from_json(line["release"]) for line in fleet.charged()]
@@ -138,8 +140,8 @@ def test_an_evaluation_in_a_run_without_any_is_refused_before_anything_is_booked
 
 
 def _told(fleet: Evaluated) -> tuple[list[str], Any, Any]:
-    """Everything that leaves: an evaluation of a model that overflows on a private pixel; evaluation and training under each other's
-    name, whose vectors have a length that the other's mechanism does not take."""
+    """Everything that leaves: an evaluation of a model that overflows on a private pixel; evaluation and training under
+    each other's name, whose vectors have a length that the other's mechanism does not take."""
     crafted = overflows_above(0.5, fleet.strategy.model.size)
     ends = [
         fleet.evaluate(crafted),

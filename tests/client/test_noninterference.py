@@ -1,9 +1,10 @@
 """Non-interference: what leaves a device does not depend on its data, but for the masked vector.
 
-Two worlds of real devices (the real ClientApp, policy, card, ledger, roster) differ in nothing but their data. Both draw the same
-randomness and get the same sequence of messages from a hostile server: rounds with crafted models and configurations, whose messages
-are lost, repeated, reordered, cut, flipped, sent to others, replayed. Everything that leaves is compared byte for byte, and so is
-what the devices keep; the vectors may differ by what clipped rows can differ, and no more.
+Two worlds of real devices (the real ClientApp, policy, card, ledger, roster) differ in nothing but their data. Both
+draw the same randomness and get the same sequence of messages from a hostile server: rounds with crafted models and
+configurations, whose messages are lost, repeated, reordered, cut, flipped, sent to others, replayed. Everything that
+leaves is compared byte for byte, and so is what the devices keep; the vectors may differ by what clipped rows can
+differ, and no more.
 """
 
 import hashlib
@@ -148,7 +149,8 @@ def _pool(folder: Path) -> list[Path | None]:
 
 # ---------------------------------------------------------------------------- the server
 class Hostile(LocalGrid):
-    """Devices behind a wire that a hostile server owns: what it sends is decided by a seed, and all that comes back is written down."""
+    """Devices behind a wire that a hostile server owns: what it sends is decided by a seed, and all that comes back is
+    written down."""
 
     def __init__(
         self,
@@ -224,7 +226,8 @@ class Hostile(LocalGrid):
         return reply.metadata.message_type, sorted(records.items())
 
     def _disturbed(self, content: RecordDict, kind: str, node: int) -> tuple[RecordDict, str, int]:
-        """A message that no honest server sends: bytes cut, flipped or lost, records missing, another kind, another node."""
+        """A message that no honest server sends: bytes cut, flipped or lost, records missing, another kind, another
+        node."""
         rng, content = self.rng, _copy(content)
         what = rng.randrange(6)
         if what == 0:
@@ -347,8 +350,9 @@ def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanis
 
 # ---------------------------------------------------------------------------- two worlds
 class Dice:
-    """The operating system's randomness, made repeatable: what is drawn follows from the sequence, the number of the message, who asks,
-    and how often it has asked. So a device that draws once more in one place draws the same as before in all others."""
+    """The operating system's randomness, made repeatable: what is drawn follows from the sequence, the number of the
+    message, who asks, and how often it has asked. So a device that draws once more in one place draws the same as
+    before in all others."""
 
     def __init__(self) -> None:
         self._moment: tuple[int, int] = (0, 0)

@@ -1,4 +1,5 @@
-"""Devices that have tables: what their card says, which runs they admit, and that what is wrong with a table stays with its owner."""
+"""Devices that have tables: what their card says, which runs they admit, and that what is wrong with a table stays with
+its owner."""
 
 import logging
 from pathlib import Path

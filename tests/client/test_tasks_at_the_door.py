@@ -39,7 +39,8 @@ USUAL = "cross_entropy(outputs, targets, reduction='none')"
 
 @pytest.fixture
 def own_task(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Installs a package with the task `own`, whose losses are the given expression; returns the file that tells that it was imported."""
+    """Installs a package with the task `own`, whose losses are the given expression; returns the file that tells that
+    it was imported."""
 
     def call(losses: str = USUAL, kind: Targets = Targets.classes) -> Path:
         files = {
@@ -116,7 +117,8 @@ def test_a_task_that_breaks_looks_like_any_other(
     losses: str,
     unit: str,
 ) -> None:
-    """Losses that are no numbers, of another shape, or that raise for some data: a sum of noise, charged as every other."""
+    """Losses that are no numbers, of another shape, or that raise for some data: a sum of noise, charged as every
+    other."""
     own_task(losses)
     policy = replace(POLICY, plugins="own", unit=unit)
 
@@ -135,7 +137,8 @@ def test_a_task_that_breaks_looks_like_any_other(
 def test_a_device_learns_numbers_from_its_own_table_by_an_installed_task(
     worlds: Any, tmp_path: Path, own_task: Any
 ) -> None:
-    """Rows of three numbers and a number to predict, which the card says; a run for classes is refused by the same card."""
+    """Rows of three numbers and a number to predict, which the card says; a run for classes is refused by the same
+    card."""
     own_task("(outputs.squeeze(1) - targets).square()", Targets.numbers)
     card = DataCard("folder", (3,), ("visits",), 4, Targets.numbers.value)
     policy = replace(POLICY, plugins="own")

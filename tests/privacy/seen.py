@@ -1,6 +1,8 @@
-"""What each adversary sees of a round that was witnessed, as pairs of the tests' own accountant; and what a run states about it.
+"""What each adversary sees of a round that was witnessed, as pairs of the tests' own accountant; and what a run states
+about it.
 
-Nothing here is asked of the project's releases: the noise is what was really drawn, and who knows what is said in the words of this file.
+Nothing here is asked of the project's releases: the noise is what was really drawn, and who knows what is said in the
+words of this file.
 """
 
 from __future__ import annotations
@@ -50,8 +52,9 @@ def everything_seen(config: Config, round: Witnessed) -> dict[str, Seen]:
 
 
 def _in_stacks(config: Config, round: Witnessed, helpers: int, masked: bool) -> dict[str, Seen]:
-    """FedCEO with slots, and a smoothing in every round: the models that go out show the parts of a stack, and who is in which. A part is
-    the sum of a group, of which all colluders may be members, or without masks the model of one client."""
+    """FedCEO with slots, and a smoothing in every round: the models that go out show the parts of a stack, and who is
+    in which. A part is the sum of a group, of which all colluders may be members, or without masks the model of one
+    client."""
     if not masked:
         return dict.fromkeys(
             ("model", "client", "server"), _by_members(config, round, round.share, config.rounds)
@@ -73,8 +76,9 @@ def _by_members(config: Config, round: Witnessed, variance: float, times: int) -
 def _by_models(config: Config, round: Witnessed) -> Seen:
     """By those who see the sum, and neither who is in it nor any noise.
 
-    Where each device's noise must do alone, there is as much noise as the cohort is large: its size shows, and then it is a draw of that
-    size. Elsewhere everything that shows is the same for all sizes (`tests.audit.symptoms` checks it).
+    Where each device's noise must do alone, there is as much noise as the cohort is large: its size shows, and then it
+    is a draw of that size. Elsewhere everything that shows is the same for all sizes (`tests.audit.symptoms` checks
+    it).
     """
     times = _known_times(config)
     if times:
@@ -90,8 +94,9 @@ def _by_models(config: Config, round: Witnessed) -> Seen:
 def _by_fellows(config: Config, round: Witnessed, fellows: int, masked: bool) -> Seen:
     """By participants, who know their own noise.
 
-    Under masks they know who is in the cohort. Without masks, one of them knows whether it was drawn itself, and its share of the noise
-    says how large the cohort is: it faces a draw of fixed size among all others, of the cohort with or without itself.
+    Under masks they know who is in the cohort. Without masks, one of them knows whether it was drawn itself, and its
+    share of the noise says how large the cohort is: it faces a draw of fixed size among all others, of the cohort with
+    or without itself.
     """
     unknown = round.noise - fellows * round.share
     times = _known_times(config) or (config.rounds if masked else 0)
@@ -133,14 +138,16 @@ def _sum(round: Witnessed, variance: float) -> NoisySum:
 
 
 def largest_squared_norm(told: Mapping[str, Any]) -> int:
-    """What conditional rounding lets out at most: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never more than (s C + sqrt(k))^2."""
+    """What conditional rounding lets out at most: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never more than (s C +
+    sqrt(k))^2."""
     reach, k = told["scale"] * told["clip"], told["dim"]
     bound = min(reach**2 + k / 4 + reach + math.sqrt(k) / 2, (reach + math.sqrt(k)) ** 2)
     return math.floor(bound * (1.0 - 1e-12))
 
 
 def _training(config: Config, round: Witnessed) -> Seen:
-    """Noise in every local step, of one device by itself; an example is in a step's batch by a draw that the device keeps to itself."""
+    """Noise in every local step, of one device by itself; an example is in a step's batch by a draw that the device
+    keeps to itself."""
     (variance,) = {drawn for client in round.arrived for drawn in round.draws[client]}
     steps = len(round.draws[round.arrived[0]])
     mean = round.strategy.job.examples / config.clients.total

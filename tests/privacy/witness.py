@@ -28,7 +28,8 @@ SERVER = -1
 
 @dataclass(frozen=True)
 class Witnessed:
-    """One round. `draws` are the variances of the noise that a client (or the server) drew, in the order in which it drew them, per number:
+    """One round. `draws` are the variances of the noise that a client (or the server) drew, in the order in which it
+    drew them, per number:
     of real numbers for Gaussian noise, of integers for Skellam noise. `record` is what the devices were told to do."""
 
     strategy: FederatedStrategy
@@ -61,7 +62,8 @@ def witnessed(
     key: int = 1,
     lost: Callable[[int], bool] = lambda client: False,
 ) -> list[Witnessed]:
-    """Play the first rounds of a run. Some of the devices train and are then lost. The model stays as it is at first."""
+    """Play the first rounds of a run. Some of the devices train and are then lost. The model stays as it is at
+    first."""
     app, where = make_app(), [SERVER]
     draws: dict[int, list[float]] = {}
 

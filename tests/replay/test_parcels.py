@@ -87,7 +87,8 @@ def test_a_parcel_is_made_anew_when_the_state_moves_on() -> None:
 
 
 def test_what_the_server_gives_beside_a_mean_travels_with_its_step_and_counts() -> None:
-    """A step of 3 numbers with 6 given ones is as long as three steps: the state of 10 numbers has room for one of them."""
+    """A step of 3 numbers with 6 given ones is as long as three steps: the state of 10 numbers has room for one of
+    them."""
     state = _Sum()
     parcels = Parcels(state)
     steps = [

@@ -106,7 +106,8 @@ def test_a_round_that_secure_aggregation_refuses_is_refused(make_strategy: MakeS
 def test_parts_fit_into_the_memory(
     make_strategy: MakeStrategy, monkeypatch: pytest.MonkeyPatch, partition: str
 ) -> None:
-    """Every client is in one part; parts are as many as threads can share; the sum does not depend on how many threads there are."""
+    """Every client is in one part; parts are as many as threads can share; the sum does not depend on how many threads
+    there are."""
     monkeypatch.setattr(cohort, "_CACHED", 4000)
     sums, parts = [], list[list[int]]()
     find = cohort.CohortWorkspace._parts

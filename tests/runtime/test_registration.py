@@ -1,4 +1,5 @@
-"""`fedsketch-register`: every device knows every other by the id that the SuperLink gave it. A SuperLink in memory stands in."""
+"""`fedsketch-register`: every device knows every other by the id that the SuperLink gave it. A SuperLink in memory
+stands in."""
 
 from dataclasses import dataclass, field
 from itertools import count

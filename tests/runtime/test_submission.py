@@ -1,4 +1,5 @@
-"""Following a run that plays elsewhere: breaks in the log, failures, files, interrupts. A SuperLink in memory stands in."""
+"""Following a run that plays elsewhere: breaks in the log, failures, files, interrupts. A SuperLink in memory stands
+in."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,5 @@
-"""A server that tells devices different stories about who survived: never both secrets of a peer, never two lists with a quorum."""
+"""A server that tells devices different stories about who survived: never both secrets of a peer, never two lists with
+a quorum."""
 
 from collections.abc import Callable
 from typing import Any

@@ -64,7 +64,8 @@ def small() -> list[str]:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Plays a run in a folder; `failing(call, client)` says which of all train calls raise. `fresh` devices have nothing in memory.
+    """Plays a run in a folder; `failing(call, client)` says which of all train calls raise. `fresh` devices have
+    nothing in memory.
 
     No report: its plots would take most of the time, and have their own tests.
     """

@@ -90,7 +90,8 @@ def test_a_retry_of_a_lost_round_publishes_its_model_once(make: MakeStrategy) ->
 
 
 def test_two_kills_publish_two_models_of_the_same_round(make: MakeStrategy) -> None:
-    """Killed in round 7, resumed from 5, killed in round 7 again: two models of round 6 with different noise were seen."""
+    """Killed in round 7, resumed from 5, killed in round 7 again: two models of round 6 with different noise were
+    seen."""
     plan = make()
     accounts = Accounts(plan)
     accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(6, 9), Attempt(7, 9)])
@@ -98,8 +99,8 @@ def test_two_kills_publish_two_models_of_the_same_round(make: MakeStrategy) -> N
 
 
 def test_a_lost_round_of_a_pass_is_paid_for_beside_the_pass(make: MakeStrategy) -> None:
-    """Passes of 3 rounds. Round 1 was lost after its model was out, then rounds 1 to 5 were played: who was in round 1 and in
-    round 4 or 5 was seen three times."""
+    """Passes of 3 rounds. Round 1 was lost after its model was out, then rounds 1 to 5 were played: who was in round 1
+    and in round 4 or 5 was seen three times."""
     plan = make("clients.per_round=3", "clients.sampling=passes")
     accounts = Accounts(plan)
     accounts.charge_lost([Attempt(1, 3), Attempt(2, 3)])

@@ -71,7 +71,8 @@ def test_a_run_that_was_broken_off_goes_on_with_its_clip(play: Play, tmp_path: P
 
 @pytest.mark.parametrize("bits", [16, 32])
 def test_under_masks_it_is_the_same_clip(play: Play, bits: int) -> None:
-    """The count travels inside of the vector: the sum under masks is the sum of the same integers, also where a ring rotates them."""
+    """The count travels inside of the vector: the sum under masks is the sum of the same integers, also where a ring
+    rotates them."""
     settings = (*SEEDED, "privacy.clip=adaptive", "rounds=3", f"secagg.bits={bits}")
     open_sums = play(*settings, "secagg.noise=skellam", folder="open").rows
     masked = play(*settings, "secagg=pairwise", "secagg.colluders=0", folder="masked").rows

@@ -1,4 +1,5 @@
-"""Evaluations on devices in a run: they cost what the plan said, are added to what training costs, and a kill makes none of them free."""
+"""Evaluations on devices in a run: they cost what the plan said, are added to what training costs, and a kill makes
+none of them free."""
 
 import json
 import shutil
@@ -119,7 +120,8 @@ def test_held_out_examples_are_not_trained_on(small: list[str]) -> None:
 
 
 def test_an_evaluation_that_fails_leaves_its_keys_empty_and_costs_all_the_same(play: Play) -> None:
-    """The first two rounds have 6 calls each; what follows is the first evaluation, which the battery does not survive."""
+    """The first two rounds have 6 calls each; what follows is the first evaluation, which the battery does not
+    survive."""
     settings = (*EVALUATED, "clients.retries=0")
     healthy = play(*settings, folder="healthy").rows
     failed = play(*settings, folder="failed", failing=lambda call, client: 12 <= call < 18).rows
@@ -134,7 +136,8 @@ def test_an_evaluation_that_fails_leaves_its_keys_empty_and_costs_all_the_same(p
 def test_attempts_that_failed_are_paid_from_the_budget_of_evaluations(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The only evaluation's first attempt fails. Against a server who sees every upload there is nothing left for a second one."""
+    """The only evaluation's first attempt fails. Against a server who sees every upload there is nothing left for a
+    second one."""
     overrides = (
         *("evaluation=federated", "evaluation.epsilon=2", "privacy.against=server"),
         *("privacy.epsilon=null", "privacy.noise_multiplier=5"),
@@ -170,7 +173,8 @@ def test_a_killed_run_does_not_evaluate_for_free(play: Play, tmp_path: Path) -> 
 
 
 def test_who_evaluates_a_model_has_seen_it(small: list[str]) -> None:
-    """A kill in an evaluation: the round before it is charged to those who see models, as if a later round had begun."""
+    """A kill in an evaluation: the round before it is charged to those who see models, as if a later round had
+    begun."""
     strategy = _trained(compose([*small, *EVALUATED]))
     asked, evaluated, went_on = (Accounts(strategy) for _ in range(3))
     asked.charge_lost([Attempt(1, 6)])

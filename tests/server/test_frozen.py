@@ -1,4 +1,5 @@
-"""Whole runs of which a part of the model is frozen: what they cost, what they learn, and where devices get the frozen part."""
+"""Whole runs of which a part of the model is frozen: what they cost, what they learn, and where devices get the frozen
+part."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -79,8 +80,8 @@ def test_a_frozen_body_costs_and_learns_what_the_head_alone_does(
     small: list[str],
     tmp_path: Path,
 ) -> None:
-    """Same d, noise, epsilon and bytes, and the same updates with the same noise; with the seed's own body, and with another that
-    devices have to be sent."""
+    """Same d, noise, epsilon and bytes, and the same updates with the same noise; with the seed's own body, and with
+    another that devices have to be sent."""
     whole = _given(small, tmp_path, seed)
     frozen = [*keys, *SEEDED, *HEAD_ONLY, *([f"model.weights={whole}"] if seed else [])]
     alone = [*keys, *SEEDED, *head_alone(whole)]

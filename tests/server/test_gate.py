@@ -53,7 +53,8 @@ def call(
     pieces: Sequence[bytes] = (),
     **headers: str,
 ) -> Answer:
-    """A request whose path arrives as it is written here: client libraries would tidy it up. Its body comes whole, after `pieces` of it."""
+    """A request whose path arrives as it is written here: client libraries would tidy it up. Its body comes whole,
+    after `pieces` of it."""
     raw, _, query = path.partition("?")
     scope = {
         "type": "http",

@@ -1,4 +1,5 @@
-"""The sentences name epsilon, unit and adversary; a sketched run shows both readings, each with whom it holds against."""
+"""The sentences name epsilon, unit and adversary; a sketched run shows both readings, each with whom it holds
+against."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""`fedsketch.load` gives back what was trained, from the folder alone, with all that its inputs went through; exports compute the same."""
+"""`fedsketch.load` gives back what was trained, from the folder alone, with all that its inputs went through; exports
+compute the same."""
 
 import json
 import shutil
@@ -122,7 +123,10 @@ def test_a_run_without_validation_has_no_best_model(
 
 
 def test_importing_fedsketch_imports_no_torch() -> None:
-    code = "import sys, fedsketch; assert callable(fedsketch.load); sys.exit('torch' in sys.modules or 'flwr' in sys.modules)"
+    code = (
+        "import sys, fedsketch; assert callable(fedsketch.load); sys.exit('torch' in sys.modules or 'flwr' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

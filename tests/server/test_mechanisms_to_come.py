@@ -1,4 +1,5 @@
-"""Laws of release other than noise of devices fit the seam: a class, a line in the list of kinds, and nothing else changes.
+"""Laws of release other than noise of devices fit the seam: a class, a line in the list of kinds, and nothing else
+changes.
 
 One that is still to come, in small: noise of a trusted server.
 """

@@ -1,4 +1,5 @@
-"""Whole runs with noise inside of training: priced by the step, stopped by the budget, resumed with the same directions."""
+"""Whole runs with noise inside of training: priced by the step, stopped by the budget, resumed with the same
+directions."""
 
 import math
 from collections.abc import Callable

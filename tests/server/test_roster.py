@@ -97,6 +97,6 @@ def test_a_roster_that_is_named_but_missing_stops_the_run(
     with pytest.raises(ConfigError) as caught:
         known_roster()
     assert str(caught.value) == (
-        f"The roster {tmp_path / 'absent.json'} cannot be read (No such file or directory): write it with fedsketch-register, or unset "
-        "FEDSKETCH_ROSTER."
+        f"The roster {tmp_path / 'absent.json'} cannot be read (No such file or directory): write it with "
+        "fedsketch-register, or unset FEDSKETCH_ROSTER."
     )

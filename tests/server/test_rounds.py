@@ -254,7 +254,8 @@ def test_a_poisson_run_with_dropouts_plays_all_its_rounds_within_the_budget(
         "clients.per_round=14",
         "privacy.epsilon=2",
         "rounds=6",
-        # Every attempt shows the server something, so that retries cost it rounds: there is none if only one client is away.
+        # Every attempt shows the server something, so that retries cost it rounds: there is none if only one client is
+        # away.
         f"clients.tolerated_dropouts={0.3 if against == 'server' else 0.1}",
         failing=lambda call, client: client < (1 if against == "server" else 3),
     )
@@ -352,8 +353,8 @@ def test_the_first_line_says_what_holds(play: Play, overrides: list[str], words:
 
 
 def test_a_round_of_a_pass_that_nobody_is_asked_for_is_a_round_of_that_pass(play: Play) -> None:
-    """Three clients in passes of two rounds: masks need two, so the cohort of one is passed over. A client of round 1 may be in round 3
-    again, which is the second pass and not the rest of the first."""
+    """Three clients in passes of two rounds: masks need two, so the cohort of one is passed over. A client of round 1
+    may be in round 3 again, which is the second pass and not the rest of the first."""
     settings = ("secagg=pairwise", "secagg.colluders=0", "clients.sampling=passes")
     few = ("clients.total=3", "clients.per_round=2", "privacy.epsilon=null")
     played = play(*settings, *few, "privacy.noise_multiplier=2", "rounds=4")
@@ -380,7 +381,8 @@ def test_a_retried_round_of_a_pass_costs_no_more_than_the_pass(play: Play, strat
 def test_a_resumed_run_takes_back_the_noise_of_models_that_were_out(
     play: Play, tmp_path: Path
 ) -> None:
-    """SGMF: killed within a pass, it ends like an unbroken run; the checkpoint that knows the noise is its owner's alone."""
+    """SGMF: killed within a pass, it ends like an unbroken run; the checkpoint that knows the noise is its owner's
+    alone."""
     order = ("clients.sampling=passes", "clients.per_round=2", "clients.retries=0")
     settings = ("strategy=sgmf", "privacy.randomness=seeded", *order)
     play(*settings, folder="whole")
@@ -393,7 +395,8 @@ def test_a_resumed_run_takes_back_the_noise_of_models_that_were_out(
 
 
 def test_a_model_whose_noise_is_forgotten_ends_the_guarantee(play: Play, tmp_path: Path) -> None:
-    """Without its newest checkpoint a run of SGMF plays a round again whose model is out, with other noise: no theorem covers both."""
+    """Without its newest checkpoint a run of SGMF plays a round again whose model is out, with other noise: no theorem
+    covers both."""
     settings = ("strategy=sgmf", "clients.sampling=passes", "clients.per_round=2")
     with pytest.raises(TooFewClients):
         play(*settings, "clients.retries=0", failing=lambda call, client: call == 4)

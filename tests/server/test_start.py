@@ -34,8 +34,8 @@ def test_all_of_a_run_sees_features(
 
 @pytest.mark.parametrize("broadcast", ["full", "replay"])
 def test_devices_train_from_given_weights(broadcast: str, play: Play, tmp_path: Path) -> None:
-    """With learning rate nearly 0 the run ends where the file began, whoever had to be told; a device that started from the seed
-    instead would have another state, and be refused."""
+    """With learning rate nearly 0 the run ends where the file began, whoever had to be told; a device that started from
+    the seed instead would have another state, and be refused."""
     given = {"output.weight": torch.randn(3, 6), "output.bias": torch.randn(3)}
     save_file(given, tmp_path / "given.safetensors")
     played = play(

@@ -1,8 +1,9 @@
 """What a run states as epsilon, against an accountant of the tests' own, from what really happened in a round.
 
-A real round is played with the real devices and the real server (`tests.privacy.witness`), and the noise that they really draw is written
-down. What each adversary can see of it is said in `tests.privacy.seen`; `tests.privacy.own_accountant` makes an epsilon of that, for data
-that hides a unit as badly as we know. It must never exceed what the run states, and the run must not state much more either.
+A real round is played with the real devices and the real server (`tests.privacy.witness`), and the noise that they
+really draw is written down. What each adversary can see of it is said in `tests.privacy.seen`;
+`tests.privacy.own_accountant` makes an epsilon of that, for data that hides a unit as badly as we know. It must never
+exceed what the run states, and the run must not state much more either.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ KEY = 5  # of the cohorts that are played
 # How much larger the stated epsilon may be than what the tests' own accountant finds.
 FACTOR = 1.01
 # By the kind of draw, where more is allowed:
-# - The theorem on draws of fixed size lets the others' data be the worst for every loss at once. It is another one for losses below
-#   zero, so that compositions are looser: 1 % for 6 rounds of 8 in 20, 5 % for 100 rounds of 10 in 100.
-# - A fellow client without masks is booked as one that is in the cohort and knows its noise, and as one that is not and leaves its
-#   place to others. It is one of the two: 9 % for cohorts of 8, and less for larger ones.
+# - The theorem on draws of fixed size lets the others' data be the worst for every loss at once. It is another one for
+#   losses below zero, so that compositions are looser: 1 % for 6 rounds of 8 in 20, 5 % for 100 rounds of 10 in 100.
+# - A fellow client without masks is booked as one that is in the cohort and knows its noise, and as one that is not and
+#   leaves its place to others. It is one of the two: 9 % for cohorts of 8, and less for larger ones.
 LARGER = {
     "fixed size": 1.02,
     "fixed size among others": 1.10,

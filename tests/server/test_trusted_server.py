@@ -40,7 +40,8 @@ def test_the_report_says_trusted(play: Play, tmp_path: Path) -> None:
 
 
 def test_the_planned_traffic_is_what_travels(play: Play, small: list[str]) -> None:
-    """Up to the lengths of masks: 6 clients of 1,300 numbers with rate 0.1 and 2 bytes each, over 2 rounds; 5 standard deviations."""
+    """Up to the lengths of masks: 6 clients of 1,300 numbers with rate 0.1 and 2 bytes each, over 2 rounds; 5 standard
+    deviations."""
     large = (*CSGM, "data.shape=[1,8,8]", "data.classes=20", "strategy.rate=0.1")
     played, plan = play(*large), make_plan(compose([*small, *large]))
     assert plan.parameters == 1300

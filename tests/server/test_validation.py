@@ -123,7 +123,8 @@ def test_a_run_stops_when_nothing_gets_better_and_keeps_its_best_model(
 def test_a_run_that_its_models_stopped_states_the_epsilon_of_all_planned_rounds(
     play: Play, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They chose when to stop, so the epsilon of fewer rounds would not hold. The rows before are about their rounds alone."""
+    """They chose when to stop, so the epsilon of fewer rounds would not hold. The rows before are about their rounds
+    alone."""
     settings = (*HELD_OUT, "rounds=9", "validation.patience=1")
     _scripted(monkeypatch, 0.5, 0.6, 0.4)
     stopped = play(*settings)

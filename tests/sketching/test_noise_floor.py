@@ -36,8 +36,9 @@ def averaged(decay: float, momentum: float, rounds: int) -> np.ndarray:
 def test_noise_in_one_subspace_stays_below_with_the_stated_probability(
     width: int, decay: float, momentum: float, vectors: int
 ) -> None:
-    """4000 draws of the theorem's own case: at most 4 exceedances are expected at 1e-3, more than 10 have probability 3e-3 if that
-    is the true rate. At 10 % failure the floor is exceeded in at most 10 %, and at 50 % it is within 3 times the median."""
+    """4000 draws of the theorem's own case: at most 4 exceedances are expected at 1e-3, more than 10 have probability
+    3e-3 if that is the true rate. At 10 % failure the floor is exceeded in at most 10 %, and at 50 % it is within 3
+    times the median."""
     rounds = 30
     floor = NoiseFloor(decay, momentum, vectors)
     for _ in range(rounds):
@@ -54,8 +55,8 @@ def test_noise_in_one_subspace_stays_below_with_the_stated_probability(
 def closed_loop(
     seed: int, width: int, learned: int, decay: float, momentum: float, signal: float = 0.0
 ) -> tuple[float, int, float]:
-    """40 rounds in which the sketch follows the PCA (`learned` of its directions, probes for the rest): the worst top eigenvalue
-    relative to the floor, the directions above it at the end, and the planted direction's energy in them."""
+    """40 rounds in which the sketch follows the PCA (`learned` of its directions, probes for the rest): the worst top
+    eigenvalue relative to the floor, the directions above it at the end, and the planted direction's energy in them."""
     generator = torch.Generator().manual_seed(seed)
     d = 60
     planted = torch.nn.functional.normalize(torch.randn(d, generator=generator).double(), dim=0)
@@ -84,7 +85,8 @@ def closed_loop(
 def test_a_sketch_that_follows_its_own_noise_keeps_nothing(
     width: int, learned: int, decay: float, momentum: float
 ) -> None:
-    """20 runs of 40 looks each. No theorem covers the closed loop, so a margin is asked for: the top never comes within 20 %."""
+    """20 runs of 40 looks each. No theorem covers the closed loop, so a margin is asked for: the top never comes within
+    20 %."""
     worst = max(closed_loop(seed, width, learned, decay, momentum)[0] for seed in range(20))
     assert 0.1 < worst < 0.8
 
@@ -108,8 +110,8 @@ def test_a_sketch_of_an_eighth_finds_the_planted_direction(momentum: float) -> N
 
 
 def test_no_more_directions_than_the_signal_has_are_above() -> None:
-    """Weyl: a signal of rank 3 of any size lifts three eigenvalues. 200 draws at 1e-3: a false alarm in at most 18 % of seeds by
-    the bound, in practice never; the seed is fixed."""
+    """Weyl: a signal of rank 3 of any size lifts three eigenvalues. 200 draws at 1e-3: a false alarm in at most 18 % of
+    seeds by the bound, in practice never; the seed is fixed."""
     generator = np.random.default_rng(5)
     floor = noise_floor(np.ones(30), 12)
     for scale in (1.0, 10.0, 1000.0):
@@ -122,7 +124,8 @@ def test_no_more_directions_than_the_signal_has_are_above() -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_warm_up_rounds_of_full_width_count_until_they_are_forgotten(momentum: float) -> None:
-    """400 draws of 5 rounds in 50 dimensions, then 20 in 6 of them: no more than 3 above a floor for 1e-3 (probability 1e-3)."""
+    """400 draws of 5 rounds in 50 dimensions, then 20 in 6 of them: no more than 3 above a floor for 1e-3 (probability
+    1e-3)."""
     floor, small = NoiseFloor(0.9, momentum), NoiseFloor(0.9, momentum)
     for t in range(25):
         floor.update(1.0, 50 if t < 5 else 6)

@@ -30,7 +30,8 @@ def test_the_seed_decides() -> None:
 
 
 def test_directions_are_uniform_in_the_complement() -> None:
-    """The mean of q q^T over 3000 seeds is I/5 outside U, at 4.5 standard errors of each of 36 entries: 2.5e-4 false alarms."""
+    """The mean of q q^T over 3000 seeds is I/5 outside U, at 4.5 standard errors of each of 36 entries: 2.5e-4 false
+    alarms."""
     known = torch.eye(6, dtype=torch.float64)[:, :1]
     draws = torch.stack([probes(seed, 1, known)[:, 0] for seed in range(3000)])
     products = torch.einsum("ni,nj->nij", draws, draws)

@@ -30,7 +30,8 @@ def test_parts_keep_as_many_numbers_as_they_have_directions() -> None:
 @pytest.mark.parametrize("rank", [3, 30])
 @pytest.mark.parametrize("rounded", [False, True])
 def test_columns_are_orthonormal(rank: int, rounded: bool) -> None:
-    """Also where the vectors have a smaller rank than asked for, and after float16. Float32 entries: rounding of 1e-7 each."""
+    """Also where the vectors have a smaller rank than asked for, and after float16. Float32 entries: rounding of 1e-7
+    each."""
     matrix = _matrix(_sketch(rank, rounded=rounded))
     torch.testing.assert_close(
         matrix.T @ matrix, torch.eye(22, dtype=torch.float64), atol=2e-6, rtol=0

@@ -47,7 +47,8 @@ def test_half_of_the_slices_are_enough(shape: tuple[int, int, int], threshold: f
 def test_smoothing_solves_the_problem_that_a_generic_solver_solves(
     shape: tuple[int, int, int],
 ) -> None:
-    """|W|_* is the least (|U|^2 + |V|^2) / 2 with W = U * V (per slice), which makes the problem smooth: L-BFGS from a random start."""
+    """|W|_* is the least (|U|^2 + |V|^2) / 2 with W = U * V (per slice), which makes the problem smooth: L-BFGS from a
+    random start."""
     stack, threshold = _stack(shape), 1.5
     count, rows, columns = shape
     inner = min(rows, columns)

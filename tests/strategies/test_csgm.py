@@ -1,4 +1,5 @@
-"""L2-CSGM: with everything kept it is DP-FedAvg, the server adds the noise once, and only those who see models are promised anything."""
+"""L2-CSGM: with everything kept it is DP-FedAvg, the server adds the noise once, and only those who see models are
+promised anything."""
 
 import math
 from collections.abc import Callable
@@ -80,7 +81,8 @@ def test_with_everything_kept_and_no_noise_it_is_dp_fedavg(
 
 
 def test_the_server_adds_the_noise_of_the_plan_once(make_strategy: MakeStrategy) -> None:
-    """Masks follow from the seed, so runs whose model stays differ by the noise alone: 8 rounds of 21 numbers; false alarm 1e-6."""
+    """Masks follow from the seed, so runs whose model stays differ by the noise alone: 8 rounds of 21 numbers; false
+    alarm 1e-6."""
     sums = []
     for noise in ("0", "5"):
         strategy = make_strategy(

@@ -1,4 +1,5 @@
-"""FedCEO: averaging rounds are UDP-FedAvg, smoothing rounds smooth the right stack, and every part has its noise and its price."""
+"""FedCEO: averaging rounds are UDP-FedAvg, smoothing rounds smooth the right stack, and every part has its noise and
+its price."""
 
 from collections.abc import Callable
 from typing import cast

@@ -69,10 +69,11 @@ def _linear(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_models_of_a_linear_problem_carry_the_noise_of_the_factorisation(
     make_strategy: MakeStrategy, how: tuple[str, ...], momentum: float
 ) -> None:
-    """Every coordinate is a sample of the noise of all six models, whose covariance must be sigma^2 B B^T (block by block for restarts).
+    """Every coordinate is a sample of the noise of all six models, whose covariance must be sigma^2 B B^T (block by
+    block for restarts).
 
-    With W its inverse root the samples become independent standard normals: 6,003 of them give a 6 x 6 covariance whose 21 entries have
-    a standard deviation of at most sqrt(2 / 6003). Beyond 6 of them once in 20 million times.
+    With W its inverse root the samples become independent standard normals: 6,003 of them give a 6 x 6 covariance whose
+    21 entries have a standard deviation of at most sqrt(2 / 6003). Beyond 6 of them once in 20 million times.
     """
     server = ("strategy.server.lr=0.5", f"strategy.server.momentum={momentum}")
     large = ("data.shape=[1,40,50]", *server, "checkpoint_every=1")

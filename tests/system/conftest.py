@@ -53,8 +53,8 @@ class _Watcher:
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done. No report: its
-    plots take most of the time of a small run."""
+    """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done. No
+    report: its plots take most of the time of a small run."""
     monkeypatch.setattr(
         "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
     )
@@ -115,7 +115,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def pip_install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Installs folders of the repository by pip, from copies, because building leaves files behind; returns where they are then."""
+    """Installs folders of the repository by pip, from copies, because building leaves files behind; returns where they
+    are then."""
 
     def install(*sources: str) -> Path:
         folder = tmp_path_factory.mktemp("installed")

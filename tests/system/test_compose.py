@@ -1,4 +1,5 @@
-"""The compose files promise to confine every service and to keep secrets in files; `compose.sh` checks that they also work."""
+"""The compose files promise to confine every service and to keep secrets in files; `compose.sh` checks that they also
+work."""
 
 import fnmatch
 import re

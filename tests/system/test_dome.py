@@ -1,4 +1,5 @@
-"""Whole runs of DOME: masks change nothing, a stopped run goes on as if it had not been, and what it measures is told."""
+"""Whole runs of DOME: masks change nothing, a stopped run goes on as if it had not been, and what it measures is
+told."""
 
 import json
 from collections.abc import Callable

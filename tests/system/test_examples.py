@@ -137,7 +137,8 @@ def test_both_run_under_ray_with_the_result_of_the_local_runtime(
         for name in ("local", "simulation")
     ]
     same = [(models[1][name] - tensor).abs().flatten() < 1e-4 for name, tensor in models[0].items()]
-    # A sum that is 0 but for its last bit may have either sign. Runs with other data or noise agree in half of the signs.
+    # A sum that is 0 but for its last bit may have either sign. Runs with other data or noise agree in half of the
+    # signs.
     assert torch.cat(same).float().mean() > 0.95
 
 

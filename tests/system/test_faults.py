@@ -1,4 +1,5 @@
-"""Nodes that die or hang in the middle of rounds, on a real SuperLink: the run goes on, and every ledger knows what left its device."""
+"""Nodes that die or hang in the middle of rounds, on a real SuperLink: the run goes on, and every ledger knows what
+left its device."""
 
 import itertools
 import json
@@ -176,7 +177,8 @@ def test_the_run_completes(play: Play) -> None:
 
 
 def test_who_delivered_is_in_the_sum_and_who_did_not_is_not(play: Play) -> None:
-    # Killed before, killed during, and hanging: out. Killed after masking: in, its masks removed with the others' shares.
+    # Killed before, killed during, and hanging: out. Killed after masking: in, its masks removed with the others'
+    # shares.
     (row,) = play.heard.rows
     assert (row["clients"], row["dropped"]) == (6, 3)
 
@@ -244,7 +246,8 @@ def _plaintext(config: Config) -> list[list[float]]:
     return known
 
 
-# ---------------------------------------------------------------------- outages, with three nodes of which one may drop out
+# ---------------------------------------------------------------------- outages, with three nodes of which one may drop
+# out
 TRIO = [
     *(one for one in SETTINGS if not one.startswith(("clients.total", "clients.per_round"))),
     "clients.total=3",
@@ -273,7 +276,8 @@ def _vectors_sent(network: Network) -> list[int]:
 
 
 def _goes_on(network: Network, settings: list[str], name: str, rounds: int) -> None:
-    """The same run, submitted again, ends; rounds that were saved are not played again; every vector that left is charged once."""
+    """The same run, submitted again, ends; rounds that were saved are not played again; every vector that left is
+    charged once."""
     again = _begin(network, settings, name)
     again.thread.join(PATIENCE)
     assert again.problems == []

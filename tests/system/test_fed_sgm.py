@@ -1,4 +1,5 @@
-"""Whole runs of Fed-SGM: masks change nothing, all runtimes make the same sketch, a stopped run goes on as if it had not been."""
+"""Whole runs of Fed-SGM: masks change nothing, all runtimes make the same sketch, a stopped run goes on as if it had
+not been."""
 
 import json
 import subprocess

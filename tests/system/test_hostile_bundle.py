@@ -1,4 +1,5 @@
-"""A server that ships code of its own, on real processes: `fedsketch-node` answers with the installed app, and unpacks nothing."""
+"""A server that ships code of its own, on real processes: `fedsketch-node` answers with the installed app, and unpacks
+nothing."""
 
 import json
 import time

@@ -1,4 +1,5 @@
-"""A model, a feature map, a data set and a tracker of a package outside the tree, really installed. More packages: `test_examples`."""
+"""A model, a feature map, a data set and a tracker of a package outside the tree, really installed. More packages:
+`test_examples`."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""`runtime=processes`: the deployment without containers gives the same numbers as `runtime=local`, and leaves no process behind."""
+"""`runtime=processes`: the deployment without containers gives the same numbers as `runtime=local`, and leaves no
+process behind."""
 
 import signal
 import subprocess

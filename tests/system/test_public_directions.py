@@ -1,4 +1,5 @@
-"""Whole runs of DOME with public directions: masks, the way of the broadcast and a stop change nothing; and it learns."""
+"""Whole runs of DOME with public directions: masks, the way of the broadcast and a stop change nothing; and it
+learns."""
 
 import json
 from collections.abc import Callable
@@ -108,8 +109,8 @@ def test_a_stopped_run_ends_exactly_like_an_unbroken_one(
 
 
 def test_a_returning_client_gets_directions_once(run: Run) -> None:
-    """One layer, whose inputs do not change: from the second round on a device is sent the last sum alone. The plan says what both
-    ways of the broadcast cost."""
+    """One layer, whose inputs do not change: from the second round on a device is sent the last sum alone. The plan
+    says what both ways of the broadcast cost."""
     one_layer = ["model=mlp", "model.width=40", "data.shape=[1,10,10]", "strategy.sketch_dim=0.2"]
     common = [*SMALL, *UNMASKED, *one_layer, "clients.per_round=6", "rounds=3"]
     down = {}
@@ -127,7 +128,8 @@ def test_a_returning_client_gets_directions_once(run: Run) -> None:
 
 
 def test_it_learns_digits(run: Run) -> None:
-    """72 to 82 % with seeds 0 to 5, after 15 rounds of 20 clients who send a quarter of the numbers; by chance it would be 10 %."""
+    """72 to 82 % with seeds 0 to 5, after 15 rounds of 20 clients who send a quarter of the numbers; by chance it would
+    be 10 %."""
     digits = ["strategy=dome", "strategy.directions=public", "strategy.sketch_dim=0.25"]
     digits += ["data.public=200", "clients.total=20", "clients.per_round=20", "device=cpu"]
     digits += ["rounds=15", "evaluate_every=15", "privacy.randomness=seeded", *UNMASKED]

@@ -219,7 +219,8 @@ def test_a_map_of_an_installed_package_is_in_front_of_any_model(own: Install) ->
     seen, raw = job.shard(1), plain.shard(1)
     assert seen.shape == (3,)
     for made, example in zip(seen.inputs, raw.inputs, strict=True):
-        # All weights and the shift are a half, twice the sum of the example, and batch norm with the statistics of a new layer.
+        # All weights and the shift are a half, twice the sum of the example, and batch norm with the statistics of a
+        # new layer.
         total = 0.5 * (0.5 * example.sum() + 0.5) / (1 + 1e-5) ** 0.5 + 0.5 + example.sum()
         torch.testing.assert_close(made, total.expand(3), rtol=1e-4, atol=1e-4)
     job.model().module(seen.inputs)

@@ -233,7 +233,8 @@ def test_continuous_goes_by_the_target_as_strictly_as_asked() -> None:
 
 
 def test_continuous_deals_equal_targets_at_random() -> None:
-    """Two clients, one half zeros and one half ones, in blocks: the zeros' client is not the first half of the file by its order alone."""
+    """Two clients, one half zeros and one half ones, in blocks: the zeros' client is not the first half of the file by
+    its order alone."""
     targets = torch.cat([torch.zeros(300), torch.ones(100)])
     first, _ = partition(targets, 2, "continuous", 0, strictness=1.0)
     assert not (targets[first] == 1).any()

@@ -208,7 +208,8 @@ def test_a_servers_schema_stays_there(hospitals: Path) -> None:
 
 
 def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) -> None:
-    """Each file holds what `shard` gives in a simulation, is read by the same fingerprint, and has no column beyond the schema's."""
+    """Each file holds what `shard` gives in a simulation, is read by the same fingerprint, and has no column beyond the
+    schema's."""
     config = _config(hospitals, "data/partition=natural", "data.public=5")
     job = Job(config)
     files = [tmp_path / f"part{client}.csv" for client in range(3)]

@@ -1,4 +1,5 @@
-"""What a run learns: losses are those of torch, metrics those of scikit-learn, and no loss lets an example see another."""
+"""What a run learns: losses are those of torch, metrics those of scikit-learn, and no loss lets an example see
+another."""
 
 import math
 from typing import ClassVar
@@ -163,7 +164,8 @@ class Coupled(Task):
 
 
 def test_a_loss_of_somebody_else_cannot_let_examples_see_each_other() -> None:
-    """The gradient of an example is the same whoever is beside it in the batch, although the loss looks at the batch."""
+    """The gradient of an example is the same whoever is beside it in the batch, although the loss looks at the
+    batch."""
     torch.manual_seed(0)
     model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), task=Coupled(_Mine("coupled")))
     inputs, targets = torch.randn(5, 6), torch.randint(3, (5,))

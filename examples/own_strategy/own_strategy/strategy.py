@@ -1,10 +1,10 @@
 """DP-FedAvg whose server steps by the signs of the momentum (Signum, Bernstein et al. 2018).
 
-Every parameter moves by the learning rate, up or down, in every round. So the rate is in units of the parameters: it does not have to
-be tuned anew for another clip, budget or number of clients, as that of SGD has to.
+Every parameter moves by the learning rate, up or down, in every round. So the rate is in units of the parameters: it
+does not have to be tuned anew for another clip, budget or number of clients, as that of SGD has to.
 
-The guarantee is DP-FedAvg's. Devices do what they do there, and clip, noise and masks are around their half. The server works on the
-noisy sum, which is all that it is given, and what is computed from that costs no privacy.
+The guarantee is DP-FedAvg's. Devices do what they do there, and clip, noise and masks are around their half. The server
+works on the noisy sum, which is all that it is given, and what is computed from that costs no privacy.
 """
 
 from typing import Any

@@ -1,4 +1,5 @@
-"""A device's own guard against a server that may ask anything: real folders, the real protocol, a restart wherever it hurts."""
+"""A device's own guard against a server that may ask anything: real folders, the real protocol, a restart wherever it
+hurts."""
 
 import logging
 import math
@@ -287,26 +288,28 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
     [
         (
             {"smallest_cohort": 7}, {"drops": 0},
-            "A sum over 6 clients is too small for this device, and the round would release one if all tolerated dropouts happen: "
-            "its owner asks for 7.",
+            "A sum over 6 clients is too small for this device, and the round would release one if all tolerated "
+            "dropouts happen: its owner asks for 7.",
         ),
         ({"smallest_cohort": 6}, {"drops": 1}, "A sum over 5 clients is too small for this device"),
         ({"smallest_cohort": 6}, {"n": 12, "drops": 1, "groups": 2}, "A sum over 5 clients is too small for this device"),
         ({"largest_drops": 0.1}, {}, "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1."),
         (
             {"assumed_colluders": 0.2}, {},
-            "The round assumes 0 clients who work with the server, this device's owner 1 of 6: set secagg.colluders to 0.2.",
+            "The round assumes 0 clients who work with the server, this device's owner 1 of 6: set secagg.colluders "
+            "to 0.2.",
         ),
         ({"largest_clip": 0.5}, {}, "The round's clip 1 is above the 0.5 of this device's owner."),
         ({"rings": (20, 64)}, {}, "This device's owner does not allow a ring of 32 bits."),
         (
             {"smallest_noise": 5.0}, {},
-            "The noise multiplier of the honest clients is 4 per client in the worst case: this device's owner asks for 5.",
+            "The noise multiplier of the honest clients is 4 per client in the worst case: this device's owner asks "
+            "for 5.",
         ),
         (
             {}, {"consistency": False},
-            "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner can set "
-            "allow_semi_honest).",
+            "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner "
+            "can set allow_semi_honest).",
         ),
         ({"most_rounds": 0}, {}, "This device has taken part in 0 rounds, and its owner allows 0."),
         ({"epsilon": 0.5}, {}, "at delta 1e-05; the owner allows 0.5, of which 0.5 is left."),
@@ -432,7 +435,8 @@ def test_plain_replies_are_refused_unless_the_owner_gave_up_the_budget(guard: De
     with pytest.raises(Refusal) as caught:
         guard.admit_unmasked("train")
     assert str(caught.value) == (
-        "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set allow_unmasked)."
+        "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
+        "allow_unmasked)."
     )
     guard.policy = replace(guard.policy, allow_unmasked=True, epsilon=math.inf)
     guard.admit_unmasked("train")
@@ -557,8 +561,8 @@ def test_no_step_is_taken_twice_though_the_state_of_the_node_is_put_back(
 def test_of_keys_that_were_advertised_twice_for_a_round_one_vector_leaves(
     make_fleet: Callable[..., Fleet],
 ) -> None:
-    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys; what it had before is
-    kept by an attacker and put back. Only one of the two sessions sends a vector."""
+    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys; what
+    it had before is kept by an attacker and put back. Only one of the two sessions sends a vector."""
     fleet = make_fleet(6)
     settings = settings_of(6)
     ledger = fleet.folders[2] / "ledger.jsonl"

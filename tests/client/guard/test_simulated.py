@@ -19,7 +19,8 @@ def _context() -> Context:
 
 
 class _Ray(ModuleType):
-    """Stands in for Ray in a process of this kind: an actor of a worker, or a driver, which a device's process could be made to be."""
+    """Stands in for Ray in a process of this kind: an actor of a worker, or a driver, which a device's process could be
+    made to be."""
 
     WORKER_MODE = 1
 

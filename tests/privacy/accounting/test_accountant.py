@@ -105,7 +105,8 @@ def test_replace_one_doubles_the_sensitivity(make_release: MakeRelease) -> None:
 def test_skellam_on_samples_costs_less_than_without_and_what_the_gaussian_does(
     make_release: MakeRelease,
 ) -> None:
-    """At noise multiplier 2 and a large scale Skellam is nearly Gaussian; Poisson and fixed-size samples amplify both."""
+    """At noise multiplier 2 and a large scale Skellam is nearly Gaussian; Poisson and fixed-size samples amplify
+    both."""
     mechanism = Skellam((2.0 * 4096.0) ** 2, 4096.0, 4096.0 * 10)
     for sampling in (Poisson(0.02), WithoutReplacement(2, 100)):
         sampled = _spent(make_release(mechanism, sampling), 100).epsilon
@@ -132,8 +133,8 @@ def _moment(epsilon: float, rate: float, order: float) -> float:
 def test_drawing_whole_clients_hides_an_example_less_than_drawing_examples(
     make_release: MakeRelease, sampling: Sampling
 ) -> None:
-    """Independent computation: an example in a client whose other examples sum to 6 comes and goes with them. By quadrature the exact
-    divergence is above the Poisson curve and below what is charged."""
+    """Independent computation: an example in a client whose other examples sum to 6 comes and goes with them. By
+    quadrature the exact divergence is above the Poisson curve and below what is charged."""
     z, order, step = 2.0, 2.0, 0.01
     x = np.arange(-40.0, 60.0, step)
 
@@ -219,8 +220,8 @@ def test_another_pass_length_or_mechanism_within_a_pass_is_refused(
 
 
 def test_matrix_release_costs_one_gaussian_per_pass(make_release: MakeRelease) -> None:
-    """Independent computation: one unit moves row j of X by C, hence the release A X + B Z by A e_j, whose Mahalanobis length under
-    the covariance sigma^2 B B^T is the mu of a Gaussian mechanism."""
+    """Independent computation: one unit moves row j of X by C, hence the release A X + B Z by A e_j, whose Mahalanobis
+    length under the covariance sigma^2 B B^T is the mu of a Gaussian mechanism."""
     rounds, sigma = 8, 2.5
     a = np.tril(np.ones((rounds, rounds)))
     c = np.tril(np.array([[0.8 ** (i - j) for j in range(rounds)] for i in range(rounds)]))

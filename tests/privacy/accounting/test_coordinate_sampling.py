@@ -104,7 +104,8 @@ def test_sampling_nothing_or_everything() -> None:
 
 
 def test_no_vector_is_the_worst_at_every_epsilon() -> None:
-    """Why no loss distribution is booked: one large coordinate against sixteen of the same L2 norm, by loss distributions."""
+    """Why no loss distribution is booked: one large coordinate against sixteen of the same L2 norm, by loss
+    distributions."""
     one = pld.loss_distribution(PoissonPair(0.5, 0.1), 1e-3)
     many = pld.loss_distribution(PoissonPair(2.0, 0.1), 1e-3).self_compose(16)
     assert many.get_delta_for_epsilon(0.0) > 1.2 * one.get_delta_for_epsilon(0.0)
@@ -114,7 +115,8 @@ def test_no_vector_is_the_worst_at_every_epsilon() -> None:
 @pytest.mark.parametrize("rate", [0.05, 0.4])
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
 def test_masks_and_drawn_clients_together(rate: float, sigma: float) -> None:
-    """Two numbers of a client that is drawn with this probability, and masked: both exact divergences, by quadrature in the plane."""
+    """Two numbers of a client that is drawn with this probability, and masked: both exact divergences, by quadrature in
+    the plane."""
     mask, size = 0.3, 1.0 / math.sqrt(2)
     x = np.arange(-8 * sigma, 8 * sigma + 3, sigma / 12)
     q = stats.norm.logpdf(x, 0.0, sigma)
@@ -135,7 +137,8 @@ def test_masks_and_drawn_clients_together(rate: float, sigma: float) -> None:
 
 
 def test_the_accountant_takes_drawn_clients_into_account(make_release: MakeRelease) -> None:
-    """The smaller of two valid curves: for draws that are secrets, and for draws that show. A fixed-size draw is one that shows."""
+    """The smaller of two valid curves: for draws that are secrets, and for draws that show. A fixed-size draw is one
+    that shows."""
     law = CoordinateSampledGaussian(0.2, 0.1, 1.0, 0.05)
     plain, poisson_draw, fixed = (
         cost(make_release(law, draw)).curve
@@ -151,7 +154,8 @@ def test_the_accountant_takes_drawn_clients_into_account(make_release: MakeRelea
 
 @pytest.mark.parametrize("rate", [0.1, 0.7])
 def test_theorem_5_1_holds_with_equality_for_one_large_coordinate(rate: float) -> None:
-    """Matrix factorisation: a unit in row t adds x times column t of C with probability gamma. Both divergences on a grid in the plane."""
+    """Matrix factorisation: a unit in row t adds x times column t of C with probability gamma. Both divergences on a
+    grid in the plane."""
     column, size, sigma = np.array([0.8, 0.9]), 0.7, 1.1
     norm = float(np.linalg.norm(column))
     axis = np.arange(-12.0, 14.0, 0.04)

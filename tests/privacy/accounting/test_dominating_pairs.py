@@ -86,7 +86,8 @@ def _in_the_disc() -> Iterator[tuple[float, float]]:
 @pytest.mark.parametrize("noise", [0.6, 2.0])
 @pytest.mark.parametrize("rate", [0.05, 0.5])
 def test_no_vectors_in_the_plane_are_worse_than_the_theorem_says(noise: float, rate: float) -> None:
-    """The unit's vector along the first axis, what stands in its place and the other unit's all around: 2-d integrals both ways."""
+    """The unit's vector along the first axis, what stands in its place and the other unit's all around: 2-d integrals
+    both ways."""
     step = noise / 8
     grid = np.arange(-7 * noise - 1, 7 * noise + 1, step)
     x, y = np.meshgrid(grid, grid)
@@ -250,8 +251,8 @@ def test_missed_draws_cost_epsilon_and_need_zero_out_adjacency() -> None:
 
 @pytest.mark.parametrize("pair", [PoissonPair(1.0, 0.2), ZeroOutPair(1.0, 0.2)])
 def test_two_releases_cost_what_the_integral_over_both_says(pair: PoissonPair) -> None:
-    """Over pairs of outputs. The worst neighbours of a Poisson draw are two laws, and the integral is met; those of a fixed-size draw
-    are not the same two laws in both directions, and the integral stays below."""
+    """Over pairs of outputs. The worst neighbours of a Poisson draw are two laws, and the integral is met; those of a
+    fixed-size draw are not the same two laws in both directions, and the integral stays below."""
     step = 0.04
     _, at = _line(1.0, step)
     far = 0.0 if isinstance(pair, PoissonPair) else -1.0
@@ -294,7 +295,8 @@ def _optimistic(p: Array, q: Array, cell: float, rounds: int, delta: float) -> f
 def test_hundred_rounds_cost_at_least_what_a_known_pair_shows(
     rate: float, noise: float, adjacency: Adjacency
 ) -> None:
-    """The unit at 1 against its stand-in, all others at -1, in every round: stated epsilon is above this, and not by much."""
+    """The unit at 1 against its stand-in, all others at -1, in every round: stated epsilon is above this, and not by
+    much."""
     rounds = 100
     draw = WithoutReplacement(int(1000 * rate), 1000)
     stated = _epsilon(_release(noise, draw, adjacency, Unit.CLIENT), rounds)

@@ -139,7 +139,8 @@ def _gram(strategy: Matrix, rows: tuple[int, ...]) -> Matrix:
 def test_the_sensitivity_to_separated_rounds_is_that_of_brute_force(
     band: int, separation: int
 ) -> None:
-    """All sets of rounds that are far enough apart, with all vectors equal (the worst for a positive C) and with random ones."""
+    """All sets of rounds that are far enough apart, with all vectors equal (the worst for a positive C) and with random
+    ones."""
     strategy = banded(workload(8), band) * np.linspace(0.5, 1.5, 8)  # columns of different norms
     random, most, seen = np.random.default_rng(3), 0.0, 0.0
     for count in range(1, 9):
@@ -190,7 +191,8 @@ def test_no_factorisation_beats_independent_noise_where_everybody_is_in_every_ro
 
 @pytest.mark.parametrize("kind", ["optimal", "square_root", "tree", "banded"])
 def test_makers_of_noise_who_vanish_in_other_rounds_take_no_privacy_along(kind: Kind) -> None:
-    """Brute force over patterns of who is in which sum: the distance that a unit in row t makes, under the covariance of what is seen."""
+    """Brute force over patterns of who is in which sum: the distance that a unit in row t makes, under the covariance
+    of what is seen."""
     strategy, random = factorise(kind, 5, 0.5, 3), np.random.default_rng(5)
     inverse, makers = np.linalg.inv(strategy), 4
     worst = 0.0

@@ -43,7 +43,8 @@ def test_steps_times_rounds_are_so_many_releases() -> None:
     assert Accountant.from_json(accountant.to_json()).epsilon() == accountant.epsilon()
 
 
-# The values of the preprint (Table 2, B = 250 of 5,000, T = 5, 80 rounds), and the same curves by Canonne et al.'s conversion.
+# The values of the preprint (Table 2, B = 250 of 5,000, T = 5, 80 rounds), and the same curves by Canonne et al.'s
+# conversion.
 @pytest.mark.parametrize(
     ("sigma", "classic", "modern"),
     [(4, 1.287, 1.057), (6, 0.835, 0.668), (8, 0.619, 0.486), (10, 0.492, 0.380)],

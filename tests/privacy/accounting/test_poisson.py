@@ -77,7 +77,8 @@ def test_extreme_rates() -> None:
 def test_missed_is_the_chance_that_a_unit_completes_the_smallest_cohort(
     rate: float, smallest: int
 ) -> None:
-    """All draws of five: the unit is drawn, and the cohort would not have been asked without it, nor passed as empty."""
+    """All draws of five: the unit is drawn, and the cohort would not have been asked without it, nor passed as
+    empty."""
     chance = 0.0
     for draw in product([0, 1], repeat=5):
         probability = math.prod(rate if drawn else 1 - rate for drawn in draw)

@@ -122,7 +122,8 @@ def test_one_number_shows_no_more_than_with_gaussian_noise(
 def test_vectors_in_the_plane_show_no_more_than_with_gaussian_noise(
     variance: float, rate: float
 ) -> None:
-    """All integer vectors of norm at most 2 for the unit, for what stands in its place and for the other unit that is drawn."""
+    """All integer vectors of norm at most 2 for the unit, for what stands in its place and for the other unit that is
+    drawn."""
     n = np.arange(-45, 46)
     line = {shift: _pmf(variance, n - shift) for shift in range(-2, 3)}
     disc = [(a, b) for a, b in product(range(-2, 3), repeat=2) if a * a + b * b <= 4]

@@ -25,7 +25,8 @@ NOISE = 3.0 * math.sqrt(CLIENTS)  # per-client noise 3, ten summed
 
 @pytest.mark.parametrize(("share", "epsilon"), [(0.01, 0.353), (0.10, 0.101), (0.50, 0.042)])
 def test_design_numbers_with_r_secret(share: float, epsilon: float) -> None:
-    """The paper's numbers, which compose the rounds as if they did not depend on each other: the accountant does not."""
+    """The paper's numbers, which compose the rounds as if they did not depend on each other: the accountant does
+    not."""
     curve = sketched.secret_curve(NOISE, int(share * DIM), CLIENTS)
     assert renyi.epsilon(ROUNDS * curve, DELTA) == pytest.approx(epsilon, abs=5e-4)
 
@@ -91,10 +92,11 @@ def test_no_norm_of_the_others_is_worse(noise: float, rows: int) -> None:
 def test_desketched_sums_break_the_r_secret_claim_without_knowing_r(
     make_release: MakeRelease,
 ) -> None:
-    """Who sees R^T y in the models is not covered: a distinguisher along one direction e exceeds the claim, and not r_public's.
+    """Who sees R^T y in the models is not covered: a distinguisher along one direction e exceeds the claim, and not
+    r_public's.
 
-    e^T R^T y = |g|^2 S + g.noise with g = R e; S is the sum's length along e, 10 with the client and 9 without. Lower bounds on
-    epsilon are log((TPR - delta) / FPR) with Clopper-Pearson bounds of 1e-7 each: false alarm below 2e-7.
+    e^T R^T y = |g|^2 S + g.noise with g = R e; S is the sum's length along e, 10 with the client and 9 without. Lower
+    bounds on epsilon are log((TPR - delta) / FPR) with Clopper-Pearson bounds of 1e-7 each: false alarm below 2e-7.
     """
     rows, trials = 254, 20_000
     rng = np.random.default_rng(7)

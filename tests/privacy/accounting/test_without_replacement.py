@@ -49,7 +49,8 @@ def _divergence(p: np.ndarray, q: np.ndarray, order: float, step: float) -> floa
 def test_bounds_brute_force_mechanism(
     others: list[float], sigma: float, adjacency: Adjacency
 ) -> None:
-    """All subsets of 2 of 5 numbers in [-1, 1] with noise sigma: the exact divergences, by quadrature, stay below the curve."""
+    """All subsets of 2 of 5 numbers in [-1, 1] with noise sigma: the exact divergences, by quadrature, stay below the
+    curve."""
     step = sigma / 40
     grid = np.arange(-12 * sigma - 3, 12 * sigma + 3, step)
     release = Release(
@@ -74,7 +75,8 @@ def test_bounds_brute_force_mechanism(
 def test_no_direction_of_the_other_units_breaks_the_zero_out_curve(
     sigma: float, rate: float
 ) -> None:
-    """The triple (x_i, 0, x_j) in the plane, x_i of several lengths, x_j all around and inside: exact divergences in both directions."""
+    """The triple (x_i, 0, x_j) in the plane, x_i of several lengths, x_j all around and inside: exact divergences in
+    both directions."""
     grid = np.arange(-10 * sigma - 2, 10 * sigma + 8, sigma / 8)
     x, y = np.meshgrid(grid, grid)
     log_area = 2 * np.log(sigma / 8)
@@ -103,7 +105,8 @@ def test_zero_out_curve_tends_to_the_poisson_one_with_much_noise() -> None:
 
 
 def test_poisson_formula_is_not_enough_for_a_fixed_size_sample() -> None:
-    """Why add/remove is charged at twice the sensitivity: with opposite others the plain Poisson curve is below the truth."""
+    """Why add/remove is charged at twice the sensitivity: with opposite others the plain Poisson curve is below the
+    truth."""
     sigma, step = 4.0, 0.1
     grid = np.arange(-60.0, 60.0, step)
     with_unit = _mixture([-1.0] * 4 + [1.0], 2, sigma, grid)

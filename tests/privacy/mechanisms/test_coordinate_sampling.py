@@ -1,4 +1,5 @@
-"""L2-CSGM's uploads: both bounds hold in exact integers, the sum is unbiased and as noisy as it says, and nothing else is on the wire."""
+"""L2-CSGM's uploads: both bounds hold in exact integers, the sum is unbiased and as noisy as it says, and nothing else
+is on the wire."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def test_rounding_costs_next_to_nothing() -> None:
 
 
 def test_a_rotated_vector_has_hardly_a_number_beyond_the_peak() -> None:
-    """2 exp(-ln(d n)) = 2/(d n) for each of d n numbers, if they were Gaussian: Poisson with mean 2, below 14 with probability 1 - 1e-6."""
+    """2 exp(-ln(d n)) = 2/(d n) for each of d n numbers, if they were Gaussian: Poisson with mean 2, below 14 with
+    probability 1 - 1e-6."""
     dim, clients = 1000, 10
     law = _law(dim, 1.0, 32, peak=default_peak(1.0, dim, clients))
     spiky = torch.eye(dim)[:clients].double()
@@ -114,8 +116,8 @@ def test_with_everything_kept_the_sum_is_the_sum_of_clipped_rows(bits: int) -> N
 
 @pytest.mark.parametrize(("rate", "bits"), [(0.05, 8), (0.5, 32)])
 def test_the_mean_squared_error_is_that_of_corollary_4_2(rate: float, bits: int) -> None:
-    """sigma^2/(n gamma)^2 per number, and the sampling term (1 - gamma)/(gamma n^2) sum |x_i|^2; within 3 standard errors of 300 rounds.
-    And unbiased: the mean of the errors is as small as their variance lets it be."""
+    """sigma^2/(n gamma)^2 per number, and the sampling term (1 - gamma)/(gamma n^2) sum |x_i|^2; within 3 standard
+    errors of 300 rounds. And unbiased: the mean of the errors is as small as their variance lets it be."""
     clients, dim, repeats = 5, 64, 300
     rows = _units(clients, dim)
     # Nothing is cut here: no rotated number of these rows is larger.
@@ -277,8 +279,9 @@ def test_nothing_is_promised_about_the_server_or_examples() -> None:
 
 @pytest.mark.parametrize("order", [2.0, 5.0])
 def test_the_theorem_holds_for_integers_that_were_rounded_at_random(order: float) -> None:
-    """The exact divergences of the law of q's masked numbers with noise, by quadrature: a number a between two steps is the lower or the
-    upper one, and is kept with probability gamma. Against zeros, in both directions, for the flattest vector and another."""
+    """The exact divergences of the law of q's masked numbers with noise, by quadrature: a number a between two steps is
+    the lower or the upper one, and is kept with probability gamma. Against zeros, in both directions, for the flattest
+    vector and another."""
     law = _law(16, 0.2, 8, peak=0.5)
     sigma = 0.25
     curve = theorem.curve(sigma, law.rate, law.l2_sensitivity, law.peak, np.array([order]))[0]

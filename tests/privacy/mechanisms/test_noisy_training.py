@@ -97,7 +97,8 @@ def test_batches_are_poisson_draws_with_the_rate_that_is_booked() -> None:
     # 5 standard errors each: 6e-7 and (a chi-square of 400) about 1e-6.
     assert abs(sizes.mean() - mean) < 5 * math.sqrt(variance / 400)
     assert abs(sizes.var() / variance - 1) < 5 * math.sqrt(2 / 400)
-    # Every example as often as any other: 1,000 binomials of 400 draws, the largest deviation below 5.5 sigma but for 4e-5.
+    # Every example as often as any other: 1,000 binomials of 400 draws, the largest deviation below 5.5 sigma but for
+    # 4e-5.
     taken = np.bincount(np.concatenate(toy.batches), minlength=1000)
     assert np.abs(taken - 40).max() < 5.5 * math.sqrt(400 * 0.1 * 0.9)
 

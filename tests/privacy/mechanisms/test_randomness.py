@@ -95,7 +95,8 @@ def test_gaussians_have_the_normal_law() -> None:
 
 
 def test_both_halves_of_a_pair_are_independent() -> None:
-    """Correlation and correlation of squares between the two halves of a block: 5-sigma limits, false alarm 1.2e-6 together."""
+    """Correlation and correlation of squares between the two halves of a block: 5-sigma limits, false alarm 1.2e-6
+    together."""
     n = 1 << 15
     x = Stream(KEY).gaussian(2 * n)
     first, second = x[:n], x[n:]

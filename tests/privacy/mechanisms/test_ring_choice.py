@@ -83,7 +83,8 @@ def test_design_table_with_32_bits(
         (100, 20, 3976.2, 4604.069, 2.5e-4),
         (100_000, 20, 5573.2, 6455.650, 9.9e-4),
         (100, 16, 248.3, 288.120, 4.5e-3),
-        # The design prints 403.541; mu_l is a whole number here, and the largest scale that fits differs in its 6th digit.
+        # The design prints 403.541; mu_l is a whole number here, and the largest scale that fits differs in its 6th
+        # digit.
         (100_000, 16, 309.87, 403.541, 0.265),
     ],
 )

@@ -25,7 +25,8 @@ def _by_the_power_series(mu: int, x: int) -> Decimal:
 
 
 def _by_hankels_expansion(mu: int, x: int) -> Decimal:
-    """DLMF 10.40.1, up to the first term below 10^-110: the terms grow to at most e^(x^2 / 2 mu), so 250 digits are plenty."""
+    """DLMF 10.40.1, up to the first term below 10^-110: the terms grow to at most e^(x^2 / 2 mu), so 250 digits are
+    plenty."""
     with localcontext() as context:
         context.prec = 250
         term = total = Decimal(1)
@@ -72,8 +73,8 @@ def test_float_probabilities_stay_well_within_their_error(mu: int) -> None:
 
 @pytest.mark.parametrize("mu", VARIANCES)
 def test_tail_bound_holds_and_is_not_wasteful(mu: int) -> None:
-    """The mass beyond t is below 2^-128, and above it one eighth nearer to zero. Both sides are bounded by blocks of (t + 32) / 32
-    integers: the probabilities fall with |x|, and so do the ratios from one block to the next."""
+    """The mass beyond t is below 2^-128, and above it one eighth nearer to zero. Both sides are bounded by blocks of (t
+    + 32) / 32 integers: the probabilities fall with |x|, and so do the ratios from one block to the next."""
     t = largest_value(mu, 128)
     block = t // 32 + 1
     first, second = (exact_pmf(mu, t + 1 + k * block, 400) for k in range(2))

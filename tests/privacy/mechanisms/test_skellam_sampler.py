@@ -31,8 +31,8 @@ def _draws(mu: int, n: int, *labels: str) -> np.ndarray:
 def _chi_square(draws: np.ndarray, mu: int) -> float:
     """The p-value over about 60 intervals of equal probability, or over single values where these are fewer.
 
-    The reference is scipy's law up to variance 10^4. Above, it is the normal law with the continuity correction: the two
-    distribution functions differ by less than 1/mu.
+    The reference is scipy's law up to variance 10^4. Above, it is the normal law with the continuity correction: the
+    two distribution functions differ by less than 1/mu.
     """
     edges = np.unique(np.round(stats.norm.ppf(np.arange(1, 60) / 60) * np.sqrt(float(mu))))
     normal = stats.norm.cdf((edges + 0.5) / np.sqrt(float(mu)))
@@ -65,8 +65,8 @@ def test_single_values_have_scipys_probabilities() -> None:
 
 @pytest.mark.parametrize("mu", VARIANCES)
 def test_moments_are_those_of_the_law(mu: int) -> None:
-    """Mean, variance mu, third moment 0 and fourth moment 3 mu^2 + mu, each by its own normal law: all even cumulants are mu, so
-    E X^6 = 15 mu^3 + 15 mu^2 + mu and E X^8 = 105 mu^4 + 210 mu^3 + 63 mu^2 + mu."""
+    """Mean, variance mu, third moment 0 and fourth moment 3 mu^2 + mu, each by its own normal law: all even cumulants
+    are mu, so E X^6 = 15 mu^3 + 15 mu^2 + mu and E X^8 = 105 mu^4 + 210 mu^3 + 63 mu^2 + mu."""
     n, m = 1_000_000, float(mu)
     draws = _draws(mu, n, "moments").astype(float)
     sixth = 15 * m**3 + 15 * m**2 + m
@@ -157,8 +157,9 @@ class _Scripted(Stream):
 
 @pytest.mark.parametrize("mu", WITH_WIDE_CELLS)
 def test_condition_is_decided_exactly_at_the_last_bit(mu: int) -> None:
-    """The word after a conditional proposal is U. The largest that lets x through, and the next one, which shares its leading bits
-    with the limit and takes another word; then the same with that one. All are far nearer to the limit than floats can tell."""
+    """The word after a conditional proposal is U. The largest that lets x through, and the next one, which shares its
+    leading bits with the limit and takes another word; then the same with that one. All are far nearer to the limit
+    than floats can tell."""
     table = _proposals(mu)
     start_over = int(np.flatnonzero(table.threshold[: 1 << table.cell_bits])[0])
     fresh = (start_over << table.width_bits) - table.reach

@@ -1,13 +1,13 @@
 """Privacy losses on a grid, and their composition.
 
-Let P and Q be the laws of what an adversary sees in two worlds. The loss of an output x is log(P(x)/Q(x)), and the two worlds are
-(epsilon, delta)-indistinguishable in this direction if and only if
+Let P and Q be the laws of what an adversary sees in two worlds. The loss of an output x is log(P(x)/Q(x)), and the two
+worlds are (epsilon, delta)-indistinguishable in this direction if and only if
 
     E_P[(1 - exp(epsilon - loss))_+] <= delta.
 
-A `Loss` is the law of the loss under P with every loss rounded DOWN to a multiple of `step`; the true one is higher by at most `slack`.
-The expectation grows with the loss. So what is rounded down gives a lower bound of epsilon, and the same plus the slack an upper bound.
-Losses of independent outputs add up, and so do their slacks.
+A `Loss` is the law of the loss under P with every loss rounded DOWN to a multiple of `step`; the true one is higher by
+at most `slack`. The expectation grows with the loss. So what is rounded down gives a lower bound of epsilon, and the
+same plus the slack an upper bound. Losses of independent outputs add up, and so do their slacks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Loss:
         return Interval(low, high)
 
     def _rounded_epsilon(self, delta: float) -> float:
-        """Between two values of the grid delta(epsilon) = a - e^epsilon b, with sums a of masses and b of masses e^-loss above epsilon."""
+        """Between two values of the grid delta(epsilon) = a - e^epsilon b, with sums a of masses and b of masses
+        e^-loss above epsilon."""
         values = self.values
         seen = values >= 0.0  # an epsilon is not negative, and losses below it do not count
         values, masses = values[seen], np.maximum(self.masses[seen], 0.0)
@@ -83,7 +84,8 @@ def rounded_down(
 
 
 def composed(parts: Sequence[tuple[Loss, int]]) -> Loss:
-    """The loss of so many independent outputs of each kind: a product of Fourier transforms, in a window that the sum hardly leaves."""
+    """The loss of so many independent outputs of each kind: a product of Fourier transforms, in a window that the sum
+    hardly leaves."""
     step = parts[0][0].step
     assert all(loss.step == step for loss, _ in parts)
     low = _edge(parts, -1.0)
@@ -106,7 +108,8 @@ def composed(parts: Sequence[tuple[Loss, int]]) -> Loss:
 
 
 def _edge(parts: Sequence[tuple[Loss, int]], sign: float) -> int:
-    """Where Chernoff's bound says that the sum lies beyond with probability e^-36: P(S > t) <= E[e^(a S)] e^(-a t) for every a > 0."""
+    """Where Chernoff's bound says that the sum lies beyond with probability e^-36: P(S > t) <= E[e^(a S)] e^(-a t) for
+    every a > 0."""
     blocks = [(*_coarse(loss, sign), count) for loss, count in parts]
     largest = max(float(np.abs(values).max()) for values, _, _ in blocks)
     edge = math.inf
@@ -122,7 +125,8 @@ def _log_moment(exponents: Floats, masses: Floats) -> float:
 
 
 def _coarse(loss: Loss, sign: float) -> tuple[Floats, Floats]:
-    """The masses in blocks, each at the end of its block that lies farther in the direction of `sign`; values are times `sign`."""
+    """The masses in blocks, each at the end of its block that lies farther in the direction of `sign`; values are times
+    `sign`."""
     padded = np.pad(np.maximum(loss.masses, 0.0), (0, -len(loss.masses) % _BLOCK))
     masses = padded.reshape(-1, _BLOCK).sum(axis=1)
     starts = loss.first + _BLOCK * np.arange(len(masses))

@@ -1,7 +1,7 @@
 """The laws of noise: the loss between two mixtures of shifted copies of one noise, on a line.
 
-A mixture is a list of (weight, centre). Everything that an adversary can see of a sampled cohort with worst data is such a pair: which
-members were drawn decides the centre.
+A mixture is a list of (weight, centre). Everything that an adversary can see of a sampled cohort with worst data is
+such a pair: which members were drawn decides the centre.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FAR_OUT = 1e-15  # of any law here that lies outside of what is looked at
 def gaussian_loss(p: Mixture, q: Mixture, step: float) -> Loss:
     """The loss of P against Q for Gaussian noise of deviation 1.
 
-    The line is cut into cells, and an output is known by its cell: that shows less, so the loss of a cell bounds from below. Within
-    a cell the loss moves by less than its width times (largest - smallest centre): its derivative is the difference of two means of
-    centres, those that x suggests under P and under Q.
+    The line is cut into cells, and an output is known by its cell: that shows less, so the loss of a cell bounds from
+    below. Within a cell the loss moves by less than its width times (largest - smallest centre): its derivative is the
+    difference of two means of centres, those that x suggests under P and under Q.
     """
     centres = [centre for _, centre in (*p, *q)]
     span = max(max(centres) - min(centres), 1e-3)
@@ -47,7 +47,8 @@ def _gaussian_cells(mixture: Mixture, edges: Floats) -> Floats:
 def skellam_loss(p: Mixture, q: Mixture, variance: float, step: float) -> Loss:
     """The loss of P against Q for integer noise with P(x) = e^-variance I_x(variance); centres are integers."""
     centres = [int(centre) for _, centre in (*p, *q)]
-    # As far out as the largest loss that counts; a Poisson tail is longer than a Gaussian one where the variance is small.
+    # As far out as the largest loss that counts; a Poisson tail is longer than a Gaussian one where the variance is
+    # small.
     reach = int(_REACH * np.sqrt(variance) + 40.0)
     x = np.arange(min(centres) - reach, max(centres) + reach + 1)
     law = ive(np.arange(x[-1] - x[0] + 1), variance)  # at 0, 1, 2, ...: it is symmetric

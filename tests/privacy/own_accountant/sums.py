@@ -1,13 +1,14 @@
 """Noisy sums with the worst data, as an adversary sees them: one round of each kind of draw, in both directions.
 
-Adjacency: the unit's contribution is there or is zero, and everything else stays. The data of the others is what hides the unit least, as
-far as we know; it is data that can exist, so the truth is never below what comes out here.
+Adjacency: the unit's contribution is there or is zero, and everything else stays. The data of the others is what hides
+the unit least, as far as we know; it is data that can exist, so the truth is never below what comes out here.
 
 - `always`: the unit is in the sum.
 - `poisson(rate)`: the unit is in the sum with this probability, independently of the others, whose data is zero.
-- `fixed_size(rate)`: with this probability the unit is one of a number of members that is known. All others contribute the opposite of the
-  unit, so the sum is at -1 without the unit and at +1 or 0 with it, in units of a contribution.
-- `revealed(rate)`: an example is drawn together with its client, whose other examples move the sum so far that everybody sees the draw.
+- `fixed_size(rate)`: with this probability the unit is one of a number of members that is known. All others contribute
+  the opposite of the unit, so the sum is at -1 without the unit and at +1 or 0 with it, in units of a contribution.
+- `revealed(rate)`: an example is drawn together with its client, whose other examples move the sum so far that
+  everybody sees the draw.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def _mixed(cases: Sequence[tuple[float, Loss]]) -> Loss:
 
 @dataclass(frozen=True)
 class GaussianSum:
-    """`multiplier` is the deviation of the noise that the adversary does not know, over the largest contribution of the unit.
+    """`multiplier` is the deviation of the noise that the adversary does not know, over the largest contribution of the
+    unit.
 
     Noise that is the same in all directions depends on lengths alone, so a line is all there is to look at.
     """
@@ -90,7 +92,8 @@ class GaussianSum:
 
 @dataclass(frozen=True)
 class SkellamSum:
-    """Noise of this variance, as far as the adversary does not know it, and a contribution of the unit: integers, one per coordinate.
+    """Noise of this variance, as far as the adversary does not know it, and a contribution of the unit: integers, one
+    per coordinate.
 
     The largest epsilon of all contributions within a bound is at least that of any one of them.
     """
@@ -99,7 +102,8 @@ class SkellamSum:
     contribution: tuple[int, ...]
 
     def always(self, step: float) -> Pair:
-        """The coordinates are independent: their losses add up. The noise is symmetric, so both directions are alike."""
+        """The coordinates are independent: their losses add up. The noise is symmetric, so both directions are
+        alike."""
         sizes = {
             abs(c): sum(abs(d) == abs(c) for d in self.contribution) for c in self.contribution
         }
@@ -112,7 +116,8 @@ class SkellamSum:
         return Pair(loss, loss)
 
     def poisson(self, rate: float, step: float) -> Pair:
-        """From the loss of `always`, l = log(p/q): it is log(1 - rate + rate e^l), whose law under q is that of -l under p, by symmetry."""
+        """From the loss of `always`, l = log(p/q): it is log(1 - rate + rate e^l), whose law under q is that of -l
+        under p, by symmetry."""
         plain = self.always(step).there
         inside, outside = plain.values, -plain.values - plain.slack  # both rounded down
         both = np.concatenate([inside, outside])

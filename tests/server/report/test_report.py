@@ -578,5 +578,8 @@ def test_functions_raise_the_sentence(tmp_path: Path) -> None:
 
 
 def test_report_needs_no_torch() -> None:
-    code = "import sys, fedsketch.server.report.command; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    code = (
+        "import sys, fedsketch.server.report.command; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

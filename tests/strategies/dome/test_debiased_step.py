@@ -60,8 +60,8 @@ def test_without_noise_it_is_torchs_adam(debias: bool) -> None:
 
 
 def test_sgd_divides_the_velocity_by_the_weights_it_has_seen() -> None:
-    """Torch's velocity is sum beta^(t-s) g_s; ours is that sum's mean, so its scale does not depend on t or beta: torch's step at the
-    rate lr (1 - beta) / (1 - beta^t)."""
+    """Torch's velocity is sum beta^(t-s) g_s; ours is that sum's mean, so its scale does not depend on t or beta:
+    torch's step at the rate lr (1 - beta) / (1 - beta^t)."""
     gradients = _gradients(20)
     vector = torch.nn.Parameter(torch.zeros_like(gradients[0]))
     optimizer = torch.optim.SGD([vector], lr=1.0, momentum=0.9)
@@ -74,7 +74,8 @@ def test_sgd_divides_the_velocity_by_the_weights_it_has_seen() -> None:
 
 
 def test_amsgrad_takes_the_largest_corrected_second_moment() -> None:
-    """Reddi et al. know no bias correction; torch takes the largest raw moment and corrects it by today's factor, which is never more."""
+    """Reddi et al. know no bias correction; torch takes the largest raw moment and corrects it by today's factor, which
+    is never more."""
     gradients = _gradients(20)
     gradients[10:] *= 0.1  # or the largest would be the last
     vector, first, second, largest = (torch.zeros_like(gradients[0]) for _ in range(4))
@@ -97,8 +98,8 @@ def test_amsgrad_is_torchs_while_gradients_do_not_shrink() -> None:
 
 
 def _second_moments(debias: bool, sigma: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The second moment that the eighth step divided by, for 20,000 draws of the noise (rows): sigma on each of 4 numbers of a sketch
-    of 12; and the noise-free one."""
+    """The second moment that the eighth step divided by, for 20,000 draws of the noise (rows): sigma on each of 4
+    numbers of a sketch of 12; and the noise-free one."""
     draws, d, k = 20_000, 12, 4
     generator = torch.Generator().manual_seed(3)
     basis = probes(5, k, torch.empty(d, 0, dtype=torch.float64))
@@ -118,7 +119,8 @@ def _second_moments(debias: bool, sigma: float) -> tuple[torch.Tensor, torch.Ten
 
 
 def test_the_second_moment_is_right_on_average() -> None:
-    """Lemma 3.2. Twelve coordinates, each within 5.5 standard errors: false alarms 12 * 3.8e-8 < 1e-6; the seed is fixed."""
+    """Lemma 3.2. Twelve coordinates, each within 5.5 standard errors: false alarms 12 * 3.8e-8 < 1e-6; the seed is
+    fixed."""
     draws, expected = _second_moments(True, 0.4)
     error = draws.std(dim=0) / len(draws) ** 0.5
     assert float(((draws.mean(dim=0) - expected[0]) / error).abs().max()) < 5.5

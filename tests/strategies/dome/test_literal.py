@@ -39,7 +39,8 @@ def test_the_first_moment_that_is_fed_back_never_decays() -> None:
 
 
 def test_the_first_update_credits_arbitrary_directions() -> None:
-    """QR of zeros and one vector: the vector is not the first direction, and the energy rule keeps all up to where it is."""
+    """QR of zeros and one vector: the vector is not the first direction, and the energy rule keeps all up to where it
+    is."""
     sketch = LiteralSketch(_settings(), (Fold(0, 1, 30, 6),), torch.device("cpu"))
     vector = torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     sketch.feed(vector, 0.1, ())

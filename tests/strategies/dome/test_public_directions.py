@@ -1,4 +1,5 @@
-"""Public data give the directions: a projection with longer columns for later directions, of the inputs of every layer."""
+"""Public data give the directions: a projection with longer columns for later directions, of the inputs of every
+layer."""
 
 from dataclasses import replace
 from functools import cache

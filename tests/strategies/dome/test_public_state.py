@@ -72,7 +72,8 @@ def test_the_same_directions_again_change_nothing() -> None:
 
 
 def test_the_momentum_of_a_gradient_in_the_span_survives_an_exchange() -> None:
-    """The same span with other signs, order and lengths: the sketch of the gradient in the new directions, from the one in the old."""
+    """The same span with other signs, order and lengths: the sketch of the gradient in the new directions, from the one
+    in the old."""
     state, old = _state(), _directions(1)
     state.give(old)
     gradient = torch.randn(10, RANK, generator=torch.Generator().manual_seed(4)) @ old["0"].T
@@ -119,7 +120,8 @@ def test_an_eighteenth_of_the_numbers_is_sent(make_strategy: MakeStrategy) -> No
 def test_directions_are_renewed_on_time_and_only_where_they_change(
     make_strategy: MakeStrategy,
 ) -> None:
-    """The logistic model has one layer, whose inputs never change; the mlp's second layer sees another thing after each step."""
+    """The logistic model has one layer, whose inputs never change; the mlp's second layer sees another thing after each
+    step."""
     for model, changes in (("model=logistic", 0), ("model=mlp", 2)):
         strategy = make_strategy(
             *(*PUBLIC, "strategy.refresh=2", "strategy.sketch_dim=0.3", model),

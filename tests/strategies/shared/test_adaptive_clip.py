@@ -123,7 +123,8 @@ def test_a_run_costs_what_one_more_number_costs(
 def test_it_comes_to_rest_at_its_quantile(
     make: Callable[[float], Mechanism], quantile: float, start: float
 ) -> None:
-    """From a hundred times too small or too large, under noise, on norms of which some are thrice others. All randomness has a seed."""
+    """From a hundred times too small or too large, under noise, on norms of which some are thrice others. All
+    randomness has a seed."""
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(ROWS, DIM, generator=generator)
     rows *= torch.exp(torch.randn(ROWS, 1, generator=generator)) / rows.norm(dim=1, keepdim=True)

@@ -1,4 +1,5 @@
-"""The mechanism travels once, in the round's settings: what the device does is what its guard admitted, whatever the message says."""
+"""The mechanism travels once, in the round's settings: what the device does is what its guard admitted, whatever the
+message says."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""The noise that devices bring: shares that add up, releases that say what is seen, and a budget that is met and never broken."""
+"""The noise that devices bring: shares that add up, releases that say what is seen, and a budget that is met and never
+broken."""
 
 from functools import cache
 
@@ -147,8 +148,8 @@ def test_the_budget_against_the_server_is_met_under_secure_aggregation(secagg: s
     spent = _epsilon(plan, Against.server, 12)
     # Rounding to integers costs a little; more than a few percent would be a mistake.
     assert 2.8 <= spent <= 3.0
-    # Of 16 survivors 2 may tell the server their noise. Those who only see models face that of all who were asked, to which the server
-    # brings it, and two fellow clients know theirs.
+    # Of 16 survivors 2 may tell the server their noise. Those who only see models face that of all who were asked, to
+    # which the server brings it, and two fellow clients know theirs.
     seen = {against: shown.mechanism for against, shown in plan.releases(20, 16).items()}
     variances = [law.variance for law in seen.values() if isinstance(law, release.Skellam)]
     share = plan.mechanism(20).share

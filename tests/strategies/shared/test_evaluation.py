@@ -1,4 +1,5 @@
-"""Federated evaluation: rows within their bound, sums without bias, means and groups, and what is refused before anything is spent."""
+"""Federated evaluation: rows within their bound, sums without bias, means and groups, and what is refused before
+anything is spent."""
 
 import itertools
 import math
@@ -49,8 +50,8 @@ def _ring(numbers: int) -> SkellamRing:
 # ---------------------------------------------------------------------- bounds and bias
 @pytest.mark.parametrize("numbers", range(1, 7))
 def test_no_rounding_of_a_row_in_its_cube_exceeds_the_bound(numbers: int) -> None:
-    """What the proof of unbiasedness rests on: nothing is clipped, and no rounding is rejected; by brute force on the cube's corners,
-    where norms are largest, and on points inside, with each number rounded down and up."""
+    """What the proof of unbiasedness rests on: nothing is clipped, and no rounding is rejected; by brute force on the
+    cube's corners, where norms are largest, and on points inside, with each number rounded down and up."""
     ring = _ring(numbers)
     assert 0.5 * ring.scale == pytest.approx(round(0.5 * ring.scale), rel=1e-12)
     corners = np.array(list(itertools.product((-0.5, 0.5), repeat=numbers)))
@@ -157,7 +158,8 @@ def _row(*values: float) -> torch.Tensor:
     ids=" ".join,
 )
 def test_the_mean_over_clients_is_unbiased(overrides: tuple[str, ...]) -> None:
-    """A sound evaluation fails each of the four comparisons once in ten million runs: 5.3 standard deviations, and the seed is fixed."""
+    """A sound evaluation fails each of the four comparisons once in ten million runs: 5.3 standard deviations, and the
+    seed is fixed."""
     evaluation = _evaluation("evaluation.loss_bound=2", *overrides)
     rng, trials = np.random.default_rng(5), 200
     values = rng.uniform(0, 1, (12, 2))
@@ -190,7 +192,8 @@ def test_groups_have_means_of_their_own() -> None:
 
 
 def test_the_mean_over_examples_divides_by_their_noisy_number() -> None:
-    """Clients with many examples count more; the quotient is off by less than its stated noise in the mean of many evaluations."""
+    """Clients with many examples count more; the quotient is off by less than its stated noise in the mean of many
+    evaluations."""
     evaluation = _evaluation(
         "privacy=example", "data.examples=4800", "evaluation.held_out=0.5", "evaluation.epsilon=2"
     )

@@ -1,5 +1,6 @@
-"""Where the draw of a cohort counts as a secret, nothing but the sum may tell how it came out: not the noise, not the lattice, not the
-divisor, not a round that nobody was asked for. And whatever its size, a round costs no more than it was priced at."""
+"""Where the draw of a cohort counts as a secret, nothing but the sum may tell how it came out: not the noise, not the
+lattice, not the divisor, not a round that nobody was asked for. And whatever its size, a round costs no more than it
+was priced at."""
 
 import itertools
 from collections.abc import Callable
