@@ -8,8 +8,8 @@ lies and works with a tenth of the clients, under `secagg=pairwise`. Masks cost 
 (tests/system/test_secure_aggregation.py), so without --masks the devices add the same integer noise to the same integers, unmasked: the
 mechanisms of both are compared before each run. Noise follows from the seed, so a table can be made again.
 
-Clip and learning rate were chosen per epsilon on test accuracy, with the same number of tries for both (docs/strategies/dome_public.md). With
---records FILE every run is written there as a line of JSON, and runs that are there already are not played again.
+Clip and learning rate were chosen per epsilon on test accuracy, with the same number of tries for both (docs/strategies/dome_public.md).
+With --records FILE every run is written there as a line of JSON, and runs that are there already are not played again.
 """
 
 import argparse

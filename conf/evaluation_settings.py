@@ -1,4 +1,4 @@
-"""Who evaluates the models of a run: the server alone, or devices too, on their own held-out examples (docs/how-to/evaluate_on_devices.md)."""
+"""Who evaluates the models of a run: the server alone, or devices too, on held-out examples (docs/how-to/evaluate_on_devices.md)."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Feature maps of installed packages: frozen torch modules in front of any model (entry points `fedsketch.features`, docs/how-to/extend.md).
+"""Feature maps of installed packages: frozen torch modules in front of a model (entry points `fedsketch.features`, docs/how-to/extend.md).
 
 Formal guarantee: the features of an example depend on this example alone, because the module sees one at a time, without training mode.
 So a clip bounds what an example contributes, whatever the module would do with a batch; and a feature that is kept under the content of
