@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all test-processors lint types run-tests certs clean
+.PHONY: demo test test-all test-processors lint types run-tests docs certs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedsketch
@@ -34,6 +34,11 @@ types: $(VENV)/.installed-dev
 run-tests: $(VENV)/.installed-dev
 	$(PYTEST)
 
+# The documentation as a site in ./site, without a network; first the reference, from the code.
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 # CA, server certificate and node folders in ./certs; calling it again keeps what is there.
 # make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml DATA=digits
 certs: $(VENV)/.installed
@@ -50,4 +55,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) outputs multirun
+	rm -rf $(VENV) outputs multirun site

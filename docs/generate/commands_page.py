@@ -86,7 +86,12 @@ def _hydra(command: Command) -> list[str]:
         "\n".join(calls),
         "Examples:",
         "\n".join(
-            ["<!-- not run: tests/runtime runs these commands -->", "```bash", *examples, "```"]
+            [
+                "<!-- not run: examples of --help; the pages about these commands run others -->",
+                "```bash",
+                *examples,
+                "```",
+            ]
         ),
     ]
 

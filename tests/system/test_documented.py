@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedsketch.runtime.flower import environment
+from tests.docs.pages import DOCS, blocks
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 900.0  # a machine may be busy with other tests
@@ -22,11 +23,14 @@ LOCAL_SUPERLINK = 39091  # Flower's own port for the SuperLink that `flwr run` s
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 
-def _commands(page: str, heading: str) -> list[str]:
-    """The lines of the first block of commands below a heading, without comments, long ones in one piece."""
-    text = (ROOT / "docs" / page).read_text().split(f"{heading}\n", 1)[1]
-    block = text.split("```\n")[1]
-    lines = block.replace("\\\n", " ").splitlines()
+def _commands(page: str) -> list[str]:
+    """The lines of the block of commands of a page that names this file, without comments, long ones in one piece."""
+    (block,) = (
+        block
+        for block in blocks(DOCS / page)
+        if block.mark == "run by" and Path(block.note).name == Path(__file__).name
+    )
+    lines = block.text.replace("\\\n", " ").splitlines()
     return [re.sub(r"\s+# .*", "", line) for line in lines]
 
 
@@ -66,7 +70,7 @@ def _listens(command: str) -> None:
 
 def test_a_federation_by_hand(tmp_path: Path) -> None:
     (tmp_path / "docker").symlink_to(ROOT / "docker")
-    commands = _free_ports(_commands("how-to/deploy_by_hand.md", "### By hand"))
+    commands = _free_ports(_commands("how-to/deploy_by_hand.md"))
     assert len(commands) == 8
     with _ended_afterwards(tmp_path):
         for number, command in enumerate(commands):
@@ -95,7 +99,7 @@ def test_flwr_run_in_flowers_simulation(tmp_path: Path) -> None:
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", LOCAL_SUPERLINK)) == 0:
             pytest.skip("a local SuperLink of Flower runs already on this machine")
-    first, *commands = _commands("how-to/flower.md", "## Run it")
+    first, *commands = _commands("how-to/flower.md")
     variables = environment(tmp_path / "home")
     assert first == "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1"
     assert variables["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
