@@ -111,6 +111,7 @@ def test_only_documents_of_the_repository_are_cited() -> None:
         if path.suffix in {".py", ".yaml", ".yml", ".toml", ".sh"} and ".md" in text
         for prose in _prose(path, text)
         for cited in re.findall(r"[\w./-]+\.md\b", prose)
+        if ".." not in cited
         if not (ROOT / cited).exists() and not (path.parent / cited).exists()
     }
     # A run writes this one.
