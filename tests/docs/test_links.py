@@ -46,7 +46,7 @@ def _text_files() -> list[Path]:
 
 
 def test_pages_that_anything_names_exist() -> None:
-    """Comments, messages and settings send people to `docs/...md`."""
+    """Comments, messages and settings send people to pages of docs/."""
     wrong = [
         f"{name_of(path)}: {named}"
         for path in _text_files()
