@@ -23,7 +23,7 @@ FOLDERS = (
         "privacy",
         "replay",
     ),
-    *("runtime", "secagg", "server", "sketching", "strategies", "tasks", "tests"),
+    *("runtime", "secagg", "server", "sketching", "strategies", "tasks", "tests", "docs"),
 )
 SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".sh", ".md"}
 

@@ -9,6 +9,7 @@ from wrapping import escaped, page, wrapped
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
+    "fedsketch": "For those who start runs and use models from Python.",
     "secagg": "For those who use secure aggregation in an app of their own. [Use secure aggregation in your own "
     "app](../how-to/secure_aggregation.md) comes first.",
     "sketching": "For those who want to shorten long vectors. A sketch maps d numbers to k and back.",
@@ -71,7 +72,9 @@ def _prose(docstring: str | None) -> list[str]:
     parts = []
     for block in re.split(r"\n\s*\n", docstring or ""):
         lines = block.strip("\n").split("\n")
-        if any(re.match(r"\s+\S|[-*|] |\d+\. ", line) for line in lines):
+        if block.startswith(">>>"):
+            parts.append("\n".join(["```pycon", *lines, "```"]))
+        elif any(re.match(r"\s+\S|[-*|] |\d+\. ", line) for line in lines):
             parts.append("\n".join(["```text", *(line.rstrip() for line in lines), "```"]))
         else:
             parts.append(wrapped(escaped(block)))
@@ -96,16 +99,18 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
             yield from _prose(ast.get_docstring(method))
 
 
-def _module(path: Path, package: str) -> Iterator[str]:
+def _module(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text())
-    public = list(_public(tree.body))
-    if not public:
-        return
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    yield f"## fedsketch.{name}"
-    yield from _prose(ast.get_docstring(tree))
-    for node in public:
-        yield f"### {node.name}"
+    if any(_public(tree.body)):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        yield f"## fedsketch.{name}"
+        yield from _prose(ast.get_docstring(tree))
+        yield from _names(tree, "###")
+
+
+def _names(tree: ast.Module, level: str) -> Iterator[str]:
+    for node in _public(tree.body):
+        yield f"{level} {node.name}"
         if isinstance(node, ast.ClassDef):
             yield from _class(node)
         else:
@@ -115,9 +120,10 @@ def _module(path: Path, package: str) -> Iterator[str]:
 
 def api(package: str) -> str:
     folder = ROOT / package
-    start = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
-    sections = _prose(start)
+    start = ast.parse((folder / "__init__.py").read_text())
+    sections = [*_prose(ast.get_docstring(start)), *_names(start, "##")]
     for path in sorted(folder.rglob("*.py")):
         if path.name != "__init__.py":
-            sections += _module(path, package)
-    return page(f"fedsketch.{package}", PACKAGES[package], *sections)
+            sections += _module(path)
+    title = package if package == "fedsketch" else f"fedsketch.{package}"
+    return page(title, PACKAGES[package], *sections)

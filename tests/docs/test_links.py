@@ -46,7 +46,7 @@ def _text_files() -> list[Path]:
 
 
 def test_pages_that_anything_names_exist() -> None:
-    """Comments, messages and settings send people to `docs/...md`."""
+    """Comments, messages and settings send people to pages of docs/."""
     wrong = [
         f"{name_of(path)}: {named}"
         for path in _text_files()
@@ -55,6 +55,13 @@ def test_pages_that_anything_names_exist() -> None:
         if not (ROOT / named).exists()
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("page", [p for p in pages() if p.is_relative_to(DOCS)], ids=name_of)
+def test_files_of_the_code_that_a_page_names_exist(page: Path) -> None:
+    """A page names them by their path from the root, or from the folder that it named before."""
+    for named in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|sh))`", page.read_text()):
+        assert (ROOT / named).exists() or list(ROOT.glob(f"*/{named}")), named
 
 
 def test_pictures_are_small_and_made_by_the_script() -> None:
