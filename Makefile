@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all test-processors lint types run-tests docs certs clean
+.PHONY: demo test test-all test-processors bench lint types run-tests docs certs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedsketch
@@ -23,6 +23,11 @@ test-all: lint types
 # The tests in which rounding matters, on imitations of other processors: a line for each. Takes a quarter of an hour or more.
 test-processors: $(VENV)/.installed-dev
 	$(BIN)/python tests/processors.py
+
+# All benchmarks of speed, beside their peers, to docs/benchmarks.md: a quarter of an hour on two idle cores.
+bench: $(VENV)/.installed-dev
+	-$(INSTALL) --editable '.[bench]'
+	$(BIN)/python benchmarks/bench.py
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

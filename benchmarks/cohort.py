@@ -1,19 +1,23 @@
 """Client updates per second of `runtime=cohort`, beside `runtime=local` and a plain Flower FedAvg app, in one run; on idle cores.
 
-    python benchmarks/cohort.py [--rounds 12] [--data fashion_mnist] [--without-flower]
+    python benchmarks/cohort.py [--rounds 12] [--data fashion_mnist] [--data-root FOLDER] [--without-flower] [--quick]
 
-The mlp has 25,450 parameters. Data are random numbers of the shape of Fashion-MNIST, unless it is asked for. Two tables:
+The mlp has 25,450 parameters. Data are random numbers of the shape of Fashion-MNIST, unless it is asked for. Tables:
 
 - Private updates: a client with 50 examples, DOME (clip, sketch, integers and noise included), 1,200 clients a round.
-- FedAvg with one local step, 100 clients a round, as `benchmarks/simulation.py` has it, with 50 and with 600 examples for each client.
+- FedAvg with 100 clients a round, as `benchmarks/simulation.py` has it: one local step over a client's 50 or 600 examples, and one
+  epoch over 600 examples in batches of 32, which is how Flower's quickstart trains.
+- Memory: the largest that a process became, with 100 clients a round of 1,000 and of 10,000.
 
-Start-up is excluded: the first two rounds are not counted. CPU time is that of this process: on busy cores it tells more than
-the clock. Ray's processes are not in it.
+Start-up is excluded: the first two rounds are not counted. CPU time is that of all processes, Ray's among them: on busy cores its
+ratio tells more than that of the clock. --quick plays fewer rounds, and leaves out `runtime=local` but for DOME.
 """
 
 import argparse
 import logging
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rich.console import Console
 from rich.table import Table
-from simulation import CLIENTS, WARM_UP, config, plain
+from simulation import CLIENTS, ONE_EPOCH, ONE_STEP, WARM_UP, Speed, config, plain
 
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
@@ -38,6 +42,11 @@ from fedsketch.server.rounds import Rounds
 from fedsketch.tasks.job import Job
 
 EXAMPLES = 60_000
+WORK = (
+    ("one step over 50 examples", 50, ONE_STEP),
+    ("one step over 600 examples", 600, ONE_STEP),
+    ("an epoch over 600 examples in batches of 32", 600, ONE_EPOCH),
+)
 RUNTIMES = {
     "cohort": ("cohort",),
     "cohort, noise=per_device": ("cohort", "runtime.noise=per_device"),
@@ -49,28 +58,75 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--data", choices=("synthetic", "fashion_mnist"), default="synthetic")
+    parser.add_argument("--data-root", help="where Fashion-MNIST is, or is downloaded to")
     parser.add_argument("--without-flower", action="store_true", help="leave plain Flower out")
+    parser.add_argument("--quick", action="store_true", help="a few minutes")
+    parser.add_argument(
+        "--memory-of", type=int, help="print the memory of a run of so many clients"
+    )
     asked = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    if asked.memory_of:
+        print(memory_of(asked.memory_of))
+        return
     data = [f"data={asked.data}", "model.width=32"]
     if asked.data == "synthetic":
         data += [f"data.examples={EXAMPLES}", "data.test_examples=100", "data.classes=10"]
         data += ["data.shape=[1,28,28]"]
+    if asked.data_root:
+        data += [f"data.root={asked.data_root}"]
     print(f"load of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    rounds = asked.rounds
+    rounds = min(asked.rounds, 8) if asked.quick else asked.rounds
     speeds = {name: _timed(_private(rounds, data, *how)) for name, how in RUNTIMES.items()}
     _show("DOME, 1,200 clients of 50 examples a round", speeds, "local")
-    for examples in (50, 600):
+    few = {"cohort": RUNTIMES["cohort"]}
+    for title, examples, local in WORK:
         shared = [*data, f"clients.total={EXAMPLES // examples}"]
+        # Rounds of `runtime=cohort` are short: more of them, so that the clock has something to measure.
         speeds = {
-            name: _timed(config(rounds, runtime, [*shared, *options]))
-            for name, (runtime, *options) in RUNTIMES.items()
+            name: _timed(
+                config(
+                    4 * rounds if name == "cohort" else rounds, runtime, [*shared, *options], local
+                )
+            )
+            for name, (runtime, *options) in (few if asked.quick else RUNTIMES).items()
         }
-        peer = "local"
+        peer = "cohort" if asked.quick else "local"
         if not asked.without_flower:
             peer = "plain Flower"
-            speeds[peer] = (plain(config(rounds, "simulation", shared)), None)
-        _show(f"FedAvg, {CLIENTS} clients of {examples} examples a round", speeds, peer)
+            speeds[peer] = plain(config(rounds, "simulation", shared, local))
+        _show(f"FedAvg, {CLIENTS} clients a round: {title}", speeds, peer)
+    _show_memory({clients: _memory_apart(clients) for clients in (1_000, 10_000)})
+
+
+def memory_of(clients: int) -> int:
+    """The largest that this process becomes in a run of so many clients, in bytes; 100 a round, and the data always the same."""
+    settings = config(
+        5,
+        "cohort",
+        [
+            *("data=synthetic", "data.examples=20000", "data.test_examples=100", "model.width=32"),
+            *("data.classes=10", "data.shape=[1,28,28]", f"clients.total={clients}"),
+        ],
+    )
+    _timed(settings)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _memory_apart(clients: int) -> int:
+    """The same of a process of its own: what others of this one needed would hide it."""
+    command = [sys.executable, __file__, "--memory-of", str(clients)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _show_memory(peaks: dict[int, int]) -> None:
+    table = Table(title=f"Memory of runtime=cohort, {CLIENTS} clients a round, 20,000 examples")
+    for heading in ("clients", "peak, MB", "ratio to the first"):
+        table.add_column(heading, justify="right")
+    first = next(iter(peaks.values()))
+    for clients, peak in peaks.items():
+        table.add_row(f"{clients:,}", f"{peak / 1e6:,.0f}", f"{peak / first:.2f}")
+    Console().print(table)
 
 
 def _private(rounds: int, data: list[str], runtime: str, *options: str) -> Config:
@@ -97,8 +153,8 @@ class _Clock:
     def ended(self, summary: dict[str, Any], report: Path) -> None: ...
 
 
-def _timed(settings: Config) -> tuple[float, float | None]:
-    """Updates per second, and milliseconds of CPU for each; without the last round, which is evaluated."""
+def _timed(settings: Config) -> Speed:
+    """Of all rounds but the first two, and the last, which is evaluated."""
     clock = _Clock()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -110,16 +166,25 @@ def _timed(settings: Config) -> tuple[float, float | None]:
         Rounds(settings, Path(folder) / "run", clock).play(grid)
     (start, cpu, _), *counted, (stop, cpu_then, last) = clock.notes[WARM_UP - 1 : -1]
     updates = sum(clients for *_, clients in counted) + last
-    return updates / (stop - start), 1e3 * (cpu_then - cpu) / updates
+    return Speed(updates / (stop - start), 1e3 * (cpu_then - cpu) / updates)
 
 
-def _show(title: str, speeds: dict[str, tuple[float, float | None]], peer: str) -> None:
+def _show(title: str, speeds: dict[str, Speed], peer: str) -> None:
     table = Table(title=title)
-    for heading in ("", "updates per second", "CPU ms per update", f"ratio to {peer}"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, (speed, cpu) in speeds.items():
-        ratio = speed / speeds[peer][0]
-        table.add_row(name, f"{speed:,.0f}", "" if cpu is None else f"{cpu:.2f}", f"{ratio:.2f}")
+    headings = ("updates per second", "CPU ms per update", f"ratio to {peer}", "ratio by CPU")
+    table.add_column("")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    other = speeds[peer]
+    for name, speed in speeds.items():
+        by_cpu = "" if not (speed.cpu and other.cpu) else f"{other.cpu / speed.cpu:.1f}"
+        table.add_row(
+            name,
+            f"{speed.per_second:,.0f}",
+            "" if speed.cpu is None else f"{speed.cpu:.2f}",
+            f"{speed.per_second / other.per_second:.1f}",
+            by_cpu,
+        )
     Console().print(table)
 
 

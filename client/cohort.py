@@ -29,6 +29,7 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from fedsketch.client.workspace import Workspace, noise_stream
+from fedsketch.conf import Config
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
@@ -187,7 +188,7 @@ class CohortWorkspace(Workspace):
             room = min(room, _CACHED)
         waiting, planned, take = sorted(clients, key=job.size, reverse=True), math.inf, 1
         while waiting:
-            examples = job.size(waiting[0])  # the largest of its part
+            examples = _at_once(job.size(waiting[0]), config)  # of the largest of its part
             need = 4 * (_COPIES * d + examples * numbers)
             if config.privacy.unit is Unit.EXAMPLE:
                 need = 4 * examples * (numbers + 2 * d)
@@ -240,6 +241,14 @@ class CohortWorkspace(Workspace):
         rows = torch.cat(list(found.values())) if found else torch.empty(0, 0)
         made, more = _finite(_Rows(rows, list(found), [len(own) for own in found.values()]))
         return made, {**lost, **more}
+
+
+def _at_once(examples: int, config: Config) -> int:
+    """How many examples of a client with so many are worked on together."""
+    batch = config.strategy.local.batch
+    if config.privacy.unit is Unit.EXAMPLE or not batch:
+        return examples
+    return min(examples, batch)
 
 
 def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:

@@ -24,8 +24,8 @@ def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
     return product.cpu()
 
 
-def orthonormalise(rows: Tensor) -> Tensor:
-    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, new memory.
+def orthonormalise(rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, in new memory or in `out`, which may be `rows`.
 
     Rows that are dependent, to within the rounding of their Gram matrix, are refused.
     """
@@ -37,7 +37,7 @@ def orthonormalise(rows: Tensor) -> Tensor:
         raise ValueError(
             f"The {len(rows)} vectors are not linearly independent in floating point: take fewer."
         )
-    result = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    result = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
     factor = factor.to(rows.device)
     for part in column_blocks(rows, _BLOCK):
         result[:, part] = torch.linalg.solve_triangular(

@@ -29,7 +29,8 @@ class StreamingPCA:
     """At most `max_rank` eigenpairs of the decayed sum, in the precision of `dtype`; `arithmetic` is that of the products, the
     same unless given.
 
-    Updates make new tensors and never write into a basis that was handed out.
+    An update writes over the directions that are there, a block at a time, so that they are in memory once. Only where they were handed
+    out since the last update, or become more, it makes new ones: a basis that somebody has never changes.
     """
 
     def __init__(
@@ -54,10 +55,12 @@ class StreamingPCA:
         self._directions = torch.empty(0, d, dtype=dtype, device=device)
         self._eigenvalues = torch.empty(0, dtype=torch.float64)
         self._updates = 0
+        self._lent = False  # whether somebody may hold the directions
 
     @property
     def basis(self) -> Tensor:
         """U, d x r, orthonormal columns, by descending eigenvalue."""
+        self._lent = True
         return self._directions.T
 
     @property
@@ -71,10 +74,9 @@ class StreamingPCA:
 
     def update(self, vectors: Tensor) -> None:
         """C' = decay C + sum g g^T, for one vector (d,) or all rows of (m, d) at once; then the top `max_rank`."""
-        rows = self._checked(vectors)
-        known = self._directions.to(self._arithmetic)
-        inside = known @ rows.T
-        fresh = _outside(rows, known, inside, torch.finfo(self._directions.dtype).eps)
+        rows, known = self._checked(vectors), self._directions
+        inside = _coordinates(known, rows)
+        fresh = _outside(rows, known, inside, torch.finfo(known.dtype).eps)
         coordinates = torch.cat([inside.double().cpu(), gram(fresh, rows)])
         core = coordinates @ coordinates.T
         core.diagonal()[: self.rank] += self.decay * self._eigenvalues
@@ -83,16 +85,21 @@ class StreamingPCA:
         # Eigenvalues of rounding error have no direction.
         real = int((values > 1e-14 * values[:1].clamp(min=0.0)).sum())
         count = min(self.max_rank, real)
-        directions = _combined(rotation[:, :count].T, known, fresh)
+        directions = known
+        if self._lent or count > self.rank:
+            directions = known.new_empty(count, known.shape[1])
+        _combine(rotation[:, :count].T, known, fresh, directions[:count])
+        directions = directions[:count]
         self._updates += 1
         if self._updates % _REORTHONORMALISE == 0 and count:
-            directions = orthonormalise(directions)
-        _fix_signs(directions, torch.finfo(self._directions.dtype).eps)
-        self._directions = directions.to(self._directions.dtype)
-        self._eigenvalues = values[:count].to(self._directions.dtype).double()
+            orthonormalise(directions, out=directions)
+        _fix_signs(directions, torch.finfo(known.dtype).eps)
+        self._directions, self._lent = directions, False
+        self._eigenvalues = values[:count].to(known.dtype).double()
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and an int: directions (r x d), eigenvalues, number of updates."""
+        self._lent = True
         return {
             "directions": self._directions,
             "eigenvalues": self._eigenvalues,
@@ -107,7 +114,7 @@ class StreamingPCA:
                 f"A PCA of at most {self.max_rank} directions in {d:,} dimensions cannot load "
                 f"{tuple(directions.shape)}: resume with the settings of the saved run."
             )
-        self._directions = directions.to(self._directions, copy=True)
+        self._directions, self._lent = directions.to(self._directions, copy=True), False
         self._eigenvalues = eigenvalues.to(self._eigenvalues, copy=True)
         self._updates = int(state["updates"])
 
@@ -135,10 +142,28 @@ def _outside(rows: Tensor, known: Tensor, inside: Tensor, precision: float) -> T
     there is."""
     length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
     rounding = 16.0 * precision * length
-    fresh = _orthonormal_span(rows - inside.T @ known, rounding**2)
+    fresh = _orthonormal_span(_without(rows, known, inside), rounding**2)
     # The second pass removes what cancellation left of U in the first. A direction that loses half of
     # its energy here was made of rounding errors of the first pass: it is no new one.
-    return _orthonormal_span(fresh - (fresh @ known.T) @ known, 0.5)
+    return _orthonormal_span(_without(fresh, known, _coordinates(known, fresh)), 0.5)
+
+
+def _coordinates(known: Tensor, rows: Tensor) -> Tensor:
+    """known @ rows^T in the precision of the rows, without a copy of all that is known in it."""
+    if known.dtype == rows.dtype:
+        return known @ rows.T
+    product = rows.new_zeros(len(known), len(rows))
+    for part in column_blocks(known, _BLOCK):
+        product.addmm_(known[:, part].to(rows), rows[:, part].T)
+    return product
+
+
+def _without(rows: Tensor, known: Tensor, inside: Tensor) -> Tensor:
+    """rows - inside^T @ known, in the precision of the rows, in new memory."""
+    rest = rows.clone()
+    for part in column_blocks(known, _BLOCK):
+        rest[:, part].addmm_(inside.T, known[:, part].to(rows), alpha=-1)
+    return rest
 
 
 def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
@@ -166,12 +191,10 @@ def _fix_signs(directions: Tensor, precision: float) -> None:
     directions.mul_(torch.where(flipped, -1.0, 1.0).to(directions).unsqueeze(1))
 
 
-def _combined(rotation: Tensor, known: Tensor, fresh: Tensor) -> Tensor:
-    """rotation @ [known; fresh], without stacking them."""
-    weights = rotation.to(known)
+def _combine(rotation: Tensor, known: Tensor, fresh: Tensor, out: Tensor) -> None:
+    """rotation @ [known; fresh] into `out`, which may be the first rows of `known`: every block is read before it is written."""
+    weights = rotation.to(fresh)
     of_known, of_fresh = weights[:, : len(known)], weights[:, len(known) :]
-    result = known.new_empty(len(weights), known.shape[1])
-    for part in column_blocks(result, _BLOCK):
-        torch.mm(of_known, known[:, part], out=result[:, part])
-        result[:, part].addmm_(of_fresh, fresh[:, part])
-    return result
+    for part in column_blocks(known if len(known) > len(out) else out, _BLOCK):
+        made = of_known @ known[:, part].to(fresh)
+        out[:, part] = made.addmm_(of_fresh, fresh[:, part])

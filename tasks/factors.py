@@ -23,6 +23,7 @@ from fedsketch.tasks.fixed_norm import FixedNorm
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.layer_gradients import KnownLayer, known_layer
 from fedsketch.tasks.lora import LoraLinear
+from fedsketch.tasks.output_gradients import output_gradients
 from fedsketch.tasks.resnet import Block
 from fedsketch.tasks.slot_gradients import ExplicitRows, SlotGradients
 from fedsketch.tasks.task import losses_of
@@ -158,7 +159,19 @@ def slot_gradients(
 ) -> dict[str, SlotGradients]:
     """The gradients of the examples, by parameter."""
     run = _together if how.separate else _apart
-    brought, outputs, others = run(model, how, inputs, targets)
+    return _by_slot(model, how, run(model, how, inputs, targets))
+
+
+def weighted_slot_gradients(
+    model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor, weights: Tensor
+) -> dict[str, SlotGradients]:
+    """Those of w_i loss_i, for weights (B,): only for a model that treats examples one by one for sure."""
+    assert how.separate
+    return _by_slot(model, how, _together(model, how, inputs, targets, weights))
+
+
+def _by_slot(model: FlatModel, how: Plan, found_by_layer: Pass) -> dict[str, SlotGradients]:
+    brought, outputs, others = found_by_layer
     found: dict[str, SlotGradients] = {name: ExplicitRows(rows) for name, rows in others.items()}
     trained = {slot.name for slot in model.layout}
     for name, layer in how.known.items():
@@ -168,7 +181,9 @@ def slot_gradients(
     return found
 
 
-def _together(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass:
+def _together(
+    model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+) -> Pass:
     """The model on the batch as it is."""
     brought: dict[str, Tensor] = {}
     made: dict[str, Tensor] = {}
@@ -182,8 +197,12 @@ def _together(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> P
     with torch.enable_grad():
         with _hooked((model.module.get_submodule(name), keep(name)) for name in how.known):
             made_of_all = model.module(inputs)
-        loss = losses_of(model.task, made_of_all, targets).sum()
-        gradients = torch.autograd.grad(loss, list(made.values()))
+        if weights is None:
+            loss = losses_of(model.task, made_of_all, targets).sum()
+            gradients = torch.autograd.grad(loss, list(made.values()))
+        else:
+            start = output_gradients(model.task, made_of_all, targets, weights)
+            gradients = torch.autograd.grad(made_of_all, list(made.values()), start)
     outputs = {name: rows.unsqueeze(1) for name, rows in zip(made, gradients, strict=True)}
     return brought, outputs, {}
 

@@ -4,14 +4,16 @@ Formal guarantee: what is told of a client depends on that client alone. Only mo
 one, for sure (`tasks.factors`); all others are left to the caller, one client at a time.
 
 - At one and the same parameters: one forward and one backward pass over all examples, and one batched product for every layer.
-- At parameters of each client's own: `torch.func.vmap` over the clients.
+- At parameters of each client's own: batched products where the model is a chain of layers (`tasks.chain`), else `torch.func.vmap`
+  over the clients.
 """
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from fedsketch.tasks.factors import Plan, plan, slot_gradients
+from fedsketch.tasks.chain import Chain, is_chain
+from fedsketch.tasks.factors import Plan, plan, weighted_slot_gradients
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.shards import Batches
 
@@ -21,6 +23,7 @@ class PerClient:
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
+        self._chain = Chain(model) if is_chain(model) else None
         self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
 
     def possible(self, example: Tensor) -> bool:
@@ -36,10 +39,12 @@ class PerClient:
         model, weights = self.model, batches.weights.to(self.model.device)
         inputs = batches.inputs.flatten(0, 1).to(model.device)
         targets = batches.targets.flatten(0, 1).to(model.device)
-        slots = slot_gradients(model, self._plan(inputs[:1]), inputs, targets)
+        slots = weighted_slot_gradients(
+            model, self._plan(inputs[:1]), inputs, targets, weights.flatten()
+        )
         rows = model.vector.new_empty(len(weights), model.size)
         for slot in model.layout:
-            rows[:, slot.start : slot.stop] = slots.pop(slot.name).run_sums(weights)
+            slots.pop(slot.name).write_run_sums(rows[:, slot.start : slot.stop])
         return rows
 
     def gradients_at(self, vectors: Tensor, batches: Batches) -> Tensor:
@@ -50,6 +55,8 @@ class PerClient:
             return torch.dot(model.task.losses(outputs, targets), weights)
 
         model, device = self.model, self.model.device
+        if self._chain is not None and self.possible(batches.inputs[:1, 0]):
+            return self._chain.gradients(vectors, batches)
         gradients: Tensor = vmap(grad(loss))(
             vectors,
             batches.inputs.to(device),

@@ -33,10 +33,10 @@ class SlotGradients(ABC):
         """(p,): sum_i w_i g_i."""
         return weights @ self.rows()
 
-    def run_sums(self, weights: Tensor) -> Tensor:
-        """(n, p): sums of w_i g_i over n runs of consecutive examples; `weights` has a row for each run, (n, B / n)."""
-        rows = self.rows().view(*weights.shape, -1)
-        return (weights.unsqueeze(1) @ rows).squeeze(1)
+    def write_run_sums(self, sums: Tensor) -> None:
+        """Writes sums of g_i over n runs of consecutive examples, equally many in each, into `sums`, (n, p)."""
+        rows = self.rows()
+        torch.sum(rows.view(len(sums), -1, rows.shape[1]), dim=1, out=sums)
 
     def projected(self, basis: Tensor) -> Tensor:
         """(B, k): V^T g_i, for a matrix V (p, k)."""
@@ -75,9 +75,11 @@ class OuterProducts(SlotGradients):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return ((self._outputs * weights.unsqueeze(1)).T @ self._inputs).flatten()
 
-    def run_sums(self, weights: Tensor) -> Tensor:
-        weighted = self._outputs.view(*weights.shape, -1) * weights.unsqueeze(2)
-        return (weighted.mT @ self._inputs.reshape(*weights.shape, -1)).flatten(1)
+    def write_run_sums(self, sums: Tensor) -> None:
+        outputs, inputs = (
+            x.reshape(len(sums), -1, x.shape[1]) for x in (self._outputs, self._inputs)
+        )
+        torch.bmm(outputs.mT, inputs, out=sums.view(len(sums), outputs.shape[2], -1))
 
     def projected(self, basis: Tensor) -> Tensor:
         outputs, numbers = self._outputs.shape[1], basis.shape[1]
@@ -130,12 +132,11 @@ class SumsOfOuterProducts(SlotGradients):
         weighted = self._outputs * weights.view(-1, 1, 1, 1)
         return torch.einsum("bgot,bgit->goi", weighted, self._inputs).flatten()
 
-    def run_sums(self, weights: Tensor) -> Tensor:
-        weighted = self._outputs * weights.reshape(-1, 1, 1, 1)
+    def write_run_sums(self, sums: Tensor) -> None:
         outputs, inputs = (
-            x.reshape(*weights.shape, *x.shape[1:]) for x in (weighted, self._inputs)
+            x.reshape(len(sums), -1, *x.shape[1:]) for x in (self._outputs, self._inputs)
         )
-        return torch.einsum("nbgot,nbgit->ngoi", outputs, inputs).flatten(1)
+        sums.copy_(torch.einsum("nbgot,nbgit->ngoi", outputs, inputs).flatten(1))
 
 
 def few_positions(inputs: int, outputs: int, positions: int) -> bool:

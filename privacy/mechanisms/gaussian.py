@@ -63,7 +63,7 @@ class GaussianNoise(Mechanism):
             raise UnsafeUpdateError(f"the mechanism is for at most {self.rows} rows.")
         if self.clip is not None:
             rows = clip_rows(rows, self.clip)
-        elif not bool(torch.isfinite(rows).all()):
+        elif not bool(rows.sum().isfinite() or torch.isfinite(rows).all()):  # the sum is faster
             raise UnsafeUpdateError(
                 "the update holds nan or inf: lower the learning rate or check the data."
             )

@@ -55,15 +55,20 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
         return work.gradients.gradients_at(starts, batches)
     first = work.model.vector if starts is None else starts
     vectors = first.expand(len(shards), -1).clone()
-    velocity = torch.zeros_like(vectors)
+    velocity = torch.zeros_like(vectors) if settings.momentum else None
     for step in range(max(map(len, plans))):
         # Of two clients the one with fewer examples may have fewer steps.
         active = [place for place, plan in enumerate(plans) if step < len(plan)]
         batches = shards.of(active).batches([plans[place][step] for place in active])
-        mine = slice(None) if len(active) == len(shards) else active
-        gradient = work.gradients.gradients_at(vectors[mine], batches)
-        velocity[mine] = velocity[mine] * settings.momentum + gradient
-        vectors[mine] -= settings.lr * velocity[mine]
+        whole = len(active) == len(shards)  # then nothing is copied
+        mine = vectors if whole else vectors[active]
+        direction = work.gradients.gradients_at(mine, batches)
+        if velocity is not None:
+            direction = direction.add_(velocity[active], alpha=settings.momentum)
+            velocity[active] = direction
+        mine.sub_(direction, alpha=settings.lr)
+        if not whole:
+            vectors[active] = mine
     return first - vectors
 
 

@@ -492,10 +492,10 @@ def play(worlds: Worlds, seeds: Iterable[int], hostility: float = 0.3) -> Tally:
 
 
 def test_what_leaves_a_device_does_not_depend_on_its_data(worlds: Worlds) -> None:
-    tally = play(worlds, range(200))
+    tally = play(worlds, range(100))
     # Or nothing was tried: many vectors left, and many messages were refused.
-    assert tally.vectors > 200
-    assert tally.refusals > 200
+    assert tally.vectors > 100
+    assert tally.refusals > 100
 
 
 @pytest.mark.slow

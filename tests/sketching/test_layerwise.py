@@ -48,16 +48,16 @@ def test_learned_columns_come_first_and_probes_complete_them() -> None:
 
 
 def test_isotropic_probes_make_the_estimate_unbiased() -> None:
-    """Over 4,000 seeds the mean of S S^T is I: entries within six standard errors (about 0.04 each; 81 x 81 entries of blocks, false
+    """Over 1,000 seeds the mean of S S^T is I: entries within six standard errors (about 0.08 each; 81 x 81 entries of blocks, false
     alarms below 1e-4), where a projection's would be (r / i) I."""
     learned = probes(1, 1, torch.empty(9, 0))
     total = torch.zeros(83, 83)
-    for seed in range(4000):
+    for seed in range(1000):
         made = LayerwiseSketch(FOLDS, [learned, None, None, None], seed, isotropic=True)
         dense = made.adjoint(torch.eye(29))
         total += dense.T @ dense
-    assert torch.allclose(total / 4000, torch.eye(83), atol=0.25)
-    assert float((total / 4000).diagonal().mean()) == pytest.approx(1.0, abs=0.02)
+    assert torch.allclose(total / 1000, torch.eye(83), atol=0.5)
+    assert float((total / 1000).diagonal().mean()) == pytest.approx(1.0, abs=0.04)
     first = made.bases[0]
     assert first is not None
     lengths = first.norm(dim=0)

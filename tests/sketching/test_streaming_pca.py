@@ -224,3 +224,22 @@ def test_what_does_not_fit_is_refused() -> None:
         pca.load_state_dict(other.state_dict())
     with pytest.raises(ValueError, match="max_rank"):
         StreamingPCA(10, 11)
+
+
+def test_directions_that_nobody_holds_are_updated_in_their_own_memory() -> None:
+    torch.manual_seed(5)
+    pca, other = (StreamingPCA(300, 4, 0.9, arithmetic=torch.float64) for _ in range(2))
+    for vector in torch.randn(6, 300):
+        pca.update(vector)
+        other.update(vector)
+        basis = other.basis  # which makes the next update take new memory
+    where = pca.state_dict()["directions"].data_ptr()
+    pca.load_state_dict(other.state_dict())
+    held = pca._directions.data_ptr()
+    for vector in torch.randn(3, 300):
+        pca.update(vector)
+        other.update(vector)
+        assert pca._directions.data_ptr() == held != where
+        assert other._directions.data_ptr() != basis.data_ptr()
+        basis = other.basis
+    assert pca.fingerprint() == other.fingerprint()

@@ -46,7 +46,7 @@ def test_design_number_of_the_exact_gaussian() -> None:
     assert z == pytest.approx(10.811618, abs=6e-7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sampling=st.one_of(
         st.just(NoSampling()),

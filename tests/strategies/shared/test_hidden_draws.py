@@ -131,7 +131,8 @@ def test_the_lattice_of_a_small_ring_does_not_tell_the_size(make_strategy: MakeS
         "secagg.bits=18",
         "privacy.against=model",
     )
-    scales = {strategy.mechanism(1, c).to_record()["scale"] for c in _asked(strategy.noise)}
+    *some, last = _asked(strategy.noise)
+    scales = {strategy.mechanism(1, c).to_record()["scale"] for c in (*some[::4], last)}
     assert len(scales) == 1
 
 

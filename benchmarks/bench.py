@@ -1,0 +1,183 @@
+"""Runs all benchmarks of speed, one after the other, and writes what they print to docs/benchmarks.md.
+
+    python benchmarks/bench.py [--only cohort secagg] [--page docs/benchmarks.md]
+
+Each compares with its peer in the same run. Arguments are such that all of them take about a quarter of an hour on two idle cores. A
+script that fails is said to have failed on the page, and the exit code is then 1. One whose peer is not installed is not run, and the
+page says how to install it.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 600  # seconds that a script may take
+VERSIONS = ("torch", "flwr", "ray", "numpy", "scipy", "cryptography", "dp-accounting", "opacus")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A file of this folder, how it is called, and what its table tells."""
+
+    name: str
+    tells: str
+    arguments: tuple[str, ...] = ()
+    needs: str | None = None  # a module without which there is nobody to compare with
+    install: str = ""
+
+
+SCRIPTS = (
+    Script("cohort", "Client updates per second, beside plain Flower under Ray", ("--quick",)),
+    Script("simulation", "Flower's Ray engine with and without us", ("--rounds", "8")),
+    Script("secagg", "Secure aggregation, beside Flower's SecAgg+ and openssl", ("--quick",)),
+    Script(
+        "per_example",
+        "Clipped gradients of single examples, beside Opacus",
+        ("--threads", "1", "--batches", "50"),
+        needs="opacus",
+        install="pip install 'fedsketch[bench]'",
+    ),
+    Script("sketching", "Sketches, beside the products that bound them", ("--quick",)),
+    Script("scale", "The server's work by size of model and sketch", ("--quick",)),
+    Script("fedceo", "FedCEO's tensor SVD, beside the plain one", ("--speed",)),
+    Script("accounting", "Noise by loss distributions, beside Renyi curves", ("--rounds", "20")),
+    Script("deployment", "A round on three nodes, beside stock polling", ("--rounds", "3")),
+    Script("threads", "One thread or two for a client", ("--rounds", "4")),
+)
+# What the other files are: measurements of accuracy or of attacks, and pieces of benchmarks.
+OTHERS = {
+    "accuracy": (
+        *("adaptive_clip", "csgm", "dome", "fed_sgm", "fedpcdp", "public_directions", "sgmf"),
+        *("recorded", "recorded_runs"),
+    ),
+    "attacks": ("inversion", "sketch_distinguisher"),
+    "pieces": ("bench", "cpu_time"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", choices=[script.name for script in SCRIPTS])
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    asked = parser.parse_args()
+    chosen = [script for script in SCRIPTS if not asked.only or script.name in asked.only]
+    return run(chosen, asked.page)
+
+
+def run(scripts: Sequence[Script], page: Path, folder: Path = ROOT / "benchmarks") -> int:
+    """Runs the scripts of a folder and writes the page; says how many failed."""
+    parts, failed, start = [_head()], 0, time.monotonic()
+    for script in scripts:
+        print(f"{script.name} ...", flush=True)
+        text, ok = _section(script, folder)
+        failed += not ok
+        parts.append(text)
+    minutes = (time.monotonic() - start) / 60
+    state = "all of them ran." if not failed else f"{failed} of {len(scripts)} failed."
+    parts.append(f"These {len(scripts)} benchmarks took {minutes:.1f} minutes; {state}\n")
+    page.write_text("\n".join(parts))
+    print(f"{page}: {state}")
+    return min(failed, 1)
+
+
+def _head() -> str:
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    lines = [
+        "# Benchmarks",
+        "",
+        "For those who want to know how fast fedsketch is, and beside what. `make bench` measures everything here again",
+        "and writes this page; ratios are against peers in the same run.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| date | {datetime.now(UTC):%Y-%m-%d %H:%M} UTC |",
+        f"| commit | {_commit()} |",
+        f"| processor | {_processor()}, {os.cpu_count()} cores |",
+        f"| load before the first | {load} |",
+        f"| Python | {platform.python_version()} on {platform.system()} |",
+        *(f"| {name} | {_version(name)} |" for name in VERSIONS),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _section(script: Script, folder: Path) -> tuple[str, bool]:
+    """What the page says about a script, and whether it did not fail."""
+    command = " ".join(("python", f"benchmarks/{script.name}.py", *script.arguments))
+    title = f"## {script.tells}\n`{command}`\n"
+    if script.needs and importlib.util.find_spec(script.needs) is None:
+        return (
+            f"{title}\nNot run: {script.needs} is not installed. `{script.install}` adds it.\n",
+            True,
+        )
+    path = folder / f"{script.name}.py"
+    # A fixed width and no colours, so that tables read the same everywhere.
+    variables = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    start = time.monotonic()
+    child = subprocess.Popen(
+        [sys.executable, str(path), *script.arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+        start_new_session=True,
+    )
+    try:
+        printed, errors = child.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # with the processes that it started
+        child.communicate()
+        return f"{title}\n**Failed**: not ready after {LIMIT} seconds.\n", False
+    seconds = time.monotonic() - start
+    table = f"```text\n{printed.strip()}\n```\n" if printed.strip() else ""
+    if child.returncode:
+        print(errors, file=sys.stderr)  # not on the page: it names files of this machine
+        reason = (errors.strip().splitlines() or ["no message"])[-1]
+        said = f"**Failed** with exit code {child.returncode}: `{reason}`\n"
+        return f"{title}\n{said}{table}", False
+    return f"{title}\n{table}In {seconds:.0f} seconds.\n", True
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """The one that was measured, as far as git knows."""
+    try:
+        commit, changes = (
+            subprocess.run(
+                ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for arguments in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit}, with changes" if changes else commit
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
