@@ -69,7 +69,9 @@ def _state(*overrides: str) -> DomeState:
     return DomeState(config, model, model.vector)
 
 
-@pytest.mark.parametrize("sketch", ["layerwise", pytest.param("flat", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "sketch", ["layerwise", "blocks", pytest.param("flat", marks=pytest.mark.slow)]
+)
 def test_another_machine_makes_the_same_state(tmp_path: Path, sketch: str) -> None:
     """As near as one machine can be to another: another number of threads, and then other vector instructions too. A step ends in other
     bits where a last bit of float64 decides how a number rounds to float32, which is one step in thirty or so: a device that meets one
