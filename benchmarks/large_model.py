@@ -37,7 +37,7 @@ ROWS = {
     "public": [*OWN, *LAYERS, *PUBLIC],
 }
 COMMON = ["runtime=cohort", "privacy.randomness=seeded", "evaluate_every=1000"]
-COMMON += ["checkpoint_every=1000"]
+COMMON += ["checkpoint_every=1000", "validation.examples=5000"]
 COLUMNS = ("", "numbers sent", "accuracy, %", "each", "up per round", "down per round")
 
 
@@ -45,18 +45,24 @@ def _tried(runs: Runs, names: list[str], rates: list[float], more: list[str]) ->
     """The accuracy on validation images for every rate."""
     table = Table("", *(f"{rate:g}" for rate in rates))
     for name in names:
-        own = [*ROWS[name], *COMMON, "validation.examples=5000", *more]
+        own = [*ROWS[name], *COMMON, *more, "seed=0"]
         played = [runs.play([*own, f"strategy.server.lr={rate}"]) for rate in rates]
         table.add_row(name, *(f"{row['validation']:.1f}" for row in played))
     Console(width=150).print(table)
 
 
-def _compared(runs: Runs, names: list[str], seeds: int, more: list[str]) -> None:
+def _compared(runs: Runs, names: list[str], seeds: int, workers: int, more: list[str]) -> None:
     """Accuracy and bytes, and how many times more the first row's are."""
     table = Table(*COLUMNS, "first / this: up", "down", "seconds per round", "of them server")
     first: list[dict[str, Any]] = []
+    plans = {
+        name: [[*ROWS[name], *COMMON, *more, f"seed={seed}"] for seed in range(seeds)]
+        for name in names
+    }
+    for _ in runs.play_all([run for plan in plans.values() for run in plan], workers):
+        pass
     for name in names:
-        rows = [runs.play([*ROWS[name], *COMMON, *more, f"seed={s}"]) for s in range(seeds)]
+        rows = [runs.play(run) for run in plans[name]]
         first = first or rows
         values = [float(row["accuracy"]) for row in rows]
         average, error = mean_and_error(values)
@@ -86,6 +92,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[FULL, DOME])
     parser.add_argument("--records", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rates", type=float, nargs="+")
     parser.add_argument("--overrides", nargs="+", default=[])
     chosen = parser.parse_args()
@@ -93,7 +100,7 @@ def main() -> None:
     if chosen.rates:
         _tried(runs, chosen.rows, chosen.rates, chosen.overrides)
     else:
-        _compared(runs, chosen.rows, chosen.seeds, chosen.overrides)
+        _compared(runs, chosen.rows, chosen.seeds, chosen.workers, chosen.overrides)
 
 
 if __name__ == "__main__":

@@ -277,8 +277,11 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
     grid, seen = LocalGrid(app, 6), set()
     for round in (8, 9):
         broadcast = _ask(strategy, grid, round)
-        directions = broadcast.arrays["basis-0"].shape[1]
-        assert 0 < directions < (120 if sketch == "flat" else 11)  # and so there are probes
+        if sketch == "blocks":  # which learn nothing
+            assert not any(name.startswith("basis") for name in broadcast.arrays)
+        else:
+            directions = broadcast.arrays["basis-0"].shape[1]
+            assert 0 < directions < (120 if sketch == "flat" else 11)  # and so there are probes
         device = dome.DomeDevice()._sketch(broadcast, strategy.model)
         assert device.fingerprint() == strategy.state.sketch(round).fingerprint()
         seen.add(device.fingerprint())
@@ -401,4 +404,4 @@ def test_a_resumed_run_goes_on_bit_by_bit(make_strategy: MakeStrategy, choice: s
             _play(strategy, range(round, round + 1))
         assert torch.equal(unbroken.model.vector, resumed.model.vector)
         assert unbroken.metrics() == resumed.metrics()
-    assert unbroken.metrics()["sketch_rank"] != 0
+    assert (unbroken.metrics()["sketch_rank"] != 0) == (choice != "blocks")
