@@ -64,7 +64,7 @@ class Encoder(nn.Module):
 
     def _attention(self, looks: Tensor) -> Tensor:
         """Softmax of queries times keys, times values, head by head."""
-        by_head = looks.unflatten(2, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
+        by_head = looks.view(*looks.shape[:2], 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         queries, keys, values = by_head.unbind()
         weights = torch.softmax(queries @ keys.mT / math.sqrt(queries.shape[-1]), dim=-1)
         return (weights @ values).transpose(1, 2).flatten(2)
