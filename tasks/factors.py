@@ -27,6 +27,7 @@ from fedsketch.tasks.output_gradients import output_gradients
 from fedsketch.tasks.resnet import Block
 from fedsketch.tasks.slot_gradients import ExplicitRows, SlotGradients
 from fedsketch.tasks.task import losses_of
+from fedsketch.tasks.transformer import Encoder, MeanToken, Patches
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Tensor | None]
 # What examples brought to the known layers and the gradients of what these made, by layer; gradients of other parameters. All (B, 1, ...)
@@ -37,6 +38,7 @@ Pass = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 _SEPARATE: frozenset[type[nn.Module]] = frozenset(
     {
         *(nn.Sequential, nn.Identity, nn.Flatten, Block, FixedNorm, LoraLinear),
+        *(Patches, Encoder, MeanToken),
         *(nn.Linear, nn.Conv2d, nn.GroupNorm),
         *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus),

@@ -15,6 +15,7 @@ from torch import nn
 from fedsketch.conf.model.cnn import CnnConfig
 from fedsketch.conf.model.mlp import MlpConfig
 from fedsketch.conf.model.resnet import ResnetConfig
+from fedsketch.conf.model.transformer import TransformerConfig
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import ModelSettings
 from fedsketch.tasks.capacity import refuse_beyond_memory
@@ -22,6 +23,7 @@ from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.initial import initialise
 from fedsketch.tasks.resnet import resnet
 from fedsketch.tasks.trained import with_trained_part
+from fedsketch.tasks.transformer import transformer
 
 Shape = tuple[int, ...]  # channels, height, width of an image; or that of any other example
 Build = Callable[
@@ -163,11 +165,25 @@ def _resnet(settings: ResnetConfig, shape: Shape, outputs: int) -> nn.Module:
     return resnet(shape[0], outputs, settings.width, settings.depth)
 
 
+def _transformer(settings: TransformerConfig, shape: Shape, outputs: int) -> nn.Module:
+    return transformer(
+        shape,
+        outputs,
+        patch=settings.patch,
+        width=settings.width,
+        depth=settings.depth,
+        heads=settings.heads,
+        expansion=settings.expansion,
+        bias=settings.bias,
+    )
+
+
 BUILT_IN: dict[str, Build] = {
     "logistic": _logistic,
     "mlp": _mlp,
     "cnn": _cnn,
     "lenet5": _lenet5,
     "resnet": _resnet,
+    "transformer": _transformer,
 }
-_SMALLEST_SIDE = {"cnn": 8, "lenet5": 12, "resnet": 8}
+_SMALLEST_SIDE = {"cnn": 8, "lenet5": 12, "resnet": 8, "transformer": 1}

@@ -24,7 +24,7 @@ class DebiasedConfig(OptimizerConfig):
 @frozen
 class DomeConfig(StrategySettings):
     server: DebiasedConfig
-    sketch: Literal["layerwise", "flat"]
+    sketch: Literal["layerwise", "flat", "blocks"]
     sketch_dim: Positive
     directions: Literal["learned", "public"]
     scaling: NotNegative

@@ -12,8 +12,9 @@ import torch
 
 from fedsketch.conf import ConfigError
 from fedsketch.conf.strategy.dome import DomeConfig
+from fedsketch.sketching.blocks import BlockSketch, block_folds
 from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
-from fedsketch.sketching.layerwise import probe_length
+from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
 from fedsketch.sketching.noise_floor import NoiseFloor
 from fedsketch.sketching.streaming_pca import StreamingPCA
 from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
@@ -45,6 +46,8 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
         )
     if settings.sketch == "flat":
         return (Fold(0, 1, model.size, numbers),)
+    if settings.sketch == "blocks":
+        return block_folds(model.size, numbers)
     return folds_of_size(layout, numbers, WHOLE_UP_TO)
 
 
@@ -54,14 +57,25 @@ def isotropic(settings: DomeConfig) -> bool:
     return not settings.error_feedback and settings.variant == "corrected"
 
 
+def sketch_of(
+    settings: DomeConfig, folds: Sequence[Fold], learned: Sequence[torch.Tensor | None], seed: int
+) -> LayerwiseSketch | BlockSketch:
+    """S of a round, from what `folds_of` and `learned` gave for it."""
+    if settings.sketch == "blocks" and not all(fold.whole for fold in folds):
+        return BlockSketch(folds, seed, isotropic=isotropic(settings))
+    return LayerwiseSketch(folds, learned, seed, isotropic=isotropic(settings))
+
+
 class LearnedSketch:
     """The streaming PCA of every fold, the noise that it has been fed, and the sketch that follows."""
 
     def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
         self._settings = settings
         self._folds = tuple(folds)
+        learns = settings.sketch != "blocks"  # whose signs are new in every round
         self._learners = [
-            None if fold.whole else _Learner(settings, fold, device) for fold in folds
+            _Learner(settings, fold, device) if learns and not fold.whole else None
+            for fold in folds
         ]
 
     @property
@@ -69,7 +83,7 @@ class LearnedSketch:
         return self._folds
 
     def learned(self) -> list[torch.Tensor | None]:
-        """The directions that are worth looking at again, per fold (columns x any number); None where a fold is sent whole."""
+        """The directions that are worth looking at again, per fold (columns x any number); None where nothing is learned."""
         return [None if learner is None else learner.kept() for learner in self._learners]
 
     def room(self) -> list[torch.Tensor | None]:

@@ -13,10 +13,11 @@ from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.replay.parcels import Step
+from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
-from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, isotropic
+from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, sketch_of
 from fedsketch.strategies.dome.literal import LiteralSketch, LiteralStep
 from fedsketch.tasks.flat import FlatModel
 
@@ -39,18 +40,18 @@ class DomeState:
         # The variance of the noise in the first moment: known only where it is needed.
         carries = self._fading and not self._literal
         self._carried = torch.zeros_like(vector) if carries else None
-        self._made: tuple[int, int, LayerwiseSketch] | None = None
+        self._made: tuple[int, int, LayerwiseSketch | BlockSketch] | None = None
 
     @property
     def version(self) -> int:
         return self._optimizer.steps
 
-    def sketch(self, server_round: int) -> LayerwiseSketch:
+    def sketch(self, server_round: int) -> LayerwiseSketch | BlockSketch:
         """S of a round, were it the next one."""
         if self._made is None or self._made[:2] != (self.version, server_round):
             folds = folds_of(self._settings, self._model, server_round)
             known, seed = self._learned(server_round), probe_seed(self._config, server_round)
-            made = LayerwiseSketch(folds, known, seed, isotropic=isotropic(self._settings))
+            made = sketch_of(self._settings, folds, known, seed)
             self._made = (self.version, server_round, made)
         return self._made[2]
 

@@ -16,10 +16,11 @@ from flwr.app import RecordDict
 
 from fedsketch.conf import Config
 from fedsketch.replay.parcels import Parcels, Step
+from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
-from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic
+from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
@@ -131,7 +132,7 @@ class DomeDevice(DeviceHalf):
     """The device's half: S^T (g - m_ref) of every unit."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[Config, int, str], LayerwiseSketch] | None = None
+        self._last: tuple[tuple[Config, int, str], LayerwiseSketch | BlockSketch] | None = None
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model, [work.memory])
@@ -163,7 +164,7 @@ class DomeDevice(DeviceHalf):
 
         return shorten
 
-    def _sketch(self, broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch:
+    def _sketch(self, broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch | BlockSketch:
         """The sketch of a broadcast, made once a round for all clients that share a process."""
         settings = settings_of(broadcast.config)
         folds = folds_of(settings, model, broadcast.round)
@@ -172,7 +173,7 @@ class DomeDevice(DeviceHalf):
         key = (broadcast.config, broadcast.round, bases)
         if self._last is None or self._last[0] != key:
             seed = probe_seed(broadcast.config, broadcast.round)
-            made = LayerwiseSketch(folds, known, seed, isotropic=isotropic(settings))
+            made = sketch_of(settings, folds, known, seed)
             self._last = (key, made)
         return self._last[1]
 

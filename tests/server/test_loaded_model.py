@@ -72,6 +72,7 @@ def _pixels(count: int = 3) -> Dataset:
     return Dataset("toy", examples, examples, 2, mean=(0.5,), deviation=(0.25,), class_names=names)
 
 
+TRANSFORMER = ["model=transformer", "model.patch=3", "model.width=16"]
 ADAPTED = ("model.trainable=['output.*']", "model.lora_rank=2")
 
 
@@ -173,7 +174,9 @@ def test_features_of_ones_own_are_exported_if_they_treat_a_batch_as_one_by_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [["model=cnn"], ["model.features=scattering"]], ids=str)
+@pytest.mark.parametrize(
+    "overrides", [["model=cnn"], TRANSFORMER, ["model.features=scattering"]], ids=str
+)
 def test_larger_models_and_features_are_exported_for_torch(
     finished: Callable[..., Job],
     tmp_path: Path,
@@ -187,7 +190,7 @@ def test_larger_models_and_features_are_exported_for_torch(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [["model=mlp"], ["model=cnn"]], ids=str)
+@pytest.mark.parametrize("overrides", [["model=mlp"], ["model=cnn"], TRANSFORMER], ids=str)
 def test_an_export_for_onnx_computes_the_same(
     finished: Callable[..., Job], tmp_path: Path, overrides: list[str]
 ) -> None:

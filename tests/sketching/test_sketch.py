@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsketch.sketching import sketch as sketch_module
+from fedsketch.sketching.blocks import BlockSketch, block_folds
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.folding import folds_of_rank
 from fedsketch.sketching.gaussian import GaussianSketch
@@ -32,6 +33,8 @@ KINDS: dict[str, Callable[[int, int, int], Sketch]] = {
     "hadamard": HadamardSketch,
     "count": CountSketch,
     "layerwise": layerwise,
+    "blocks": lambda k, d, seed: BlockSketch(block_folds(d, k), seed),
+    "blocks, projection": lambda k, d, seed: BlockSketch(block_folds(d, k), seed, isotropic=False),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -134,6 +137,8 @@ def test_descriptions_cost_what_must_be_sent() -> None:
         "hadamard": 16,
         "count": 16,
         "layerwise": 4 * 40 + 16,
+        "blocks": 16,
+        "blocks, projection": 16,
     }
 
 

@@ -51,6 +51,10 @@ RUNS = {
     "fed_sgm": ("strategy=fed_sgm", "strategy.local.epochs=2", "strategy.local.batch=4"),
     "dome": ("strategy=dome", "strategy.error_feedback=0.5"),
     "dome, broadcast full": ("strategy=dome", "strategy.broadcast=full"),
+    "dome, blocks of a transformer": (
+        *("strategy=dome", "strategy.sketch=blocks", "strategy.local.batch=3"),
+        *("model=transformer", "model.patch=4", "model.depth=1"),
+    ),
     "dome, public directions": (
         *("strategy=dome", "strategy.directions=public", "strategy.sketch_dim=0.5", *PUBLIC),
     ),

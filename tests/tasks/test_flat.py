@@ -11,8 +11,9 @@ from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.flat import FlatModel
 
 SHAPES = {"logistic": (1, 8, 8), "mlp": (1, 8, 8), "cnn": (1, 8, 8), "lenet5": (1, 12, 12)}
-SHAPES["resnet"] = (3, 8, 8)
+SHAPES |= {"resnet": (3, 8, 8), "transformer": (3, 8, 8)}
 OPTIONS = {"mlp": {"width": 32}, "cnn": {"width": 16}, "resnet": {"width": 16, "depth": 8}}
+OPTIONS["transformer"] = {"patch": 4, "width": 12, "depth": 2, "heads": 2, "expansion": 2}
 
 
 def build(name: str, seed: int = 0) -> nn.Module:

@@ -30,9 +30,12 @@ def test_the_first_layer_sees_the_images(count: int) -> None:
     assert torch.equal(seen["hidden.weight"], examples.inputs.flatten(1))
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "logistic"])
+TRANSFORMER = "transformer model.patch=3 model.width=8 model.depth=2 model.bias=true"
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "logistic", TRANSFORMER])
 def test_weights_times_their_inputs_are_what_the_layers_make(model: str) -> None:
-    flat = Job(compose([f"model={model}", "device=cpu"])).model()
+    flat = Job(compose([*f"model={model}".split(), "device=cpu"])).model()
     examples = _examples(5, 1, 8, 8)
     weights = [slot.name for slot in flat.layout if len(slot.shape) > 1]
     made: dict[str, torch.Tensor] = {}
@@ -44,9 +47,10 @@ def test_weights_times_their_inputs_are_what_the_layers_make(model: str) -> None
         flat.module.get_submodule(name.removesuffix(".weight")).register_forward_hook(keep)
     for name, rows in _all(flat, examples, *weights).items():
         layer = flat.module.get_submodule(name.removesuffix(".weight"))
-        expected = made[name] - layer.bias.view(1, -1, *[1] * (made[name].ndim - 2))  # type: ignore[union-attr, operator]
-        if expected.ndim == 4:
-            expected = expected.flatten(2).transpose(1, 2).flatten(0, 1)
+        expected = made[name]
+        if expected.ndim == 4:  # channels come before the places of an image
+            expected = expected.flatten(2).transpose(1, 2)
+        expected = expected.flatten(0, -2) - layer.bias  # type: ignore[operator]
         product = rows @ layer.weight.flatten(1).T  # type: ignore[union-attr, operator]
         torch.testing.assert_close(product, expected, rtol=1e-4, atol=1e-5)
 

@@ -48,6 +48,14 @@ def size(module: nn.Module) -> int:
         ("lenet5", CIFAR, {}, 62_006),
         ("resnet", CIFAR, {}, 78_042),
         ("resnet", CIFAR, {"depth": 20}, 272_474),
+        ("transformer", MNIST, {}, 1_006_128),
+        ("transformer", CIFAR, {"patch": 4}, 4 * 12 * 144**2 + (3 * 16 + 64) * 144 + 1_440),
+        (
+            "transformer",
+            DIGITS,
+            {"patch": 4, "width": 8, "depth": 1, "bias": True},
+            768 + 168 + 90 + 72,
+        ),
     ],
 )
 def test_number_of_parameters(
@@ -113,7 +121,7 @@ def test_model_too_large_for_the_images_names_shape_and_choices(build: Build) ->
         build("lenet5", DIGITS)
     assert str(caught.value) == (
         "Model lenet5 needs images of at least 12 x 12, but the data has 1 x 8 x 8 "
-        "(channels x height x width): choose one of logistic, mlp, cnn, resnet."
+        "(channels x height x width): choose one of logistic, mlp, cnn, resnet, transformer."
     )
 
 
@@ -139,7 +147,7 @@ def test_vectors_have_models_too(name: str, build: Build) -> None:
     assert build(name, (30,), classes=1)(torch.zeros(5, 30)).shape == (5, 1)
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet5", "resnet"])
+@pytest.mark.parametrize("name", ["cnn", "lenet5", "resnet", "transformer"])
 def test_image_models_say_what_to_take_for_vectors(name: str, build: Build) -> None:
     with pytest.raises(ModelError, match=r"for images.*30: choose one of logistic, mlp"):
         build(name, (30,), classes=2)
@@ -151,6 +159,8 @@ def test_a_model_has_its_own_options_and_no_others() -> None:
             compose(overrides)
     with pytest.raises(ConfigError, match=r"no depth 18: set model\.depth to 8, 14, 20"):
         compose(["model=resnet", "model.depth=18"])
+    with pytest.raises(ConfigError, match=r"set model\.width to a multiple of model\.heads=5"):
+        compose(["model=transformer", "model.heads=5"])
 
 
 def test_every_model_that_can_be_chosen_can_be_built() -> None:

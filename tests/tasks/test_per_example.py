@@ -22,12 +22,14 @@ from fedsketch.tasks.per_example import PerExample
 from fedsketch.tasks.slot_gradients import OuterProducts, SumsOfOuterProducts
 from fedsketch.tasks.trained import with_trained_part
 
+SMALL_TRANSFORMER = {"patch": 3, "width": 12, "depth": 2, "heads": 2, "expansion": 2, "bias": True}
 BUILT_IN = {
     "logistic": ((1, 8, 8), {}),
     "mlp": ((1, 8, 8), {"width": 32}),
     "cnn": ((1, 8, 8), {"width": 16}),
     "lenet5": ((1, 12, 12), {}),
     "resnet": ((3, 8, 8), {"width": 16, "depth": 8}),
+    "transformer": ((3, 8, 8), SMALL_TRANSFORMER),
 }
 CLASSES = 5
 # A norm is a root of thousands of squares in float32: 1e-5 is a hundred roundings.
@@ -376,7 +378,7 @@ def test_norms_and_clipped_sums_make_no_gradients_of_linear_layers(
 
 
 # ---------------------------------------------------------------------- sums and projections
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "transformer"])
 def test_clipped_sum_is_the_sum_of_clipped_gradients(name: str) -> None:
     model, inputs, targets = built_in(name)
     rows = loop(model, inputs, targets)
@@ -386,7 +388,7 @@ def test_clipped_sum_is_the_sum_of_clipped_gradients(name: str) -> None:
     assert_close(PerExample(model).clipped_sum(inputs, targets, clip_to(bound)), expected)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet", "transformer"])
 @pytest.mark.parametrize("by_direction", [True, False])
 def test_projections_are_those_of_the_gradients(name: str, by_direction: bool) -> None:
     model, inputs, targets = built_in(name)
@@ -452,7 +454,7 @@ def test_an_empty_batch_gives_zeros() -> None:
 
 # ---------------------------------------------------------------------- examples that are not finite
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
-@pytest.mark.parametrize("name", ["logistic", "cnn", "resnet"])
+@pytest.mark.parametrize("name", ["logistic", "cnn", "resnet", "transformer"])
 def test_an_example_that_is_not_finite_leaves_the_others_alone(name: str, value: float) -> None:
     model, inputs, targets = built_in(name)
     spoilt = inputs.clone()

@@ -65,13 +65,16 @@ def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
         assert job.size(client) == len(alone)
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", pytest.param("resnet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model",
+    [*("mlp", "cnn", "transformer model.width=16"), pytest.param("resnet", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("own", [False, True])
 def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) -> None:
     """At the model's parameters, and at parameters of each client's own; also where shards are not equally large."""
     settings = ["data=synthetic", "data.examples=12", "data.shape=[1,28,28]", "device=cpu"]
     settings += ["clients.total=3", "clients.per_round=3", "data/partition=by_size"]
-    job = Job(compose([*settings, f"model={model}"]))
+    job = Job(compose([*settings, *f"model={model}".split()]))
     flat, shards = job.model(), job.shards([0, 1, 2])
     gradients = PerClient(flat)
     assert gradients.possible(job.train.inputs[:1])

@@ -66,7 +66,7 @@ def test_a_layer_with_fewer_columns_than_the_rank_is_sent_whole() -> None:
     assert ranks == [44, 10, 30, 30]
 
 
-@pytest.mark.parametrize("sketch", ["flat", "layerwise"])
+@pytest.mark.parametrize("sketch", ["flat", "layerwise", "blocks"])
 def test_warm_up_rounds_send_everything(sketch: str) -> None:
     settings = _settings(sketch=sketch, sketch_dim=200, warm_up=2)
     assert [_size(settings, r) for r in (1, 2)] == [1540, 1540]

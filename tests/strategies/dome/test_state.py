@@ -83,7 +83,7 @@ OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
                 [OTHER_THREADS, {"OMP_NUM_THREADS": "1", **OTHER_PROCESSOR}],
                 marks=pytest.mark.slow,
             )
-            for sketch in ("layerwise", "flat")
+            for sketch in ("layerwise", "flat", "blocks")
         ),
     ],
 )
