@@ -13,8 +13,10 @@ import torch
 
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
+from fedsketch.conf.schema import CohortRuntimeConfig
+from fedsketch.runtime.cohort import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import run_local
+from fedsketch.runtime.local import run_local, run_with
 from fedsketch.server.app import serve
 from fedsketch.server.rounds import Rounds
 from fedsketch.strategies.shared.base import FederatedStrategy
@@ -67,11 +69,14 @@ class Played:
 
 
 def play(overrides: Sequence[str]) -> Played:
-    """One run, from its overrides to its end."""
+    """One run, from its overrides to its end, in this process: `runtime=local` or `runtime=cohort`."""
     config, played = compose(list(overrides)), Played()
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
         rounds = Rounds(config, Path(folder), played)
-        run_local(serve(rounds), app, config.clients.total)
+        if isinstance(config.runtime, CohortRuntimeConfig):
+            run_with(serve(rounds), CohortGrid(app, config, rounds.job))
+        else:
+            run_local(serve(rounds), app, config.clients.total)
     played.strategy = rounds.strategy
     return played
 
@@ -85,6 +90,7 @@ def _row(overrides: list[str]) -> dict[str, Any]:
         "update_seconds": sum(row["seconds"]["update"] for row in played.rows),
         "seconds": time.monotonic() - began,
         "clip": played.rows[-1].get("clip"),  # of the last round, where it is adaptive
+        "validation": (played.rows[-1].get("validation") or {}).get("accuracy"),
         **{key: played.summary[key] for key in kept},
     }
 

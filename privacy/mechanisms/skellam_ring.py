@@ -123,11 +123,8 @@ class SkellamRing(Mechanism):
         """Rows are bounded each by itself, whoever they belong to; what is rounded is what each device rounds; and Skellam noise is closed
         under sums."""
         each = rows if isinstance(rows, Sequence) else list(Rows.of(rows).split(counts))
-        if isinstance(rows, Sequence):
-            wrong = [len(own) for own in each] != list(counts)
-        else:
-            wrong = sum(counts) != len(rows)
-        if wrong:
+        given = sum(map(len, each)) if isinstance(rows, Sequence) else len(rows)
+        if given != sum(counts) or len(each) != len(counts):
             raise UnsafeUpdateError(
                 f"the mechanism is for at most {self.rows} rows of each device."
             )
