@@ -1,19 +1,15 @@
 """The no-trust record: Fashion-MNIST and MNIST with examples as units, against a server that may lie and works with a tenth of the clients.
 
     python benchmarks/record.py --data-root DIR [--epsilons 0.5 1 2 3] [--seeds 5] [--presets NAME ...] [--records FILE] [--local]
-    python benchmarks/record.py --data-root DIR --tune [--records FILE]
 
 Plays conf/experiment/record_*.yaml and prints the test accuracy after the last round beside what others published with a trusted curator.
 `runtime=cohort` draws the same noise for the same integers as devices under masks; --local plays devices with masks. With --records FILE
-every run is written there as a line of JSON, and runs that are there already are not played again.
-
---tune prints the accuracy on 5,000 examples held out of the training set, for clips and rates around those of the presets. The presets'
-values were chosen by this table; the test set plays no part in it.
+every run is written there as a line of JSON, and runs that are there already are not played again. Clips and rates were chosen on held-out
+training examples (benchmarks/record_tuning.py).
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -23,21 +19,14 @@ from recorded import Runs, mean_and_error
 from rich.console import Console
 from rich.table import Table
 
-from fedsketch.conf import compose
-
 PRESETS = (
     "record_fashion_mnist",
     "record_fashion_mnist_no_public",
     "record_mnist",
     "record_mnist_no_public",
 )
-# Tramer and Boneh 2021, "Differentially Private Learning Needs Better Features (or Much More Data)", Table 1: best of each kind at
-# delta 1e-5, with a curator who sees all data.
-PUBLISHED = {
-    "fashion_mnist": "89.7 at epsilon 3 (scattering, linear), 86.0 (CNN)",
-    "mnist": "98.7 at epsilon 3 (scattering, linear), 98.1 (CNN)",
-}
-_HELD_OUT = 5_000
+# Tramer and Boneh 2021, "Differentially Private Learning Needs Better Features (or Much More Data)", with a curator who sees all data.
+PUBLISHED = {"fashion_mnist": "epsilon 3: 89.7 (scattering, linear), 86.0 (CNN)", "mnist": ""}
 
 
 def overrides(preset: str, epsilon: float, root: str, *others: str) -> list[str]:
@@ -65,41 +54,7 @@ def results(asked: argparse.Namespace, runs: Runs) -> None:
     Console().print(table)
 
 
-def tuning(asked: argparse.Namespace, runs: Runs) -> None:
-    """Validation accuracy of one seed, clip and rate each halved and doubled."""
-    for preset in asked.presets:
-        config = compose([f"experiment={preset}"])
-        clip, rate = config.privacy.fixed_clip, config.strategy.server.lr
-        assert clip is not None
-        tried = [(1, 1), (0.5, 1), (2, 1), (1, 0.5), (1, 2)]
-        table = Table(title=f"{preset}: % correct on {_HELD_OUT:,} held-out training examples")
-        for heading in ("clip", "rate", *(f"epsilon {epsilon:g}" for epsilon in asked.epsilons)):
-            table.add_column(heading, justify="right")
-        for of_clip, of_rate in tried:
-            cells = [
-                _tried(asked, runs, preset, clip * of_clip, rate * of_rate, e)
-                for e in asked.epsilons
-            ]
-            table.add_row(f"{clip * of_clip:g}", f"{rate * of_rate:g}", *cells)
-        Console().print(table)
-
-
-def _tried(
-    asked: argparse.Namespace, runs: Runs, preset: str, clip: float, rate: float, epsilon: float
-) -> str:
-    chosen = overrides(
-        preset,
-        epsilon,
-        asked.data_root,
-        *("runtime=cohort", f"validation.examples={_HELD_OUT}", "seed=100"),
-        *(f"privacy.clip={clip:g}", f"strategy.server.lr={rate:g}"),
-    )
-    reached = 100 * float(runs.play(chosen)["validation"])
-    print(f"{preset}, epsilon {epsilon:g}, clip {clip:g}, rate {rate:g}: {reached:.2f}", flush=True)
-    return f"{reached:.2f}"
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", required=True, help="where the data sets lie")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0, 3.0])
@@ -107,10 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--records", type=Path, help="lines of JSON, a run each")
     parser.add_argument("--local", action="store_true", help="devices with masks; much slower")
-    parser.add_argument("--tune", action="store_true", help="on held-out training examples")
-    asked = parser.parse_args(arguments)
-    runs = Runs(asked.records)
-    (tuning if asked.tune else results)(asked, runs)
+    asked = parser.parse_args()
+    results(asked, Runs(asked.records))
 
 
 if __name__ == "__main__":

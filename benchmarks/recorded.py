@@ -90,7 +90,6 @@ def _row(overrides: list[str]) -> dict[str, Any]:
         "update_seconds": sum(row["seconds"]["update"] for row in played.rows),
         "seconds": time.monotonic() - began,
         "clip": played.rows[-1].get("clip"),  # of the last round, where it is adaptive
-        "validation": (played.rows[-1].get("validation") or {}).get("accuracy"),
         **{key: played.summary[key] for key in kept},
     }
 
