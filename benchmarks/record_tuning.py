@@ -1,11 +1,11 @@
 """How clip and rate of the no-trust record were chosen: accuracy on 5,000 held-out training examples; the test set is not read.
 
-    python benchmarks/record_tuning.py --data-root DIR [--data fashion_mnist] [--epsilons 3 1] [--clips 0.25 0.5 1] [--rates 10 20 40]
+    python benchmarks/record_tuning.py --data-root DIR [--data fashion_mnist] [--epsilons 3 1] [--clips ...] [--rates ...] [--full]
 
 A stand-in for runs of conf/experiment/record_*.yaml that works in the sketch's own 5,130 coordinates, where a linear model is one too:
-Z = X P is computed once, and a run of 100 rounds takes seconds. Rows are clipped and summed as on devices, in float32. The noise is Gaussian
-of the same deviation, that of all 100 clients with 90 honest ones. Clips are in units of the mean length m of a row of Z, rates in units of
-1 / m^2, of steps by a velocity v = 0.9 v + g. (strategy=dome divides v by its weights, so its rate is ten times as large.)
+Z = X P is computed once, and a run of 100 rounds takes seconds. Rows are clipped and summed as on devices, in float32. The noise is
+Gaussian of the same deviation, that of all 100 clients with 90 honest ones. Clips are in units of the mean length m of a row of Z, rates in
+units of 1 / m^2, of steps by a velocity v = 0.9 v + g. (strategy=dome divides v by its weights, so its rate is ten times as large.)
 
 --full is the same without directions, for record_*_no_public.
 """

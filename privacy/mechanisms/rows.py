@@ -193,5 +193,8 @@ def threshold_rounded(
 
 
 def sum_bound(dim: int, scaled_clip: float, rows: int, changed: int) -> float:
-    """D2 of a sum of up to `rows` rows that is rounded once, `changed` of which are replaced by zeros."""
-    return changed * scaled_clip * (1.0 + allowance(rows, dim)) + math.sqrt(dim)
+    """D2 of a sum of up to `rows` rows that is rounded once, `changed` of which are replaced by zeros.
+
+    The shift of a small number by a threshold is wrong by up to u, on both sides: 2 u sqrt(k), which 2^-50 covers, and the rounding here.
+    """
+    return changed * scaled_clip * (1.0 + allowance(rows, dim)) + math.sqrt(dim) * (1.0 + 2.0**-50)

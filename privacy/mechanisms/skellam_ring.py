@@ -18,7 +18,8 @@ the bound, plus exact Skellam noise from the operating system's randomness, modu
 
 **Theorem (sums).** Let x be s times the sum of the clipped rows of a device (rotated, in small rings), t in [0, 1)^k a vector that does not
 depend on data, and q = floor(x + t). Replacing c of the rows by zeros changes q by an integer vector of L2 norm at most
-D2 = c s C (1 + a) + sqrt(k) and L1 norm at most D2 min(sqrt(k), D2), where a is what floating point can do (`rows.allowance`).
+D2 = c s C (1 + a) + sqrt(k) and L1 norm at most D2 min(sqrt(k), D2), where a is what floating point can do (`rows.allowance`; the sqrt(k)
+has a margin of 2^-50 as well).
 
 *Proof.* In real numbers x moves by some v, |v| <= c s C: each row has norm C at most, and a rotation keeps lengths. As computed, it moves
 by v + w, |w| <= a s C. For real numbers y, z and one threshold |floor(y + t) - floor(z + t)| <= ceil(|y - z|) < |y - z| + 1. So q moves by
