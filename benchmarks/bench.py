@@ -59,7 +59,7 @@ SCRIPTS = (
 OTHERS = {
     "accuracy": (
         *("adaptive_clip", "csgm", "dome", "fed_sgm", "fedpcdp", "public_directions", "sgmf"),
-        *("recorded", "recorded_runs"),
+        *("large_model", "record", "record_tuning", "recorded", "recorded_runs"),
     ),
     "attacks": ("inversion", "sketch_distinguisher"),
     "pieces": ("bench", "cpu_time"),

@@ -4,10 +4,10 @@ Nothing here is a device's: there is no policy, no ledger and no secret. A sum i
 
 - `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the uploads are added
   up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
-- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_rows` where it has one for the model; they are
-  bounded and rounded each by itself; and the noise of all these clients is drawn at once (`Mechanism.release_sum`). The sum has the same
-  law, up to the rounding of floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`),
-  and in evaluations, each client draws its own.
+- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_blocks` or `cohort_rows` where it has one for the
+  model; they are bounded each by itself, and what a device would round is rounded; and the noise of all these clients is drawn at once
+  (`Mechanism.release_sum`). The sum has the same law, up to the rounding of floating-point rows. Where noise is a part of training
+  (`privacy.mechanisms.noisy_training`), and in evaluations, each client draws its own.
 
 What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to threads, each with
 a copy of the model; what is made of a part does not depend on who makes it, nor when.
@@ -30,10 +30,12 @@ from numpy.typing import NDArray
 
 from fedsketch.client.workspace import Workspace, noise_stream
 from fedsketch.conf import Config
-from fedsketch.conf.schema import CohortRuntimeConfig
+from fedsketch.conf.schema import ADAPTIVE, CohortRuntimeConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.sums import upload_sum
+from fedsketch.sketching.kept_products import KeptProducts
 from fedsketch.strategies.shared.adaptive_clip import with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort_work import CohortWork
@@ -90,6 +92,7 @@ class CohortWorkspace(Workspace):
         """`job`, if given, is that of the run: its data are then held once."""
         super().__init__(Job if job is None else lambda config, kind: job)
         self._settings = settings
+        self._kept = KeptProducts(settings.memory << 20)
         self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
         # Of clients that have something to keep: as Flower would, and where rows are made together.
         self._states: dict[int, RecordDict] = {}
@@ -147,14 +150,18 @@ class CohortWorkspace(Workspace):
     # ------------------------------------------------------------------ rows of many clients, and noise of their sum
     def _sum(self, common: _Round, clients: Sequence[int]) -> CohortSum:
         """Of some clients."""
-        made, lost = self._rows(common, clients)
-        result, broadcast = CohortSum(lost=lost), common.broadcast
-        if made.clients:
-            with noise_stream(made.clients[0], broadcast.round, "sum") as stream:
-                upload = broadcast.mechanism.release_sum(
-                    made.rows, len(made.clients), stream, broadcast.round
-                )
-            result.add(made.clients, upload.vector)
+        broadcast, factored = common.broadcast, self._factored(common, clients)
+        rows: torch.Tensor | list[Rows]
+        if factored is None:
+            made, lost = self._rows(common, clients)
+            rows, members, counts = made.rows, made.clients, made.counts
+        else:
+            rows, members, counts, lost = factored, list(clients), list(map(len, factored)), {}
+        result = CohortSum(lost=lost)
+        if members:
+            with noise_stream(members[0], broadcast.round, "sum") as stream:
+                upload = broadcast.mechanism.release_sum(rows, counts, stream, broadcast.round)
+            result.add(members, upload.vector)
         return result
 
     def _each(self, common: _Round, clients: Sequence[int]) -> list[CohortSum]:
@@ -183,15 +190,17 @@ class CohortWorkspace(Workspace):
         job, config, example = common.job, common.broadcast.config, common.job.train.inputs[:1]
         with _one_of(common.models) as gradients:
             d, numbers = gradients.model.size, gradients.numbers(example)
+            in_blocks = common.broadcast.mechanism.takes_blocks
+            dense = gradients.dense(example) if in_blocks else d
         room = (self._settings.memory << 20) // self._workers
-        if not common.half.costly(config):
+        if not common.half.costly(config) and not in_blocks:
             room = min(room, _CACHED)
         waiting, planned, take = sorted(clients, key=job.size, reverse=True), math.inf, 1
         while waiting:
             examples = _at_once(job.size(waiting[0]), config)  # of the largest of its part
             need = 4 * (_COPIES * d + examples * numbers)
             if config.privacy.unit is Unit.EXAMPLE:
-                need = 4 * examples * (numbers + 2 * d)
+                need = 4 * examples * (numbers + 2 * dense)
             if 2 * need <= planned:  # equal parts of what is left, as many for each worker
                 planned, most = need, max(1, room // need)
                 count = -(-len(waiting) // (most * self._workers)) * self._workers
@@ -199,17 +208,31 @@ class CohortWorkspace(Workspace):
             yield waiting[:take]
             waiting = waiting[take:]
 
+    def _work(self, common: _Round, clients: Sequence[int], gradients: PerClient) -> CohortWork:
+        return CohortWork(
+            broadcast=common.broadcast,
+            shards=common.job.shards(clients),
+            model=gradients.model,
+            gradients=gradients,
+            memories=[dict(self._memories.get(client, {})) for client in clients],
+            clients=clients,
+            kept=self._kept,
+        )
+
+    def _factored(self, common: _Round, clients: Sequence[int]) -> list[Rows] | None:
+        """The rows of each client, where the mechanism needs no more than sums of finite ones and the strategy has them."""
+        privacy, mechanism = common.broadcast.config.privacy, common.broadcast.mechanism
+        if not mechanism.takes_blocks or privacy.clip == ADAPTIVE:
+            return None
+        with _one_of(common.models) as gradients:
+            rows = common.half.cohort_blocks(self._work(common, clients, gradients))
+        finite = rows is not None and all(math.isfinite(own.norms().sum()) for own in rows)
+        return rows if finite else None
+
     def _rows(self, common: _Round, clients: Sequence[int]) -> tuple[_Rows, dict[int, str]]:
         """The rows of those whose rows are finite, and why the others have none."""
         with _one_of(common.models) as gradients:
-            work = CohortWork(
-                broadcast=common.broadcast,
-                shards=common.job.shards(clients),
-                model=gradients.model,
-                gradients=gradients,
-                memories=[dict(self._memories.get(client, {})) for client in clients],
-                clients=clients,
-            )
+            work = self._work(common, clients, gradients)
             rows = common.half.cohort_rows(work)
             if rows is not None:
                 by_client = work.shards.sizes

@@ -1,11 +1,12 @@
 """What the clients in one process share: data, the model that is trained, device halves, the state that they follow.
 
-Each ClientApp has one. Everything in it follows from public configurations and broadcasts. What belongs to one device
-is in its folder and in the state that Flower keeps for its node.
+Each ClientApp has one. Everything in it follows from public configurations and broadcasts, except what is computed from
+examples and found by their content (`sketching.kept_products`). What belongs to one device is in its folder and in the
+state that Flower keeps for its node.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.privacy.simulation import SEED_VARIABLE
@@ -29,8 +31,9 @@ from fedsketch.replay.parcels import Replayed
 from fedsketch.replay.records import FEATURES, FROZEN, PARCEL
 from fedsketch.replay.replica import Replicas
 from fedsketch.secagg import Refusal
+from fedsketch.sketching.kept_products import KeptProducts
 from fedsketch.strategies import make_device_half, make_replica
-from fedsketch.strategies.shared.adaptive_clip import with_counts
+from fedsketch.strategies.shared.adaptive_clip import counted, with_counts
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.evaluation import evaluation_rows
 from fedsketch.strategies.shared.local_update import batch_generator
@@ -52,6 +55,7 @@ class Workspace:
         # All clients of a cohort receive the same bytes: their content is read once, and never changed.
         self._decoded = lru_cache(maxsize=8)(decoded)
         self._replicas = Replicas(self._version_0)
+        self._kept = KeptProducts()
 
     def prepare(
         self, content: RecordDict, parcel: RecordDict, folder: Path | None
@@ -99,7 +103,7 @@ class Workspace:
         generator = batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             shard = self._job(task).shard(client)
-            work = LocalWork(broadcast, shard, model, generator, memory, client)
+            work = LocalWork(broadcast, shard, model, generator, memory, client, self._kept)
             half = _HalfAtWork(
                 self._device_half(config.strategy.name), work, simulated=folder is None
             )
@@ -157,6 +161,10 @@ class _HalfAtWork:
         rows = rows if self.simulated else finite_rows(rows)
         return with_counts(rows, self.work.broadcast)
 
+    def blocks(self) -> Iterator[Rows]:
+        for block in self.half.blocks(self.work):
+            yield from counted(block if self.simulated else block.finite(), self.work.broadcast)
+
     def trainee(self) -> Trainee:
         return self.half.trainee(self.work)
 
@@ -172,6 +180,9 @@ class _EvaluationAtWork:
 
     def rows(self) -> torch.Tensor:
         return evaluation_rows(self.config, self.model, self.held_out, self.classes)
+
+    def blocks(self) -> Iterator[Rows]:
+        yield Rows.of(self.rows())
 
     def trainee(self) -> Trainee:
         raise UnsafeUpdateError("the mechanism noises steps, and an evaluation takes none.")

@@ -11,7 +11,7 @@ of the tensor, in the mean: tensors that are sent whole do not crowd the others 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.probes import probes
 from fedsketch.sketching.seeded import Purpose, Words
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
+
+Factors = tuple[Tensor, Tensor | None]
 
 
 class LayerwiseSketch(Sketch):
@@ -89,6 +91,33 @@ class LayerwiseSketch(Sketch):
             result[:, end : end + fold.size] = piece
             end += fold.size
         return result
+
+    def of_factors(
+        self,
+        pieces: Sequence[Factors],
+        product: Callable[[Tensor, int, Tensor], Tensor] | None = None,
+    ) -> list[Factors]:
+        """The sketches of n rows that are given fold by fold, each as b and a of outer products b_i a_i^T, or as it is and None.
+
+        (b a^T) P = b (P^T a)^T, so the sketch of an outer product is one. `product` may make a P of (a, the fold's index, P) otherwise.
+        """
+        if len(pieces) != len(self._folds):
+            raise ValueError(
+                f"The sketch has {len(self._folds)} folds, and the rows have {len(pieces)} pieces."
+            )
+        made: list[Factors] = []
+        for index, (left, right) in enumerate(pieces):
+            fold, basis = self._folds[index], self._bases[index]
+            if basis is None:
+                made.append((left, right))
+            elif right is None:
+                short = left.reshape(-1, fold.columns) @ basis.to(left)
+                made.append((short.view(len(left), fold.size), None))
+            elif product is not None:
+                made.append((left, product(right, index, basis)))
+            else:
+                made.append((left, right @ basis.to(right)))
+        return made
 
     def _adjoint(self, rows: Tensor) -> Tensor:
         result = rows.new_empty(len(rows), self.shape[1])

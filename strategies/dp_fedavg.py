@@ -4,14 +4,18 @@ Formal guarantees: see `strategies.shared.device_noise`. Unit client: one update
 local steps) per client. Unit example: one gradient per example, each clipped, summed over the shard.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from fedsketch.conf import Config
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
+from fedsketch.strategies.shared.factored import cohort_factored, factored_blocks
 from fedsketch.strategies.shared.local_update import unit_rows
 from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.strategies.shared.optimizer import ServerOptimizer
@@ -42,8 +46,16 @@ class DPFedAvgDevice(DeviceHalf):
     def rows(self, work: LocalWork) -> torch.Tensor:
         return unit_rows(work.broadcast.config, work.model, work.shard, work.generator)
 
+    def blocks(self, work: LocalWork) -> Iterator[Rows]:
+        if work.broadcast.config.privacy.unit is not Unit.EXAMPLE:
+            return super().blocks(work)
+        return factored_blocks(work)
+
     def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
         return cohort_unit_rows(work)
+
+    def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
+        return cohort_factored(work)
 
 
 SERVER, DEVICE = DPFedAvg, DPFedAvgDevice

@@ -13,7 +13,7 @@ Formal guarantees, two readings:
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -29,9 +29,11 @@ from fedsketch.privacy.accounting.releases import (
     Release,
     SketchedGaussian,
     SketchKnowledge,
+    Unit,
 )
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import derived_key
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
@@ -42,7 +44,7 @@ from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
 from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
-from fedsketch.strategies.shared.local_update import unit_rows
+from fedsketch.strategies.shared.local_update import example_blocks, unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.shared.sketch_size import sketch_size
 from fedsketch.tasks.flat import FlatModel
@@ -179,6 +181,12 @@ class FedSgmDevice(DeviceHalf):
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model.size)
         return unit_rows(work.broadcast.config, work.model, work.shard, work.generator, shorten)
+
+    def blocks(self, work: LocalWork) -> Iterator[Rows]:
+        if work.broadcast.config.privacy.unit is Unit.CLIENT:
+            return super().blocks(work)
+        shorten = self._shorten(work.broadcast, work.model.size)
+        return map(Rows.of, example_blocks(work.model, work.shard, shorten))
 
     def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
         return cohort_unit_rows(work, self._shorten(work.broadcast, work.model.size))

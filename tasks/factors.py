@@ -57,6 +57,11 @@ class Plan:
     separate: bool  # whether the model treats the examples of a batch one by one, for sure
     numbers: int  # how many numbers one example needs, about
 
+    @property
+    def factored(self) -> int:
+        """How many numbers of an example's gradient follow from short factors."""
+        return sum(layer.factored for layer in self.known.values())
+
 
 def plan(model: FlatModel, example: Tensor) -> Plan:
     """Watches the model work on one example, (1, ...).

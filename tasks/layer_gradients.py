@@ -25,6 +25,7 @@ class KnownLayer(ABC):
 
     outputs: Shape  # of one example
     numbers: int  # that `gradients` needs for one example, besides what it is given
+    factored: int = 0  # numbers of parameters whose gradients are outer products
 
     @abstractmethod
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
@@ -40,6 +41,7 @@ class LinearLayer(KnownLayer):
         self._positions = math.prod(inputs[:-1])
         work = _work(layer.in_features, layer.out_features, self._positions)
         self.numbers = 0 if self._positions == 1 else work
+        self.factored = layer.weight.numel() if self._positions == 1 else 0
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
         a = inputs.reshape(len(inputs), self._positions, -1)

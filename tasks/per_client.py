@@ -34,6 +34,10 @@ class PerClient:
         """How many numbers an example like this one needs in a pass, about."""
         return self._plan(example).numbers
 
+    def dense(self, example: Tensor) -> int:
+        """How many numbers of an example's gradient do not follow from short factors."""
+        return self.model.size - self._plan(example).factored
+
     def gradients(self, batches: Batches) -> Tensor:
         """(n, d): the gradient of each client's mean loss."""
         model, weights = self.model, batches.weights.to(self.model.device)

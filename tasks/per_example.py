@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.factors import Plan, plan, slot_gradients
 from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.slot_gradients import SlotGradients
+from fedsketch.tasks.slot_gradients import OuterFactors, SlotGradients
 
 MEMORY = 32 << 20  # bytes; about as fast as more, and less disturbs the caches
 _BYTES = 4  # of a float32
@@ -76,6 +76,17 @@ class PerExample:
             self._fill(rows, slots)
             yield rows
 
+    def factors(
+        self, inputs: Tensor, targets: Tensor
+    ) -> Iterator[tuple[list[OuterFactors], Tensor]]:
+        """Per slot of `layout` what the gradients are outer products of, for some examples at a time, in order, beside the inputs
+        of these examples. What a layer took as it was given shares their memory."""
+        if len(targets) == 0:
+            return
+        dense = self._model.size - self._plan(inputs).factored
+        for slots, part in self._passes(inputs, targets, 2 * dense):
+            yield [slots.pop(slot.name).factors() for slot in self._model.layout], inputs[part]
+
     def projected(
         self, inputs: Tensor, targets: Tensor, bases: Tensor | Sequence[Tensor]
     ) -> Tensor:
@@ -108,15 +119,18 @@ class PerExample:
         """Micro-batches of examples that need so many numbers each, besides those of the pass itself."""
         if len(targets) == 0:
             return
-        device, shape = self._model.device, tuple(inputs.shape[1:])
-        if shape not in self._plans:
-            self._plans[shape] = plan(self._model, inputs[:1].to(device))
-        how = self._plans[shape]
+        device, how = self._model.device, self._plan(inputs)
         at_once = max(1, self._memory // (_BYTES * (how.numbers + numbers)))
         for start in range(0, len(targets), at_once):
             part = slice(start, min(start + at_once, len(targets)))
             batch = inputs[part].to(device), targets[part].to(device)
             yield slot_gradients(self._model, how, *batch), part
+
+    def _plan(self, inputs: Tensor) -> Plan:
+        shape = tuple(inputs.shape[1:])
+        if shape not in self._plans:
+            self._plans[shape] = plan(self._model, inputs[:1].to(self._model.device))
+        return self._plans[shape]
 
     def _add(self, total: Tensor, slots: dict[str, SlotGradients], weights: Tensor) -> None:
         weights = weights.to(total)

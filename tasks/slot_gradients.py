@@ -14,8 +14,15 @@ from torch import Tensor
 _SHARE_LEFT = 1 / 32
 
 
+OuterFactors = tuple[Tensor, Tensor | None]  # b (B, out) and a (B, in): rows b_i a_i^T
+
+
 class SlotGradients(ABC):
     """g_1, ..., g_B, one per example, of p numbers each."""
+
+    def factors(self) -> OuterFactors:
+        """What the gradients are outer products of, where they are; else the rows, and None."""
+        return self.rows(), None
 
     @abstractmethod
     def rows(self) -> Tensor:
@@ -62,6 +69,9 @@ class OuterProducts(SlotGradients):
     def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
         self._inputs = inputs  # a, (B, in)
         self._outputs = outputs  # b, (B, out)
+
+    def factors(self) -> OuterFactors:
+        return self._outputs, self._inputs
 
     def rows(self) -> Tensor:
         return (self._outputs.unsqueeze(2) * self._inputs.unsqueeze(1)).flatten(1)

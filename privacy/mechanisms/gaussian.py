@@ -25,6 +25,7 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.sums import real_sum
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
@@ -49,9 +50,12 @@ class GaussianNoise(Mechanism):
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(self._blurred(rows, 1, stream).astype(np.float32))
 
-    def release_sum(self, rows: torch.Tensor, clients: int, stream: Stream, round: int) -> Upload:
+    def release_sum(
+        self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
+    ) -> Upload:
         """Independent Gaussians add up to one of the sum of their variances."""
-        return Upload(self._blurred(rows, clients, stream))
+        assert not isinstance(rows, Sequence)  # factors are for sums that are rounded
+        return Upload(self._blurred(rows, len(counts), stream))
 
     def _blurred(self, rows: torch.Tensor, clients: int, stream: Stream) -> NDArray[np.float64]:
         """The bounded rows of so many devices, and their noise."""

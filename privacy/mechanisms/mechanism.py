@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from fedsketch.privacy.accounting.releases import Adversary, Release, Sampling, Unit
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.trainee import LocalHalf
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
@@ -87,9 +88,16 @@ class Mechanism(ABC):
             f"the mechanism {self.kind} blurs nothing that is already computed."
         )
 
-    def release_sum(self, rows: torch.Tensor, clients: int, stream: Stream, round: int) -> Upload:
-        """For simulations: the sum of what so many devices release whose rows these are, with the noise of all of them drawn at once. It
-        has the law of the sum of their uploads."""
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether it clips rows a block at a time, and needs no more than their sum (`LocalHalf.blocks`)."""
+        return False
+
+    def release_sum(
+        self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
+    ) -> Upload:
+        """For simulations: the sum of what devices release that have so many of these rows each, with the noise of all of them drawn at
+        once. It has the law of the sum of their uploads."""
         raise UnsafeUpdateError(f"the mechanism {self.kind} draws the noise of one device.")
 
     @property

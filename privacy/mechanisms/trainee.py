@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from fedsketch.privacy.mechanisms.rows import Rows
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,10 +28,13 @@ class Trainee(Protocol):
 
 
 class LocalHalf(Protocol):
-    """A strategy's half at work in one round. A mechanism asks for one of the two."""
+    """A strategy's half at work in one round. A mechanism asks for one of the three."""
 
     def rows(self) -> torch.Tensor:
         """One row per privacy unit, to be bounded and blurred."""
+
+    def blocks(self) -> Iterable[Rows]:
+        """The same rows, some at a time and perhaps as factors, for a mechanism that needs no more than their sum."""
 
     def trainee(self) -> Trainee:
         """A model to be trained with noise inside."""

@@ -8,13 +8,15 @@ Formal guarantees: those of `strategies.shared.device_noise`, with an upload of 
 data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
 """
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 
 import torch
 from flwr.app import RecordDict
 
 from fedsketch.conf import Config
+from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.replay.parcels import Parcels, Step
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.fingerprint import digest
@@ -27,7 +29,8 @@ from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
-from fedsketch.strategies.shared.local_update import unit_rows
+from fedsketch.strategies.shared.factored import Shortened, cohort_factored, factored_blocks
+from fedsketch.strategies.shared.local_update import example_blocks, unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
@@ -138,15 +141,39 @@ class DomeDevice(DeviceHalf):
         shorten = self._shorten(work.broadcast, work.model, [work.memory])
         return unit_rows(work.broadcast.config, work.model, work.shard, work.generator, shorten)
 
+    def blocks(self, work: LocalWork) -> Iterator[Rows]:
+        if work.broadcast.config.privacy.unit is not Unit.EXAMPLE:
+            return super().blocks(work)
+        shortened = self._shortened(work.broadcast, work.model)
+        if shortened is not None:
+            return factored_blocks(work, shortened)
+        dense = self._shorten(work.broadcast, work.model, [work.memory])
+        return map(Rows.of, example_blocks(work.model, work.shard, dense))
+
     def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
         return cohort_unit_rows(work, self._shorten(work.broadcast, work.model, work.memories))
+
+    def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
+        shortened = self._shortened(work.broadcast, work.model)
+        return None if shortened is None else cohort_factored(work, shortened)
+
+    def _shortened(self, broadcast: Broadcast, model: FlatModel) -> Shortened | None:
+        """What becomes of gradients that are given by their factors; None where something dense is subtracted from them,
+        or where the sketch is not one of each tensor."""
+        settings = settings_of(broadcast.config)
+        if "reference" in broadcast.arrays or settings.sketch != "layerwise":
+            return None
+        sketch, bases = self._sketch(broadcast, model)
+        assert isinstance(sketch, LayerwiseSketch)
+        public = settings.directions == "public"
+        return Shortened(sketch, bases if public else None)
 
     def _shorten(
         self, broadcast: Broadcast, model: FlatModel, memories: Sequence[Memory]
     ) -> Callable[[torch.Tensor], torch.Tensor]:
         """What becomes of rows; where errors are fed back, they are one for each of these memories."""
         feedback = settings_of(broadcast.config).error_feedback
-        sketch = self._sketch(broadcast, model)
+        sketch, _ = self._sketch(broadcast, model)
 
         def shorten(rows: torch.Tensor) -> torch.Tensor:
             if "reference" in broadcast.arrays:
@@ -164,8 +191,11 @@ class DomeDevice(DeviceHalf):
 
         return shorten
 
-    def _sketch(self, broadcast: Broadcast, model: FlatModel) -> LayerwiseSketch | BlockSketch:
-        """The sketch of a broadcast, made once a round for all clients that share a process."""
+    def _sketch(
+        self, broadcast: Broadcast, model: FlatModel
+    ) -> tuple[LayerwiseSketch | BlockSketch, str]:
+        """The sketch of a broadcast, made once a round for all clients that share a process, and a hash of its
+        directions."""
         settings = settings_of(broadcast.config)
         folds = folds_of(settings, model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
@@ -175,7 +205,7 @@ class DomeDevice(DeviceHalf):
             seed = probe_seed(broadcast.config, broadcast.round)
             made = sketch_of(settings, folds, known, seed)
             self._last = (key, made)
-        return self._last[1]
+        return self._last[1], bases
 
 
 def captured_energy(

@@ -20,7 +20,7 @@ with a standard deviation of z sqrt(1 + kappa^2/4) / (kappa n), where z is the n
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,9 +30,11 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import ADAPTIVE, AdaptiveClipConfig
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast
 
 _CLIP = "clip"
+_DENSE = 1 << 24  # numbers at a time of rows that were factors
 _BELOW = 1.0 - 2.0**-20  # so that rounding to float32 takes no row over its bound
 
 
@@ -131,6 +133,15 @@ def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
     size = 0.5 * weight * clip * _BELOW
     counts = torch.where(norms <= clip, size, -size) * (norms > 0)
     return torch.cat([clipped, counts[:, None].to(rows.dtype)], dim=1)
+
+
+def counted(block: Rows, broadcast: Broadcast) -> Iterator[Rows]:
+    """The same for a block of rows, in smaller ones where counts make them dense."""
+    if broadcast.config.privacy.clip != ADAPTIVE:
+        yield block
+        return
+    for part in block.blocks(_DENSE // block.width):
+        yield Rows.of(with_counts(torch.from_numpy(part.dense()), broadcast))
 
 
 def stretch(weight: float) -> float:

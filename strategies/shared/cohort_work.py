@@ -5,13 +5,14 @@ the same numbers up to rounding.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.sketching.kept_products import KeptProducts
 from fedsketch.strategies.shared.local_update import (
     batch_generator,
     drawn,
@@ -35,6 +36,7 @@ class CohortWork:
     gradients: PerClient
     memories: Sequence[MutableMapping[str, Tensor]]
     clients: Sequence[int]
+    kept: KeptProducts = field(default_factory=KeptProducts)
 
     def generator(self, place: int) -> torch.Generator:
         """Of one of the clients."""

@@ -12,7 +12,7 @@ from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_example import PerExample
 
-_MEMORY = 256 << 20  # bytes; a sketch that is made anew for every call wants many rows at a time
+MEMORY = 256 << 20  # bytes; a sketch that is made anew for every call wants many rows at a time
 
 
 def client_update(
@@ -61,10 +61,17 @@ def rows_of_examples(
     model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> torch.Tensor:
     """One gradient for each example, shortened."""
-    gradients, batch = PerExample(model, _MEMORY), (shard.inputs, shard.targets)
     if shorten is None:
-        return gradients.gradients(*batch)
-    return torch.cat([shorten(rows) for rows in gradients.blocks(*batch)])
+        return PerExample(model, MEMORY).gradients(shard.inputs, shard.targets)
+    return torch.cat(list(example_blocks(model, shard, shorten)))
+
+
+def example_blocks(
+    model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[torch.Tensor]:
+    """The same, some at a time."""
+    blocks = PerExample(model, MEMORY).blocks(shard.inputs, shard.targets)
+    return (shorten(rows) for rows in blocks)
 
 
 def drawn(

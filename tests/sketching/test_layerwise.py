@@ -34,6 +34,33 @@ def test_it_equals_the_dense_block_matrix() -> None:
     assert torch.allclose(dense.T @ dense, torch.eye(29), atol=1e-6)
 
 
+def test_the_sketch_of_factors_is_that_of_their_outer_products() -> None:
+    layers, generator = sketch(), torch.Generator().manual_seed(2)
+    pieces: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+    for fold, outer in zip(FOLDS, (True, False, False, True), strict=True):
+        sizes = (fold.rows, fold.columns) if outer else (fold.rows * fold.columns, 0)
+        left, right = (torch.randn(6, size, generator=generator) for size in sizes)
+        pieces.append((left, right if outer else None))
+    asked = []
+
+    def product(inputs: torch.Tensor, index: int, basis: torch.Tensor) -> torch.Tensor:
+        asked.append(index)
+        return inputs @ basis
+
+    expected = layers.forward(_dense(pieces))
+    for made in (layers.of_factors(pieces), layers.of_factors(pieces, product)):
+        assert torch.allclose(_dense(made), expected, atol=1e-5)
+    assert asked == [0, 3]
+    with pytest.raises(ValueError, match="4 folds"):
+        layers.of_factors(pieces[:3])
+
+
+def _dense(pieces: list[tuple[torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
+    return torch.cat(
+        [b if a is None else (b[:, :, None] * a[:, None, :]).flatten(1) for b, a in pieces], dim=1
+    )
+
+
 def test_whole_tensors_pass_unchanged() -> None:
     x = torch.randn(83)
     assert torch.equal(sketch().forward(x)[12:17], x[36:41])

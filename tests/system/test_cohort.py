@@ -40,6 +40,17 @@ RUNS = {
         "strategy.local.momentum=0.5",
     ),
     "examples": ("strategy=dp_fedavg", "privacy=example", "data/partition=by_size"),
+    "examples, fed_sgm": (
+        *("strategy=fed_sgm", "privacy=example", "strategy.local.steps=1"),
+        "strategy.local.batch=0",
+    ),
+    "examples, public directions": (
+        *("strategy=dome", "strategy.directions=public", "strategy.sketch_dim=0.5", *PUBLIC),
+        *("privacy=example", "model.width=60", "data.shape=[1,2,30]", "rounds=3"),
+    ),
+    "examples, adaptive clip": (
+        *("strategy=dome", "privacy=example", "privacy.clip=adaptive", "strategy.sketch_dim=0.5"),
+    ),
     "adaptive clip": ("strategy=dp_fedavg", "privacy.clip=adaptive"),
     "poisson": (
         *("strategy=dp_fedavg", "clients.sampling=poisson", "clients.per_round=4"),
@@ -83,7 +94,17 @@ SAME = ("round", "accuracy", "loss", "epsilon", "clients", "dropped", "snr")
 
 
 # One of each strategy by default.
-QUICK = ("dp_fedavg", "fed_sgm", "dome", "csgm", "sgmf", "fedceo", "fedpcdp", "fedavg")
+QUICK = (
+    "dp_fedavg",
+    "examples, public directions",
+    "fed_sgm",
+    "dome",
+    "csgm",
+    "sgmf",
+    "fedceo",
+    "fedpcdp",
+    "fedavg",
+)
 EACH = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in RUNS]
 IN_TURN = ("fedpcdp",)  # noise in training is each client's own
 
@@ -142,7 +163,22 @@ def test_rows_made_together_are_those_made_in_turn(
         compared.append(common.half.cohort_rows)
         return made, lost
 
+    find = CohortWorkspace._factored
+
+    def dense_too(self: CohortWorkspace, common: Any, clients: list[int]) -> None:
+        """Factors stand for the same rows; the run goes on with the rows."""
+        found = find(self, common, clients)
+        if found is not None:
+            expected, _ = make(self, common, clients)
+            largest = float(expected.rows.abs().max())
+            dense = torch.cat([torch.from_numpy(own.dense()) for own in found]).float()
+            torch.testing.assert_close(dense, expected.rows, rtol=1e-4, atol=1e-5 * largest)
+            assert [len(own) for own in found] == expected.counts
+        as_factors.append(found is not None)
+
+    as_factors: list[bool] = []
     monkeypatch.setattr(CohortWorkspace, "_rows", both)
+    monkeypatch.setattr(CohortWorkspace, "_factored", dense_too)
     parts = CohortWorkspace._parts
     monkeypatch.setattr(
         CohortWorkspace,
@@ -155,3 +191,4 @@ def test_rows_made_together_are_those_made_in_turn(
     _, rows = _run(play, tmp_path / "cohort", *settings)
     assert all(row["dropped"] == 0 for row in rows)
     assert (len(compared) >= 2) is (name not in IN_TURN)
+    assert any(as_factors) is (name in ("examples", "examples, public directions"))

@@ -91,6 +91,28 @@ def test_every_model_takes_the_fast_route(name: str) -> None:
     assert found.separate
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_factors_stand_for_the_gradients(name: str) -> None:
+    """Of linear layers they are short; what a layer took as it was given shares its memory."""
+    model, inputs, targets = built_in(name)
+    found = PerExample(model, memory=4 * 3 * (plan(model, inputs[:1]).numbers + 2 * model.size))
+    rows, seen, shared = [], 0, False
+    for pieces, own in found.factors(inputs, targets):
+        assert torch.equal(own, inputs[seen : seen + len(own)])
+        seen += len(own)
+        rows.append(
+            torch.cat(
+                [b if a is None else (b[:, :, None] * a[:, None, :]).flatten(1) for b, a in pieces],
+                dim=1,
+            )
+        )
+        shared |= any(a is not None and a.data_ptr() == own.data_ptr() for _, a in pieces)
+    assert seen == len(inputs)
+    assert_close(torch.cat(rows), loop(model, inputs, targets))
+    assert shared is (name in ("logistic", "mlp"))
+    assert list(found.factors(inputs[:0], targets[:0])) == []
+
+
 # ---------------------------------------------------------------------- layers
 class Lambda(nn.Module):
     """A function as a module, with the layers that it uses."""

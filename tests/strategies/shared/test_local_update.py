@@ -139,7 +139,7 @@ def test_rows_of_examples_are_shortened_a_few_at_a_time(
         return rows[:, :3]
 
     whole = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
-    monkeypatch.setattr(local_update, "_MEMORY", 4 * 10 * model.size)  # of ten rows
+    monkeypatch.setattr(local_update, "MEMORY", 4 * 10 * model.size)  # of ten rows
     short = unit_rows(BY_EXAMPLE, model, shard, torch.Generator(), shorten)
     torch.testing.assert_close(short, whole[:, :3], rtol=1e-4, atol=1e-6)
     assert max(sizes) < 10
