@@ -59,9 +59,11 @@ class CohortGrid(LocalGrid):
         wanted = int(content.pop(SUMS)["sums"])  # type: ignore[arg-type]
         groups = self._groups(sorted(by_client), wanted, train[0].metadata.group_id)
         for made in self._workspace.sums(content, groups):
-            yield from self._told(made, by_client)
+            yield from self._replies_with_sum(made, by_client)
 
-    def _told(self, made: CohortSum, by_client: dict[int, Message]) -> Iterable[Message]:
+    def _replies_with_sum(
+        self, made: CohortSum, by_client: dict[int, Message]
+    ) -> Iterable[Message]:
         for client, reason in made.lost.items():
             yield Message(Error(CLIENT_APP_RAISED, reason), reply_to=by_client[client])
         if made.vector is not None:

@@ -42,7 +42,7 @@ class Accounts:
         except UnsupportedReleaseError:
             return False  # no theorem covers another round
 
-    def refuse_an_idle_run(self) -> None:
+    def refuse_a_run_without_rounds(self) -> None:
         """Raise ConfigError, before anything is spent, if the given noise is too small for even one round within the
         budget."""
         if not self.affordable(1):
@@ -54,7 +54,7 @@ class Accounts:
 
     def charge_planned(self, first: int, last: int) -> None:
         """Charge these rounds as planned, with cohorts of the usual size."""
-        for start, end in _alike(self._strategy, first, last) if first <= last else ():
+        for start, end in _equal_rounds(self._strategy, first, last) if first <= last else ():
             self.charge_whole(start, end, self._strategy.config.clients.per_round)
 
     def as_planned(self, done: int) -> tuple[int, "Accounts"]:
@@ -122,7 +122,7 @@ class Accounts:
             # Neither a retry, nor the first attempt after a restart of the run.
             out = following.evaluation or following.round > attempt.round
             if out and not attempt.evaluation:
-                self._charge_once_more(attempt)
+                self._charge_repeated_round(attempt)
 
     def charge_lost_evaluations(self, attempts: Sequence[Attempt]) -> None:
         """Charge lost attempts in the accounts of evaluations. Whatever became of them, every adversary may have seen
@@ -130,7 +130,7 @@ class Accounts:
         for attempt in attempts:
             if attempt.evaluation:
                 self.charge_attempt(attempt.round, attempt.cohort)
-                self._charge_once_more(attempt)
+                self._charge_repeated_round(attempt)
 
     def epsilon(self, beside: "Accounts | None" = None) -> dict[str, float | None]:
         """What each adversary can have learned so far, including what `beside` has recorded; None means no
@@ -161,7 +161,7 @@ class Accounts:
             return account
         return None if account is None or mine is None else account.together(mine)
 
-    def _charge_once_more(self, attempt: Attempt) -> None:
+    def _charge_repeated_round(self, attempt: Attempt) -> None:
         """Charge those who see only applied rounds; the cohort of this round will be asked again."""
         for name, seen in self._seen(attempt.round, attempt.cohort, None).items():
             if name in _WAITING:
@@ -182,9 +182,9 @@ class Accounts:
         return self._strategy.releases(server_round, cohort, arrived)
 
 
-def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _equal_rounds(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
     """These rounds, cut into intervals whose rounds all release the same."""
-    shown = _shown_by(strategy)
+    shown = _release_key(strategy)
     first, before = start, shown(start)
     for current in range(start + 1, end + 1):
         now = shown(current)
@@ -194,7 +194,7 @@ def _alike(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[
     yield first, end
 
 
-def _shown_by(strategy: FederatedStrategy) -> Callable[[int], object]:
+def _release_key(strategy: FederatedStrategy) -> Callable[[int], object]:
     """A key that is equal for two rounds that release the same. For built-in strategies the noise and the groups of the
     sum tell. For a strategy of an installed package that states its own releases, the releases are compared, which is
     slower."""

@@ -67,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
     if os.environ.get(SIMULATION_VARIABLE):
         rounds.sentence += f" NOT PRIVATE: {_SIMULATED}."
         rounds.not_private = rounds.not_private or _SIMULATED
-    _tell_if_nodes_are_missing(grid, config, progress)
+    _report_missing_nodes(grid, config, progress)
     rounds.play(grid, known_roster())
 
 
@@ -113,7 +113,7 @@ def _check_simulation(config: Config, nodes: int) -> None:
         )
 
 
-def _tell_if_nodes_are_missing(
+def _report_missing_nodes(
     grid: Grid, config: Config, progress: StreamProgress | LineProgress
 ) -> None:
     """Tell the observer how many nodes are missing, and what to change. The run itself waits

@@ -115,7 +115,7 @@ def make_plan(config: Config) -> Plan:
     )
     clip = strategy.clipping.facts(expected.noise_std, strategy.units(expected))
     accounts = Accounts(strategy)
-    accounts.refuse_an_idle_run()
+    accounts.refuse_a_run_without_rounds()
     evaluations = DeviceEvaluations.of(strategy)
     last, _ = accounts.as_planned(0)
     curve = _epsilon_curve(accounts, strategy, evaluations)

@@ -43,19 +43,19 @@ class StreamProgress:
 
     def notes(self, told: str) -> None:
         """Print something that the user should know before the run begins."""
-        _say("note", {"told": told})
+        _print_event("note", {"told": told})
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
-        _say("began", {"done": done, "guarantee": guarantee})
+        _print_event("began", {"done": done, "guarantee": guarantee})
 
     def played(self, row: dict[str, Any]) -> None:
-        _say("played", {"row": row})
+        _print_event("played", {"row": row})
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         if self._send_files:
             for part in _parts(report.parent):
-                _say("file", asdict(part))
-        _say("ended", {"summary": summary, "report": str(report)})
+                _print_event("file", asdict(part))
+        _print_event("ended", {"summary": summary, "report": str(report)})
 
 
 def read_event(line: str) -> tuple[str, dict[str, Any]] | None:
@@ -69,7 +69,7 @@ def read_event(line: str) -> tuple[str, dict[str, Any]] | None:
         return None  # cut off by a kill
 
 
-def _say(kind: str, facts: dict[str, Any]) -> None:
+def _print_event(kind: str, facts: dict[str, Any]) -> None:
     # One write per line, because other threads print too.
     print(f"{_MARK}{json.dumps({'event': kind, **facts})}\n", end="", flush=True)
 

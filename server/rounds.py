@@ -63,7 +63,7 @@ class Rounds:
         self.job.try_out(self.model)
         self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
         self.accounts = Accounts(self.strategy)
-        self.accounts.refuse_an_idle_run()
+        self.accounts.refuse_a_run_without_rounds()
         self.evaluations = DeviceEvaluations.of(self.strategy)
         self.sentence = guarantee(self.strategy, self.evaluations)
         self.not_private = not_private(config)
@@ -119,14 +119,14 @@ class Rounds:
         best = None
         if self.validation is not None:
             best = self.validation.chosen(strategy.model, self.test)
-        stopped = self._why_it_stopped(done, strategy)
+        stopped = self._reason_for_stopping(done, strategy)
         summary = self._summary(row, stopped, before + time.monotonic() - started, best)
         self.folder.write_card(model_card(self.config, summary))
         report = self.folder.finish(strategy.model, summary)
         log.info("The run ended after round %d. %s", done, stopped or "All its rounds were played.")
         self.observer.ended(summary, report)
 
-    def _why_it_stopped(self, done: int, strategy: FederatedStrategy) -> str | None:
+    def _reason_for_stopping(self, done: int, strategy: FederatedStrategy) -> str | None:
         """Why the run stopped, as a sentence; None if all rounds were executed."""
         if done == self.config.rounds:
             return None
@@ -189,12 +189,12 @@ class Rounds:
         return strategy
 
     def _finished(self, done: int) -> bool:
-        if done == self.config.rounds or self._given_up:
+        if done == self.config.rounds or self._no_improvement:
             return True
         return not self.accounts.affordable(done + 1)
 
     @property
-    def _given_up(self) -> bool:
+    def _no_improvement(self) -> bool:
         """Whether the validation examples show no further improvement."""
         return self.validation is not None and self.validation.stopped is not None
 
@@ -261,7 +261,7 @@ class Rounds:
         """Epsilon of training and evaluations together after this many rounds; if the models have ended the run, that
         of all planned rounds (`server.validation` says why)."""
         evaluations = self.evaluations
-        if self._given_up:
+        if self._no_improvement:
             last, accounts = self.accounts.as_planned(done)
             beside = None if evaluations is None else evaluations.as_planned(done, last)
             return accounts.epsilon(beside)

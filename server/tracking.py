@@ -27,7 +27,7 @@ def tracked(config: Config, folder: Path, display: "Observer") -> "Observer":
         return display
     refuse_a_missing_tracker(config)
     make = BUILT_IN[name][1] if name in BUILT_IN else implementation("tracking", name)
-    return Both(make(config.tracking, folder), display)
+    return TrackerAndDisplay(make(config.tracking, folder), display)
 
 
 def refuse_a_missing_tracker(config: Config) -> None:
@@ -40,7 +40,7 @@ def refuse_a_missing_tracker(config: Config) -> None:
         )
 
 
-class Both:
+class TrackerAndDisplay:
     """Tells the tracker first. An error of the tracker ends the run, so that the display does not announce a run whose
     record is lost."""
 

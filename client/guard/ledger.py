@@ -90,7 +90,7 @@ class Ledger:
         state = LedgerState()
         for number, line in enumerate(lines, 1):
             entry = _replay(state, line, number)
-            if entry["entry"] == _TOTALS and _told(line, number) != state:
+            if entry["entry"] == _TOTALS and _totals_of(line, number) != state:
                 raise Refusal(f"Line {number} of the ledger holds wrong totals.")
         return state, len(lines)
 
@@ -110,20 +110,20 @@ def _read(opened: LedgerFile) -> LedgerState:
     """The state, read from the last totals on."""
     state, lines, number = LedgerState(), opened.tail, opened.first
     if number > 1:
-        state, lines, number = _told(lines[0], number), lines[1:], number + 1
+        state, lines, number = _totals_of(lines[0], number), lines[1:], number + 1
     for line in lines:
         _replay(state, line, number)
         number += 1
     return state
 
 
-def _told(line: bytes, number: int) -> LedgerState:
-    with _sense(number):
+def _totals_of(line: bytes, number: int) -> LedgerState:
+    with _refusing_a_bad_line(number):
         return LedgerState.from_json(json.loads(line))
 
 
 def _replay(state: LedgerState, line: bytes, number: int) -> dict[str, Any]:
-    with _sense(number):
+    with _refusing_a_bad_line(number):
         entry: dict[str, Any] = json.loads(line)
         if number == 1 and (entry["entry"], entry["format"]) != ("begun", FORMAT):
             raise ValueError("not a ledger of ours")
@@ -132,7 +132,7 @@ def _replay(state: LedgerState, line: bytes, number: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _sense(number: int) -> Iterator[None]:
+def _refusing_a_bad_line(number: int) -> Iterator[None]:
     """Turn every problem with a line into a refusal of one sentence."""
     try:
         yield

@@ -10,7 +10,7 @@ import pytest
 from fedsketch.conf import Config, ConfigError, compose
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.trackers.tensorboard import TensorBoard
-from fedsketch.server.tracking import Both, refuse_a_missing_tracker, tracked
+from fedsketch.server.tracking import TrackerAndDisplay, refuse_a_missing_tracker, tracked
 
 CONFIG = compose(["tracking=tensorboard", "rounds=3"])
 ROW: dict[str, Any] = {
@@ -116,7 +116,7 @@ def test_with_its_package_it_is_told_beside_the_display(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsketch.server.tracking.find_spec", lambda package: object())
-    assert isinstance(tracked(CONFIG, tmp_path, None), Both)  # type: ignore[arg-type]
+    assert isinstance(tracked(CONFIG, tmp_path, None), TrackerAndDisplay)  # type: ignore[arg-type]
 
 
 def test_the_package_itself_reads_what_was_written(tmp_path: Path) -> None:
