@@ -129,7 +129,7 @@ class Rows:
                 raise UnsafeUpdateError(
                     "the update holds nan or inf; nothing was released: lower the learning rate or check the data."
                 )
-            weights = np.minimum(1.0, clip / np.maximum(norms, clip))
+            weights = clip_weights(norms, clip)
             total += np.concatenate([piece.weighted_sum(weights) for piece in part.pieces])
         return total
 
@@ -156,6 +156,11 @@ class Rows:
 
     def _cut(self, part: slice) -> Rows:
         return Rows(tuple(piece.cut(part) for piece in self.pieces))
+
+
+def clip_weights(norms: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
+    """min(1, C / norm) of each."""
+    return np.asarray(clip / np.maximum(norms, clip))
 
 
 def allowance(rows: int, dim: int) -> float:

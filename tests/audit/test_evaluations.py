@@ -4,6 +4,7 @@ guarantee."""
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedsketch.audit.audit import EVALUATIONS, Finding, Report, audit
 from fedsketch.audit.shrink import shrink
 from fedsketch.conf import compose
-from fedsketch.privacy.mechanisms import skellam_ring
+from fedsketch.privacy.mechanisms import rows, skellam_ring
 from fedsketch.privacy.mechanisms.encoding import round_conditionally
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.shared import evaluation
@@ -76,8 +77,8 @@ def nothing_is_bounded(patch: pytest.MonkeyPatch) -> None:
     """Losses are as large as they are, and the mechanism believes them. (With its clip alone an unbounded loss would do
     no harm.)"""
 
-    def unclipped(rows: NDArray[Any], clip: float) -> NDArray[Any]:
-        return rows
+    def unclipped(values: NDArray[Any], clip: float) -> NDArray[Any]:
+        return values
 
     def unbounded(values: NDArray[Any], bound: int, stream: Stream) -> NDArray[Any]:
         return round_conditionally(values, 2**60, stream)
@@ -87,6 +88,7 @@ def nothing_is_bounded(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(evaluation, "scores_of", loud)
     patch.setattr(skellam_ring, "clip_rows", unclipped)
+    patch.setattr(rows, "clip_weights", lambda norms, clip: np.ones_like(norms))
     patch.setattr(skellam_ring, "round_conditionally", unbounded)
 
 

@@ -21,6 +21,7 @@ from fedsketch.audit.audit import audit
 from fedsketch.client import workspace
 from fedsketch.conf import Config, compose
 from fedsketch.privacy.mechanisms import clipping, encoding, skellam_ring
+from fedsketch.privacy.mechanisms import rows as rows_module
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.shared import device_noise
@@ -109,8 +110,13 @@ def last_integer_row_unclipped(patch: pytest.MonkeyPatch) -> None:
     def unbounded(values: NDArray[Any], bound: int, stream: Stream) -> NDArray[Any]:
         return encoding.round_conditionally(values, 2**60, stream)
 
+    def weights_of_most(norms: NDArray[Any], clip: float) -> NDArray[Any]:
+        return np.append(healthy(norms[:-1], clip), 1.0)
+
+    healthy = rows_module.clip_weights
     patch.setattr(skellam_ring, "clip_rows", most)
     patch.setattr(skellam_ring, "round_conditionally", unbounded)
+    patch.setattr(rows_module, "clip_weights", weights_of_most)  # where sums are rounded
 
 
 def rows_clipped_together(patch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
         else:
             directions = broadcast.arrays["basis-0"].shape[1]
             assert 0 < directions < (120 if sketch == "flat" else 11)  # and so there are probes
-        device = dome.DomeDevice()._sketch(broadcast, strategy.model)
+        device, _ = dome.DomeDevice()._sketch(broadcast, strategy.model)
         assert device.fingerprint() == strategy.state.sketch(round).fingerprint()
         seen.add(device.fingerprint())
     assert len(seen) == 2
