@@ -1,92 +1,175 @@
-"""Runs for tables: played in this process, and written down as JSON lines, so that a table can be gone on with."""
+"""Runs for tables: played in this process or in several, and recorded as JSON lines, so that a table can be resumed.
 
+A record is found by its overrides and by a hash of the configuration that they compose: where a preset or a default
+has changed since, the run is played again. Where data lie is no part of either.
+"""
+
+import hashlib
 import json
+import logging
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedsketch.client.app import app
-from fedsketch.conf import Config, compose
+from fedsketch.conf import Config, compose, to_json
+from fedsketch.conf.schema import CohortRuntimeConfig
+from fedsketch.runtime.cohort import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import run_local
+from fedsketch.runtime.local import run_local, run_with
 from fedsketch.server.app import serve
 from fedsketch.server.rounds import Rounds
 from fedsketch.strategies.shared.base import FederatedStrategy
 
+Record = dict[str, Any]
+
 
 class Runs:
-    """What runs ended with, by their overrides. One that the file already holds is not played again."""
+    """What runs ended with. One that the file already holds is not played again. `beside` are overrides that say where things are on this
+    machine, such as data.root: they are played with and not recorded. `kept` are the keys of a record that are; None: all."""
 
-    def __init__(self, file: Path | None, threads: int = 1) -> None:
+    def __init__(
+        self,
+        file: Path | None,
+        threads: int = 1,
+        beside: Sequence[str] = (),
+        kept: Sequence[str] | None = None,
+    ) -> None:
         self._file = file
-        self._known: dict[tuple[str, ...], dict[str, Any]] = {}
+        self._beside = tuple(beside)
+        self._kept = kept
+        self._known: dict[tuple[tuple[str, ...], str], Record] = {}
+        self._hashes: dict[tuple[str, ...], str] = {}  # of the configurations as they are now
         torch.set_num_threads(threads)
         if file is not None and file.exists():
-            for line in file.read_text().splitlines():
-                row = json.loads(line)
-                self._known[tuple(row["overrides"])] = row
+            for row in read_records(file):
+                self._known[tuple(row["overrides"]), row.get("config", "")] = row
 
-    def play(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """The summary of the run and all rounds' metrics, the accuracy in percent."""
+    def known(self, overrides: Sequence[str]) -> Record | None:
+        """The record of a run, if there is one of the configuration as it is now."""
         key = tuple(overrides)
-        if key not in self._known:
-            row = _row(list(overrides))
-            self._known[key] = row
-            if self._file is not None:
-                with self._file.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-        return self._known[key]
+        if key not in self._hashes:
+            self._hashes[key] = fingerprint(compose([*key, *self._beside]))
+        return self._known.get((key, self._hashes[key]))
+
+    def play(self, overrides: Sequence[str]) -> Record:
+        """The record of a run, which is played if there is none."""
+        return self.known(overrides) or self._keep(_record(tuple(overrides), self._beside))
+
+    def play_all(self, runs: Iterable[Sequence[str]], workers: int) -> Iterator[Record]:
+        """Those of the runs that are not known yet, as they end: each worker is a process with one thread."""
+        missing = [tuple(run) for run in runs if self.known(run) is None]
+        if workers == 1 or len(missing) < 2:
+            yield from map(self.play, missing)
+            return
+        context = get_context("spawn")
+        with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
+            futures = [pool.submit(_record, run, self._beside) for run in missing]
+            try:
+                for future in as_completed(futures):
+                    yield self._keep(future.result())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def accuracies(self, overrides: Sequence[str], seeds: int) -> list[float]:
         """In percent, one for each seed."""
         return [float(self.play([*overrides, f"seed={s}"])["accuracy"]) for s in range(seeds)]
 
+    def _keep(self, record: Record) -> Record:
+        wanted = None if self._kept is None else {"overrides", "config", *self._kept}
+        row = {key: value for key, value in record.items() if wanted is None or key in wanted}
+        self._known[tuple(row["overrides"]), row["config"]] = row
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        return row
+
+
+def read_records(file: Path) -> list[Record]:
+    """All whole lines of a file; the last one may have been cut off when a run was interrupted."""
+    rows = []
+    for line in file.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def fingerprint(config: Config) -> str:
+    """A short hash of all that a configuration says, but where data lie."""
+    tree = json.loads(to_json(config))
+    tree["data"].pop("root", None)
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
 
 class Played:
     """What a run said about itself, and its strategy."""
 
+    config: Config
     strategy: FederatedStrategy
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.processor: list[float] = []  # seconds of this process, at the end of each round
         self.summary: dict[str, Any] = {}
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
     def played(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
+        self.processor.append(time.process_time())
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         self.summary = summary
 
 
 def play(overrides: Sequence[str]) -> Played:
-    """One run, from its overrides to its end."""
+    """One run, from its overrides to its end, in runtime=local or cohort."""
     config, played = compose(list(overrides)), Played()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
         rounds = Rounds(config, Path(folder), played)
-        run_local(serve(rounds), app, config.clients.total)
-    played.strategy = rounds.strategy
+        if isinstance(config.runtime, CohortRuntimeConfig):
+            run_with(serve(rounds), CohortGrid(app, config, rounds.job))
+        else:
+            run_local(serve(rounds), app, config.clients.total)
+    played.config, played.strategy = config, rounds.strategy
     return played
 
 
-def _row(overrides: list[str]) -> dict[str, Any]:
-    began, played = time.monotonic(), play(overrides)
-    kept = ("epsilon", "noise_multiplier", "uplink_bytes")
-    return {
-        "overrides": overrides,
-        "accuracy": 100 * float(played.summary["accuracy"]),
+def _record(overrides: tuple[str, ...], beside: tuple[str, ...]) -> Record:
+    began, played = time.monotonic(), play([*overrides, *beside])
+    last, summary = played.rows[-1], played.summary
+    # Of the first round no start is known, and the last one evaluates.
+    processor = [later - then for then, later in pairwise(played.processor[:-1])]
+    record: Record = {
+        "overrides": list(overrides),
+        "config": fingerprint(played.config),
+        "accuracy": 100 * float(summary["accuracy"]),
         "update_seconds": sum(row["seconds"]["update"] for row in played.rows),
         "seconds": time.monotonic() - began,
-        "clip": played.rows[-1].get("clip"),  # of the last round, where it is adaptive
-        **{key: played.summary[key] for key in kept},
+        "processor_seconds_per_round": statistics.median(processor) if processor else None,
+        "rounds": len(played.rows),
+        "parameters": played.strategy.model.size,
+        "numbers": played.strategy.upload_size(1),
+        "clip": last.get("clip"),  # of the last round, where it is adaptive
+        **{key: summary[key] for key in ("epsilon", "adversaries", "noise_multiplier")},
+        **{key: summary[key] for key in ("uplink_bytes", "downlink_bytes")},
     }
+    if last.get("validation") is not None:
+        record["validation"] = 100 * float(last["validation"]["accuracy"])
+    return record
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

@@ -3,10 +3,10 @@
     python benchmarks/sgmf.py                                        # errors of the factorisations only, a few seconds
     python benchmarks/sgmf.py --data-root DIR [--seeds 3] [--records FILE] [--epsilons 1 2 4] [--rows csgm sgmf ...]
 
-Accuracy: the preset `experiment=sgmf_fashion_mnist`: logistic regression (d = 7,850), 1,000 clients of 60 images, 50 in a round, 80
-rounds, one gradient of each client in a pass, against those who see the models. Learning rates were chosen for each row and epsilon, with
-seed 0, on test accuracy (docs/strategies.md has the grid). Noise follows from the seed, so that the table can be had again. With
---records FILE runs that are in it already are not played again.
+Accuracy: logistic regression (d = 7,850), 1,000 clients of 60 images, 50 in a round, 80 rounds, one gradient of each
+client in a pass, against those who see the models. Learning rates were chosen for each row and epsilon, with seed 0,
+on test accuracy (docs/strategies.md has the grid). Noise follows from the seed, so that the table can be had again.
+With --records FILE runs that are in it already are not played again.
 """
 
 import argparse
