@@ -7,9 +7,10 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset, what a table calls it, and the rate that is tuned: its key, and where the search begins at epsilon 2. With another epsilon
-    it begins at `start` times (epsilon / 2) to the power of `follows`: steps of SGD are as long as the noise allows, those of Adam are not.
-    A preset that is `like` another one is tuned at epsilon 2 alone, and its rate changes with epsilon as that of the other one does."""
+    """A preset, what a table calls it, and the rate that is tuned: its key, and where the search begins at epsilon 2. With
+    another epsilon it begins at `start` times (epsilon / 2) to the power of `follows`: steps of SGD are as long as the noise
+    allows, those of Adam are not. A preset that is `like` another one is tuned at epsilon 2 alone, and its rate changes with
+    epsilon as that of the other one does; one that is like itself has the same rate at every epsilon."""
 
     name: str
     title: str
@@ -74,7 +75,7 @@ PANELS = (
         adversary="server",
         trust="in nobody: each device alone brings all the noise that its examples need",
         presets=(
-            Preset("dp_sgd", "FedAvg with DP-SGD, full dimension", 0.01, follows=0.0),
+            Preset("dp_sgd", "FedAvg with DP-SGD, full dimension", 0.01, like="dp_sgd"),
             Preset("fedpcdp", "FedPCDP", 0.01, like="dp_sgd"),
         ),
     ),

@@ -1,6 +1,7 @@
 """The page docs/results.md, from records: tables, sentences about who is ahead, and the text of results_template.md around them."""
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,13 +19,19 @@ def page(results: Results, origin: Mapping[str, str], images: Sequence[str], par
     """The whole page. `origin` says how and where the records were made; `parts` is a folder of pages by others, which are put in."""
     sections = [_panel(results, panel, images) for panel in PANELS]
     filled = {
-        "origin": "\n".join(f"- {key}: {value}" for key, value in origin.items()),
+        "origin": "\n".join(_prose(f"- {key}: {value}") for key, value in origin.items()),
         "panels": "\n\n".join(section for section in sections if section),
         "prices": _prices(results, images),
         "parts": "\n\n".join(part.read_text().strip() for part in sorted(parts.glob("*.md"))),
     }
     text = re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], TEMPLATE.read_text())
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def _prose(text: str) -> str:
+    """In lines of at most 118 characters; those of a list item are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def name_of(data: str) -> str:
@@ -44,13 +51,13 @@ def _panel(results: Results, panel: Panel, images: Sequence[str]) -> str:
     if not played:
         return ""
     facts = f"Unit: {panel.unit}. Epsilon against: `{panel.adversary}`. Trust: {panel.trust}. Setting: {panel.setting}."
-    parts = [f"## {panel.title}", facts]
+    parts = [f"## {panel.title}", _prose(facts)]
     for data in played:
         parts += [f"### {name_of(data)}", _accuracies(results, panel, data)]
         image = f"results_{panel.name}_{data}.svg"
         if image in images:
             parts.append(f"![Accuracy against epsilon](images/{image})")
-        parts.append("\n".join(f"- {line}" for line in verdicts(results, panel, data)))
+        parts.append("\n".join(_prose(f"- {line}") for line in verdicts(results, panel, data)))
     return "\n\n".join(part for part in parts if part)
 
 

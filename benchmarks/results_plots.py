@@ -55,7 +55,7 @@ def _against_epsilon(results: Results, panel: Panel, data: str) -> str:
             cells = row.values()
             accuracies = [cell.accuracy for cell in cells]
             band = [cell.deviation for cell in cells]
-            lines.append(Line(preset.title, list(row), accuracies, color, band=band))
+            lines.append(Line(preset.name, list(row), accuracies, color, band=band))
     alt = f"Accuracy against epsilon on {data}: {panel.title}"
     return line_chart(panel.name, alt, lines, ACCURACY, EPSILON) if lines else ""
 
@@ -68,7 +68,7 @@ def _against(
     for preset, color in zip(panel.presets, colors(len(panel.presets)), strict=True):
         cell = results.cell(data, preset, MIDDLE)
         if cell is not None:
-            points.append(Line(preset.title, [x(cell)], [cell.accuracy], color))
+            points.append(Line(preset.name, [x(cell)], [cell.accuracy], color))
     axis = Axis(label, size if name == "bytes" else plain, log=True)
     alt = f"Accuracy at epsilon {MIDDLE:g} against {label} on {data}: {panel.title}"
     return line_chart(name, alt, points, ACCURACY, axis) if points else ""

@@ -5,9 +5,12 @@
 Fashion-MNIST, a seed that no table uses. 5,000 examples of the training set, which no client has then, choose: the
 test set has no part in it, and its accuracy is not even recorded. Three rates are tried, a factor of 2 apart, and
 more in the direction of the best until the best has neighbours on both sides. That is done at epsilon 0.5, 2 and 8
-for the presets that others are compared with, and for those with another optimiser. The others are tuned at epsilon
-2, and change with epsilon as the one that they are like (`presets.py`). Epsilon 1 and 4 take the geometric means of
-their neighbours. MNIST, and any other data set, takes the rates of Fashion-MNIST.
+for DP-FedAvg, with which the others are compared, and for DOME with public directions, which has another optimiser.
+The others are tuned at epsilon 2, and change with epsilon as the one that they are like (`presets.py`). Epsilon 1 and
+4 take the geometric means of their neighbours. MNIST, and any other data set, takes the rates of Fashion-MNIST.
+
+With --also KEY=VALUE the same rates are tried in another setting, such as rounds=50: recorded, and not chosen from. Lines
+with `set_aside` are tries of settings that were given up, and say why.
 
 Every try is a line of benchmarks/tuning.jsonl. What is there already is not played again, so an interrupted search
 can be resumed, and `tests/conf/test_presets.py` checks that the presets hold what this file says.
@@ -96,7 +99,7 @@ def best(preset: Preset, epsilon: float, known: Scores) -> float:
 def chosen(preset: Preset, known: Scores) -> dict[float, float]:
     """The rates of a preset by epsilon, with geometric means between those that were tuned."""
     model = preset if preset.like is None else PRESETS[preset.like]
-    rates = {epsilon: best(model, epsilon, known) for epsilon in TUNED}
+    rates = {e: best(model, e if e in tuned_at(model) else MIDDLE, known) for e in TUNED}
     for low, high in pairwise(TUNED):
         rates[math.sqrt(low * high)] = math.sqrt(rates[low] * rates[high])
     scale = best(preset, MIDDLE, known) / rates[MIDDLE]
@@ -122,11 +125,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", default="data", help="where Fashion-MNIST lies")
     parser.add_argument("--presets", nargs="+", choices=PRESETS, default=list(PRESETS))
+    parser.add_argument("--also", nargs="+", help="another setting to try at epsilon 2")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread")
     options = parser.parse_args()
     kept = ("validation", "seconds")
     runs = Runs(TRIES, beside=[f"data.root={options.data_root}"], kept=kept)
     presets = [PRESETS[name] for name in options.presets]
+    if options.also is not None:
+        steps = [
+            (*overrides(p, MIDDLE, step), *options.also) for p in presets for step in (-1, 0, 1)
+        ]
+        for row in runs.play_all(steps, options.workers):
+            print(*row["overrides"][:3], *options.also, f"{row['validation']:.2f} %", flush=True)
+        return
     while True:
         known = scores(read_records(TRIES)) if TRIES.exists() else {}
         tries = [t for p in presets for epsilon in tuned_at(p) for t in missing(p, epsilon, known)]

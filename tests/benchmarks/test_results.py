@@ -54,9 +54,7 @@ def test_the_page_says_who_wins_and_who_loses() -> None:
         "**DOME**: ahead at epsilon 0.5 (+10.0); behind at epsilon 8 (-5.0); level at epsilon 2 (+0.5). "
         "Bytes: 4.0 times fewer up and 4.0 times fewer down."
     )
-    assert (
-        fed_sgm.endswith("behind at epsilon 2 (-1.0). Bytes: as many up and as many down.") is False
-    )
+    assert fed_sgm.endswith("Bytes: as many up and as many down.")
     assert (
         "level at epsilon 2 (-1.0)" in fed_sgm
     )  # one seed against three: within two standard errors
