@@ -117,7 +117,7 @@ def _prices(results: Results, images: Sequence[str]) -> str:
     if not results.data:
         return ""
     data = results.data[0]
-    head = ["`experiment=`", "unit", "numbers of the model", "numbers up", "up", "down"]
+    head = ["`experiment=`", "unit", "rounds", "numbers of the model", "numbers up", "up", "down"]
     rows = [[*head, "seconds of one core per round", f"noise multiplier at epsilon {MIDDLE:g}"]]
     for panel in PANELS:
         for preset in panel.presets:
@@ -127,6 +127,7 @@ def _prices(results: Results, images: Sequence[str]) -> str:
                 rows.append(
                     [
                         *(f"`{preset.name}`", panel.unit),
+                        f"{cell.mean('rounds'):.0f}",
                         f"{cell.mean('parameters'):,.0f}",
                         f"{cell.mean('numbers'):,.0f}",
                         size(cell.per_round("uplink_bytes")),
