@@ -42,7 +42,8 @@ HOW = (
     *("runtime.workers=1", "runtime.memory=16", "privacy.randomness=seeded", "device=cpu"),
     *("evaluate_every=1000", "checkpoint_every=1000"),
 )
-_TABLE = re.compile(r"\$\{nearest:\$\{privacy\.epsilon\},\{[^}]*\}\}")
+NOT_YET = " # not tuned yet"
+_TABLE = re.compile(r"\$\{nearest:\$\{privacy\.epsilon\},\{[^}]*\}\}" + f"(?:{NOT_YET})?")
 
 
 def two_digits(number: float) -> float:
@@ -106,6 +107,16 @@ def chosen(preset: Preset, known: Scores) -> dict[float, float]:
     return {epsilon: two_digits(scale * rates[epsilon]) for epsilon in sorted(rates)}
 
 
+def complete(preset: Preset, known: Scores) -> bool:
+    """Whether nothing is left to try, of the one that it is like either."""
+    needed = {preset.name, preset.like or preset.name}
+    return not any(
+        missing(PRESETS[name], epsilon, known)
+        for name in needed
+        for epsilon in tuned_at(PRESETS[name])
+    )
+
+
 def table(rates: dict[float, float]) -> str:
     """As a preset has it."""
     cells = ",".join(f"{epsilon:g}:{value:g}" for epsilon, value in rates.items())
@@ -138,17 +149,20 @@ def main() -> None:
         for row in runs.play_all(steps, options.workers):
             print(*row["overrides"][:3], *options.also, f"{row['validation']:.2f} %", flush=True)
         return
-    while True:
-        known = scores(read_records(TRIES)) if TRIES.exists() else {}
-        tries = [t for p in presets for epsilon in tuned_at(p) for t in missing(p, epsilon, known)]
-        if not tries:
-            break
-        for row in runs.play_all(tries, options.workers):
-            print(*row["overrides"][:3], f"{row['validation']:.2f} %", flush=True)
-    for preset in presets:
-        rates = chosen(preset, known)
-        write(preset, rates)
-        print(preset.name, rates)
+    for preset in (
+        presets
+    ):  # one after the other: what is finished when the search is interrupted can be used
+        while tries := [
+            try_ for e in tuned_at(preset) for try_ in missing(preset, e, _known_tries())
+        ]:
+            for row in runs.play_all(tries, options.workers):
+                print(*row["overrides"][:3], f"{row['validation']:.2f} %", flush=True)
+        for finished in (p for p in presets if complete(p, _known_tries())):
+            write(finished, chosen(finished, _known_tries()))
+
+
+def _known_tries() -> Scores:
+    return scores(read_records(TRIES)) if TRIES.exists() else {}
 
 
 if __name__ == "__main__":

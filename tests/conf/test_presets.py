@@ -60,17 +60,25 @@ def _tries() -> tuning.Scores:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_has_the_rates_that_were_chosen_on_validation_examples(name: str) -> None:
-    chosen = tuning.chosen(PRESETS[name], _tries())
-    assert tuple(chosen) == EPSILONS
     lines = (FOLDER / "experiment" / f"{name}.yaml").read_text().splitlines()
-    assert [line for line in lines if "nearest:" in line] == [f"    lr: {tuning.table(chosen)}"]
+    (line,) = [line for line in lines if "nearest:" in line]
+    if tuning.complete(PRESETS[name], _tries()):
+        chosen = tuning.chosen(PRESETS[name], _tries())
+        assert tuple(chosen) == EPSILONS
+        assert line == f"    lr: {tuning.table(chosen)}"
+    else:
+        assert line.endswith(tuning.NOT_YET)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_best_rate_has_a_worse_one_on_both_sides(name: str) -> None:
-    preset = PRESETS[name]
-    for epsilon in tuning.tuned_at(preset):
-        assert tuning.missing(preset, epsilon, _tries()) == []
+def test_the_best_rate_has_a_worse_one_on_both_sides() -> None:
+    preset = PRESETS["dp_fedavg"]
+    known = {tuning.overrides(preset, 2.0, step): value for step, value in ((-1, 1.0), (0, 2.0))}
+    assert tuning.missing(preset, 2.0, known) == [tuning.overrides(preset, 2.0, 1)]
+    known[tuning.overrides(preset, 2.0, 1)] = 3.0  # better still: the search goes on beyond it
+    assert tuning.missing(preset, 2.0, known) == [tuning.overrides(preset, 2.0, 2)]
+    known[tuning.overrides(preset, 2.0, 2)] = 2.5
+    assert tuning.missing(preset, 2.0, known) == []
+    assert tuning.best(preset, 2.0, known) == 1.4
 
 
 def test_tuning_looks_at_no_test_set() -> None:
