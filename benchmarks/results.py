@@ -70,13 +70,18 @@ def play(options: argparse.Namespace) -> list[Record]:
     return [record for record in found if record is not None]
 
 
-def origin(seeds: int) -> dict[str, str]:
-    """How, when and where the records were made."""
+def origin(seeds: int, played: int, wanted: int) -> dict[str, str]:
+    """How, when and where the records were made, and how many of them are missing."""
     commit = _git("rev-parse", "--short", "HEAD")
     changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    unfinished = (
+        ""
+        if played == wanted
+        else ". **The page is not finished**: play the rest with the same command"
+    )
     return {
         "Command": "`make results`",
-        "Seeds": str(seeds),
+        "Runs": f"{played} of {wanted}, with {seeds} seeds where all were played{unfinished}",
         "Date": time.strftime("%Y-%m-%d", time.gmtime()),
         "Commit": f"{commit}{changed}",
         "Machine": f"{_processor()}, {os.cpu_count()} cores, one thread in each of two processes",
@@ -131,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--page-only", action="store_true", help="of docs/results.jsonl as it is")
     options = parser.parse_args(arguments)
     if not options.page_only:
-        save(options.docs / "results.jsonl", origin(options.seeds), play(options))
+        records, wanted = play(options), len(list(all_runs(options)))
+        told = origin(options.seeds, len(records), wanted)
+        save(options.docs / "results.jsonl", told, records)
     write_page(options.docs)
 
 

@@ -103,9 +103,16 @@ def test_runs_are_played_once_and_again_when_the_preset_changes(
     assert played == ["privacy.epsilon=2", "privacy.epsilon=8"]
     assert "| `dp_fedavg` |" in (tmp_path / "results.md").read_text()
 
+    assert "2 of 2" in (tmp_path / "results.md").read_text()
+
     # Interrupted while the second line was written: the first counts, the second is played again.
     records = tmp_path / "runs.jsonl"
     records.write_text(records.read_text()[:-20])
+    results.main([*SMALL, *where, "--so-far"])
+    page = " ".join((tmp_path / "results.md").read_text().split())
+    assert "1 of 2" in page
+    assert "**The page is not finished**" in page
+    assert len(played) == 2
     results.main([*SMALL, *where])
     assert played[2:] == ["privacy.epsilon=8"]
     assert len(read_records(tmp_path / "results.jsonl")) == 1 + 2
