@@ -81,7 +81,7 @@ def origin(seeds: int, played: int, wanted: int) -> dict[str, str]:
     )
     return {
         "Command": "`make results`",
-        "Runs": f"{played} of {wanted}, with {seeds} seeds where all were played{unfinished}",
+        "Runs": f"{played} of {wanted}; {seeds} seeds when finished{unfinished}",
         "Date": time.strftime("%Y-%m-%d", time.gmtime()),
         "Commit": f"{commit}{changed}",
         "Machine": f"{_processor()}, {os.cpu_count()} cores, one thread in each of two processes",

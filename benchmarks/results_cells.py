@@ -33,7 +33,8 @@ class Cell:
 
     @property
     def variance_of_mean(self) -> float:
-        return self.deviation**2 / len(self.records)
+        """Unknown, and so infinite, with one seed."""
+        return self.deviation**2 / len(self.records) if len(self.records) > 1 else math.inf
 
     def mean(self, key: str) -> float:
         """Of a number that every record has."""
@@ -58,6 +59,8 @@ class Difference:
 
     @property
     def word(self) -> str:
+        if math.isinf(self.error):
+            return "undecided"
         if abs(self.points) < max(LEAST, 2 * self.error):
             return "level"
         return "ahead" if self.points > 0 else "behind"

@@ -83,7 +83,7 @@ def verdicts(results: Results, panel: Panel, data: str) -> list[str]:
         if differences:
             told = "; ".join(
                 f"{word} at epsilon {_listed(differences, word)}"
-                for word in ("ahead", "behind", "level")
+                for word in ("ahead", "behind", "level", "undecided")
                 if any(difference.word == word for difference in differences.values())
             )
             lines.append(f"**{preset.title}**: {told}. {_bytes(results, panel, preset, data)}")

@@ -55,9 +55,7 @@ def test_the_page_says_who_wins_and_who_loses() -> None:
         "Bytes: 4.0 times fewer up and 4.0 times fewer down."
     )
     assert fed_sgm.endswith("Bytes: as many up and as many down.")
-    assert (
-        "level at epsilon 2 (-1.0)" in fed_sgm
-    )  # one seed against three: within two standard errors
+    assert "undecided at epsilon 2 (-1.0)" in fed_sgm  # one seed has no deviation
 
 
 def test_the_page_has_tables_pictures_its_origin_and_sections_of_others(tmp_path: Path) -> None:
