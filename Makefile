@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 # Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all test-processors bench lint types run-tests docs certs clean
+.PHONY: demo test test-all test-processors bench results lint types run-tests docs certs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedsketch
@@ -43,6 +43,11 @@ run-tests: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The presets of conf/experiment at five budgets over three seeds, to docs/results.md with its pictures: about an hour on two idle cores. An
+# interrupted one is resumed. make results DATA=/where/the/data/sets/are
+results: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/results.py --data-root $(or $(DATA),data)
 
 # CA, server certificate and node folders in ./certs; calling it again keeps what is there.
 # make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml DATA=digits

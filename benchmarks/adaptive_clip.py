@@ -22,7 +22,7 @@ from rich.table import Table
 
 ROUNDS = 50
 COMMON = [
-    *("experiment=fashion_mnist", "strategy=dp_fedavg", f"rounds={ROUNDS}", "device=cpu"),
+    *("experiment=clients_100", "strategy=dp_fedavg", f"rounds={ROUNDS}", "device=cpu"),
     *("strategy.server.lr=0.01", "secagg=none", "privacy.against=model", "privacy.epsilon=4"),
     *("privacy.randomness=seeded", f"evaluate_every={ROUNDS}", f"checkpoint_every={ROUNDS}"),
 ]

@@ -27,20 +27,18 @@ from rich.table import Table
 
 LEARN = ["strategy.keep=all", "strategy.learned_share=0.25"]
 FRESH = ["strategy.learned_share=0"]
+SETTINGS = ["experiment=clients_100", "privacy.clip=0.1", "strategy.server.lr=0.0075"]
+DOME = [*SETTINGS, "strategy=dome", "strategy.server.debias=false", "strategy.sketch_dim=1413"]
+FLAT = [*DOME[:-1], "strategy.sketch=flat", "strategy.sketch_dim=64"]
 ROWS = {
-    "dp_fedavg": [
-        "experiment=fashion_mnist",
-        "strategy=dp_fedavg",
-        "privacy.clip=0.1",
-        "strategy.server.lr=0.0075",
-    ],
-    "dome": ["experiment=dome_fashion_mnist"],
-    "dome, always learned": ["experiment=dome_fashion_mnist", *LEARN],
-    "dome, fresh random": ["experiment=dome_fashion_mnist", *FRESH],
-    "flat 64": ["experiment=dome_flat_fashion_mnist"],
-    "flat 64, always learned": ["experiment=dome_flat_fashion_mnist", *LEARN],
-    "flat 64, fresh random": ["experiment=dome_flat_fashion_mnist", *FRESH],
-    "paper": ["experiment=dome_paper"],
+    "dp_fedavg": [*SETTINGS, "strategy=dp_fedavg"],
+    "dome": DOME,
+    "dome, always learned": [*DOME, *LEARN],
+    "dome, fresh random": [*DOME, *FRESH],
+    "flat 64": FLAT,
+    "flat 64, always learned": [*FLAT, *LEARN],
+    "flat 64, fresh random": [*FLAT, *FRESH],
+    "paper": ["experiment=paper_dome"],
 }
 DEFAULT = ["dp_fedavg", "dome", "dome, always learned", "flat 64", "flat 64, always learned"]
 

@@ -4,7 +4,7 @@
         [--record runs.jsonl] [--overrides ...]
     python benchmarks/fedceo.py --speed
 
-`experiment=fedceo_fashion_mnist`: 100 clients of 600 images, 10 in a round, an mlp 784-64-10 without bias, 60 rounds of
+`experiment=paper_fedceo_fashion_mnist`: 100 clients of 600 images, 10 in a round, an mlp 784-64-10 without bias, 60 rounds of
 5 local epochs. sigma is the noise multiplier of the sum; noise follows from the seed. Rows named "slots" start clients
 from single smoothed models, the others from their mean: there epsilon against `model` is that of UDP-FedAvg, and with
 slots it is larger (docs/strategies/fedceo.md). `--speed` times one smoothing of 10 models: ours, its singular value
@@ -29,7 +29,7 @@ from rich.table import Table
 from fedsketch.sketching.tensor_svd import smooth
 
 COMMON = [
-    "experiment=fedceo_fashion_mnist",
+    "experiment=paper_fedceo_fashion_mnist",
     *("privacy.randomness=seeded", "evaluate_every=60", "checkpoint_every=60", "device=cpu"),
 ]
 ROWS = {

@@ -81,7 +81,10 @@ TUNED_PUBLIC = {
     8.0: _adam(0.25, 0.01),
 }
 FULL = ["strategy=dp_fedavg"]
-DOME = ["experiment=dome_public_fashion_mnist"]
+DOME = [
+    *("strategy=dome", "strategy.directions=public", f"data.public={PUBLIC}"),
+    *("strategy.sketch_dim=1413", "strategy.server.debias=false"),
+]
 ROWS: dict[str, tuple[list[str], dict[float, list[str]]]] = {
     "dp_fedavg": (FULL, TUNED_FULL),
     "dome, public": (DOME, TUNED_PUBLIC),

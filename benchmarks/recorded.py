@@ -1,7 +1,7 @@
 """Runs for tables: played in this process or in several, and recorded as JSON lines, so that a table can be resumed.
 
-A record is found by its overrides and by a hash of the configuration that they compose: where a preset or a default has changed since, the
-run is played again. Where data lie is no part of either.
+A record is found by its overrides and by a hash of the configuration that they compose: where a preset or a default
+has changed since, the run is played again. Where data lie is no part of either.
 """
 
 import hashlib

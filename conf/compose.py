@@ -35,12 +35,14 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
     from omegaconf import open_dict
     from omegaconf.errors import OmegaConfBaseException
 
+    from fedsketch.conf.nearest import register_resolvers
     from fedsketch.conf.search_path import search_installed_packages
 
     for override in overrides:
         if override.startswith("-"):
             raise ConfigError(f"{override} is neither GROUP=CHOICE nor KEY=VALUE: see --help.")
     search_installed_packages()
+    register_resolvers()
     with initialize_config_dir(str(FOLDER), version_base="1.3"):
         try:
             composed = hydra_compose("config", for_hydra(overrides), return_hydra_config=True)
@@ -126,6 +128,7 @@ def composition_sentence(error: Exception) -> str:
         key, _, value = unreadable[1].lstrip("+").partition("=")
         return f"The value of {key} cannot be read: put it in quotes, as in '{key}=\"{value}\"'."
     text = " ".join(str(error).split("Config search path")[0].split("full_key")[0].split())
+    text = text.removeprefix("ConfigError raised while resolving interpolation: ")  # of `nearest`
     unknown = re.match(r"Could not override '([^']+)'", text)
     if unknown:
         return f"There is no key '{unknown[1]}': `fedsketch --cfg job` lists the keys of the chosen files."

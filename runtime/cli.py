@@ -121,9 +121,11 @@ def _hydra_main() -> None:
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
+    from fedsketch.conf.nearest import register_resolvers
     from fedsketch.conf.search_path import search_installed_packages
 
     search_installed_packages()
+    register_resolvers()
     sys.argv[1:] = for_hydra(sys.argv[1:])
 
     @hydra.main(version_base="1.3", config_path=str(FOLDER), config_name="config")

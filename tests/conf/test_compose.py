@@ -305,12 +305,12 @@ def test_a_device_refuses_what_is_no_configuration(text: str) -> None:
 
 
 def test_an_experiment_sets_what_the_main_file_proposes_and_the_user_has_the_last_word() -> None:
-    config = compose(["experiment=fashion_mnist"])
-    assert (config.rounds, config.clients.total, config.data.name) == (150, 100, "fashion_mnist")
-    assert (config.privacy.epsilon, config.strategy.server.lr) == (4.0, 0.005)
-    assert config.strategy.name == "dp_fedavg"  # as the file says
-    assert compose(["experiment=fashion_mnist", "strategy=fed_sgm"]).strategy.name == "fed_sgm"
-    assert compose(["experiment=fashion_mnist", "rounds=7"]).rounds == 7
+    config = compose(["experiment=paper_fedpcdp"])
+    assert (config.rounds, config.clients.total, config.data.name) == (80, 10, "fashion_mnist")
+    assert (config.privacy.noise_multiplier, config.strategy.server.lr) == (4.0, 0.003)
+    assert config.strategy.name == "fedpcdp"  # as the file says
+    assert compose(["experiment=dp_fedavg", "strategy=fed_sgm"]).strategy.name == "fed_sgm"
+    assert compose(["experiment=dp_fedavg", "rounds=7"]).rounds == 7
 
 
 def test_letters_beyond_ascii_need_no_quotes() -> None:

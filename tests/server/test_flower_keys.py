@@ -56,7 +56,7 @@ def test_all_simulated_nodes_are_clients_unless_the_run_says_more() -> None:
     assert translated(UNSET | {"num-clients": 5}, [], nodes=7)[0] == "clients.total=5"
     said = ["clients.total=4", "clients.per_round=2"]
     assert translated(UNSET, said, nodes=7) == said
-    assert translated(UNSET, ["experiment=fashion_mnist"], nodes=7) == ["experiment=fashion_mnist"]
+    assert translated(UNSET, ["experiment=dome"], nodes=7) == ["experiment=dome"]
     assert translated(UNSET, ["clients.per_round=2"], nodes=7)[-1] == "clients.total=7"
 
 
