@@ -182,7 +182,7 @@ def configuration() -> str:
     ]
     sections += [
         "## experiment",
-        "An experiment sets a whole run: `fedsketch experiment=fashion_mnist`.",
+        "An experiment sets a whole run: `fedsketch experiment=dome`.",
         "\n".join(presets),
     ]
     return page(
