@@ -8,7 +8,7 @@ works with a tenth of the clients. `runtime=cohort` plays the clients; bytes are
 with keys, shares, signatures and headers. Noise follows from the seed, so that a table can be made again.
 
 All runs hold out 5,000 validation images that no client has. With --rates RATE ... each learning rate is tried instead, with seed 0, and
-the table has the accuracy on these images: so the rates of both presets were chosen (docs/strategies.md).
+the table has the accuracy on these images: so the rates of both presets were chosen (docs/strategies/dome_large.md).
 
 With --records FILE every run is written there as a line of JSON, and runs that are there already are not played again.
 """
