@@ -124,4 +124,5 @@ def _linear(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _stacked(vectors: Tensor, slot: Slot) -> Tensor:
     """(n, *shape): one parameter of all clients, as a view; (*shape) of a single vector."""
-    return vectors[..., slot.start : slot.stop].view(*vectors.shape[:-1], *slot.shape)
+    part = vectors.narrow(-1, slot.start, slot.stop - slot.start)
+    return part.view(*vectors.shape[:-1], *slot.shape)

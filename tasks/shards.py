@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -57,7 +58,7 @@ class Shards:
         inputs, targets = self.examples.inputs, self.examples.targets
         if chosen is None:
             chosen = [None] * len(self)
-        if len(set(self.sizes)) == 1 and all(own is None for own in chosen):
+        if all(own is None for own in chosen) and len(set(self.sizes)) == 1:
             shape = (len(self), len(self.spans[0]))
             weights = torch.full(shape, 1.0 / shape[1])
             whole, told = self._joined(inputs), self._joined(targets)
@@ -76,7 +77,7 @@ class Shards:
         """Where the chosen examples are, (n, m), filled up; and what each weighs."""
         given = [own for own in chosen if own is not None]
         if len(given) == len(self) and len({own.numel() for own in given}) == 1:
-            index = torch.stack(given) + torch.tensor([[span.start] for span in self.spans])
+            index = torch.stack(given).add_(self._starts)
             return index, torch.full(index.shape, 1.0 / index.shape[1])
         places = [
             torch.arange(span.start, span.stop) if own is None else own + span.start
@@ -86,6 +87,11 @@ class Shards:
         filled = torch.arange(int(counts.max())) < counts[:, None]
         index = pad_sequence(places, batch_first=True)
         return torch.where(filled, index, index[:, :1]), filled / counts[:, None]
+
+    @cached_property
+    def _starts(self) -> Tensor:
+        """(n, 1): where each client's examples begin."""
+        return torch.tensor([[span.start] for span in self.spans])
 
     def _joined(self, tensor: Tensor) -> Tensor:
         """The parts of a tensor, without a copy where they lie side by side."""
