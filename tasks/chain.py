@@ -21,7 +21,9 @@ _SINGLE: frozenset[type[nn.Module]] = frozenset(
 )
 
 # Its product of many rows with few columns takes three quarters of the time of `functional.linear`. It has no derivative.
-_ONE_DNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+_ONE_DNN = hasattr(torch.ops.mkldnn, "_linear_pointwise") and bool(
+    torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+)
 
 
 class Chain:

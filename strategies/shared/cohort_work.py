@@ -49,10 +49,10 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     settings, shards = work.broadcast.config.strategy.local, work.shards
     plans = _plans(work, settings)
     if one_gradient(settings):
-        batches = shards.batches([plan[0] for plan in plans])
+        only = shards.batches([plan[0] for plan in plans])
         if starts is None:
-            return work.gradients.gradients(batches)
-        return work.gradients.gradients_at(starts, batches)
+            return work.gradients.gradients(only)
+        return work.gradients.gradients_at(starts, only)
     first = work.model.vector if starts is None else starts
     vectors = first.expand(len(shards), -1).clone()
     velocity = torch.zeros_like(vectors) if settings.momentum else None
