@@ -47,7 +47,9 @@ from fedsketch.tasks.per_client import PerClient
 
 _Made = TypeVar("_Made")
 _COPIES = 6  # vectors of the model's size that a client needs at once, about
-_CACHED = 16 << 20  # bytes: more at once only makes caches and page tables busy
+_CACHED = (
+    32 << 20
+)  # bytes: more at once makes caches and page tables busy, and less is much work around small products
 _NOT_FINITE = (
     "UnsafeUpdateError: the update holds nan or inf: lower the learning rate or check the data."
 )

@@ -37,7 +37,7 @@ class FedAvgDevice(DeviceHalf):
         if updates is None:
             return None
         weights = updates.new_tensor(work.shards.sizes).unsqueeze(1)
-        return torch.cat([updates * weights, weights], dim=1)
+        return torch.cat([updates.mul_(weights), weights], dim=1)
 
 
 SERVER, DEVICE = FedAvg, FedAvgDevice

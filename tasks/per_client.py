@@ -3,9 +3,9 @@
 Formal guarantee: what is told of a client depends on that client alone. Only models are taken that treat the examples of a batch one by
 one, for sure (`tasks.factors`); all others are left to the caller, one client at a time.
 
+- Where the model is a chain of layers (`tasks.chain`): batched products.
 - At one and the same parameters: one forward and one backward pass over all examples, and one batched product for every layer.
-- At parameters of each client's own: batched products where the model is a chain of layers (`tasks.chain`), else `torch.func.vmap`
-  over the clients.
+- At parameters of each client's own: `torch.func.vmap` over the clients.
 """
 
 import torch
@@ -41,6 +41,9 @@ class PerClient:
     def gradients(self, batches: Batches) -> Tensor:
         """(n, d): the gradient of each client's mean loss."""
         model, weights = self.model, batches.weights.to(self.model.device)
+        chain = self._chain_for(batches)
+        if chain is not None:
+            return chain.gradients(model.vector, batches)
         inputs = batches.inputs.flatten(0, 1).to(model.device)
         targets = batches.targets.flatten(0, 1).to(model.device)
         slots = weighted_slot_gradients(
@@ -59,8 +62,9 @@ class PerClient:
             return torch.dot(model.task.losses(outputs, targets), weights)
 
         model, device = self.model, self.model.device
-        if self._chain is not None and self.possible(batches.inputs[:1, 0]):
-            return self._chain.gradients(vectors, batches)
+        chain = self._chain_for(batches)
+        if chain is not None:
+            return chain.gradients(vectors, batches)
         gradients: Tensor = vmap(grad(loss))(
             vectors,
             batches.inputs.to(device),
@@ -68,6 +72,18 @@ class PerClient:
             batches.weights.to(device),
         )
         return gradients
+
+    def descend(self, vectors: Tensor, batches: Batches, rate: float) -> None:
+        """Moves the row of each client in `vectors` by `rate` times its gradient there, against it."""
+        chain = self._chain_for(batches)
+        if chain is not None:
+            chain.descend(vectors, batches, rate)
+        else:
+            vectors.sub_(self.gradients_at(vectors, batches), alpha=rate)
+
+    def _chain_for(self, batches: Batches) -> Chain | None:
+        """The model as a chain, if it is one and treats examples like these one by one."""
+        return self._chain if self.possible(batches.inputs[:1, 0]) else None
 
     def _plan(self, example: Tensor) -> Plan:
         shape = tuple(example.shape[1:])

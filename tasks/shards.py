@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -20,6 +21,7 @@ class Batches:
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+    copied: bool = False  # whether inputs have memory of their own, and are no view of the examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +47,18 @@ class Shards:
         """All of them, client by client."""
         return Examples(self._joined(self.examples.inputs), self._joined(self.examples.targets))
 
-    def batches(self, chosen: Sequence[Tensor | None] | None = None) -> Batches:
+    def batches(
+        self, chosen: Sequence[Tensor | None] | None = None, done: Batches | None = None
+    ) -> Batches:
         """The chosen examples of each client, by their number in its shard; all of them where nothing is chosen.
 
-        What fills a batch up is one of the client's own examples, so that nobody's numbers meet those of others.
+        What fills a batch up is one of the client's own examples, so that nobody's numbers meet those of others. `done` is what
+        nobody needs any more: its memory is used again where it fits, which is faster than to ask the system for new.
         """
         inputs, targets = self.examples.inputs, self.examples.targets
         if chosen is None:
             chosen = [None] * len(self)
-        if len(set(self.sizes)) == 1 and all(own is None for own in chosen):
+        if all(own is None for own in chosen) and len(set(self.sizes)) == 1:
             shape = (len(self), len(self.spans[0]))
             weights = torch.full(shape, 1.0 / shape[1])
             whole, told = self._joined(inputs), self._joined(targets)
@@ -63,13 +68,16 @@ class Shards:
                 weights,
             )
         index, weights = self._places(chosen)
-        return Batches(_taken(inputs, index), _taken(targets, index), weights)
+        room = None
+        if done is not None and done.copied and done.weights.shape == index.shape:
+            room = done.inputs
+        return Batches(_taken(inputs, index, room), _taken(targets, index), weights, copied=True)
 
     def _places(self, chosen: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
         """Where the chosen examples are, (n, m), filled up; and what each weighs."""
         given = [own for own in chosen if own is not None]
-        if len(given) == len(self) and len({len(own) for own in given}) == 1:
-            index = torch.stack(given) + torch.tensor([[span.start] for span in self.spans])
+        if len(given) == len(self) and len({own.numel() for own in given}) == 1:
+            index = torch.stack(given).add_(self._starts)
             return index, torch.full(index.shape, 1.0 / index.shape[1])
         places = [
             torch.arange(span.start, span.stop) if own is None else own + span.start
@@ -80,6 +88,11 @@ class Shards:
         index = pad_sequence(places, batch_first=True)
         return torch.where(filled, index, index[:, :1]), filled / counts[:, None]
 
+    @cached_property
+    def _starts(self) -> Tensor:
+        """(n, 1): where each client's examples begin."""
+        return torch.tensor([[span.start] for span in self.spans])
+
     def _joined(self, tensor: Tensor) -> Tensor:
         """The parts of a tensor, without a copy where they lie side by side."""
         if all(before.stop == after.start for before, after in pairwise(self.spans)):
@@ -87,9 +100,12 @@ class Shards:
         return torch.cat([tensor[span.start : span.stop] for span in self.spans])
 
 
-def _taken(tensor: Tensor, index: Tensor) -> Tensor:
-    """`tensor[index]`, five times as fast."""
-    return tensor.index_select(0, index.flatten()).view(*index.shape, *tensor.shape[1:])
+def _taken(tensor: Tensor, index: Tensor, room: Tensor | None = None) -> Tensor:
+    """`tensor[index]`, five times as fast; in the memory of `room` if there is any."""
+    if room is None:
+        room = tensor.new_empty(*index.shape, *tensor.shape[1:])
+    torch.index_select(tensor, 0, index.flatten(), out=room.flatten(0, 1))
+    return room
 
 
 def side_by_side(sizes: Sequence[int]) -> list[range]:

@@ -67,12 +67,13 @@ class GaussianNoise(Mechanism):
             raise UnsafeUpdateError(f"the mechanism is for at most {self.rows} rows.")
         if self.clip is not None:
             rows = clip_rows(rows, self.clip)
-        elif not bool(rows.sum().isfinite() or torch.isfinite(rows).all()):  # the sum is faster
+        # No sum of finite float32 is too large for float64.
+        total = rows.sum(dim=0, dtype=torch.float64)
+        if not bool(torch.isfinite(total).all() or torch.isfinite(rows).all()):
             raise UnsafeUpdateError(
                 "the update holds nan or inf: lower the learning rate or check the data."
             )
-        vector = rows.sum(dim=0, dtype=torch.float64).cpu().numpy()
-        return add_gaussian(vector, self.noise_std(clients * self.share), stream)
+        return add_gaussian(total.cpu().numpy(), self.noise_std(clients * self.share), stream)
 
     def with_bound(self, bound: float) -> GaussianNoise:
         return replace(self, clip=bound)

@@ -22,7 +22,7 @@ from fedsketch.strategies.shared.local_update import (
 from fedsketch.strategies.shared.messages import Broadcast
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_client import PerClient
-from fedsketch.tasks.shards import Shards
+from fedsketch.tasks.shards import Batches, Shards
 
 
 @dataclass(frozen=True)
@@ -51,27 +51,31 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     settings, shards = work.broadcast.config.strategy.local, work.shards
     plans = _plans(work, settings)
     if one_gradient(settings):
-        batches = shards.batches([plan[0] for plan in plans])
+        only = shards.batches([plan[0] for plan in plans])
         if starts is None:
-            return work.gradients.gradients(batches)
-        return work.gradients.gradients_at(starts, batches)
+            return work.gradients.gradients(only)
+        return work.gradients.gradients_at(starts, only)
     first = work.model.vector if starts is None else starts
     vectors = first.expand(len(shards), -1).clone()
     velocity = torch.zeros_like(vectors) if settings.momentum else None
+    batches: Batches | None = None
     for step in range(max(map(len, plans))):
         # Of two clients the one with fewer examples may have fewer steps.
         active = [place for place, plan in enumerate(plans) if step < len(plan)]
-        batches = shards.of(active).batches([plans[place][step] for place in active])
         whole = len(active) == len(shards)  # then nothing is copied
         mine = vectors if whole else vectors[active]
-        direction = work.gradients.gradients_at(mine, batches)
-        if velocity is not None:
-            direction = direction.add_(velocity[active], alpha=settings.momentum)
+        present = shards if whole else shards.of(active)
+        batches = present.batches([plans[place][step] for place in active], batches)
+        if velocity is None:
+            work.gradients.descend(mine, batches, settings.lr)
+        else:
+            direction = work.gradients.gradients_at(mine, batches)
+            direction.add_(velocity[active], alpha=settings.momentum)
             velocity[active] = direction
-        mine.sub_(direction, alpha=settings.lr)
+            mine.sub_(direction, alpha=settings.lr)
         if not whole:
             vectors[active] = mine
-    return first - vectors
+    return torch.sub(first, vectors, out=vectors)
 
 
 def _plans(work: CohortWork, settings: LocalConfig) -> list[list[Tensor | None]]:

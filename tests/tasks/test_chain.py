@@ -1,4 +1,4 @@
-"""Many clients at once through a chain of layers, each with its own parameters."""
+"""Many clients at once through a chain of layers, with the same parameters or each with its own."""
 
 import pytest
 import torch
@@ -25,19 +25,45 @@ def _layers(outputs: int, bias: bool = True) -> nn.Sequential:
     )
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_gradients_are_those_of_each_client_alone(bias: bool) -> None:
-    """Also where a batch is filled up by examples that weigh nothing."""
-    model = FlatModel(_layers(3, bias))
-    assert is_chain(model)
-    inputs, targets = torch.randn(2, 4, 2, 3), torch.randint(0, 3, (2, 4))
+def _two_clients() -> Batches:
+    """The second has two examples, and its batch is filled up by others that weigh nothing."""
+    torch.manual_seed(4)
     weights = torch.tensor([[0.25] * 4, [0.5, 0.5, 0.0, 0.0]])
-    vectors = model.vector.repeat(2, 1) + 0.3 * torch.randn(2, model.size)
-    made = Chain(model).gradients(vectors, Batches(inputs, targets, weights))
-    for client, count in enumerate((4, 2)):
-        model.load(vectors[client])
-        _, alone = model.loss_and_gradient(inputs[client, :count], targets[client, :count])
+    return Batches(torch.randn(2, 4, 2, 3), torch.randint(0, 3, (2, 4)), weights)
+
+
+def _alone(model: FlatModel, vector: torch.Tensor, batches: Batches, client: int) -> torch.Tensor:
+    count = (4, 2)[client]
+    model.load(vector)
+    _, gradient = model.loss_and_gradient(
+        batches.inputs[client, :count], batches.targets[client, :count]
+    )
+    return gradient.clone()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_are_those_of_each_client_alone(bias: bool, shared: bool) -> None:
+    model, batches = FlatModel(_layers(3, bias)), _two_clients()
+    assert is_chain(model)
+    vectors = model.vector.repeat(2, 1)
+    if not shared:
+        vectors += 0.3 * torch.randn(2, model.size)
+    made = Chain(model).gradients(vectors[0] if shared else vectors, batches)
+    for client in range(2):
+        alone = _alone(model, vectors[client], batches, client)
         torch.testing.assert_close(made[client], alone, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_step_goes_against_the_gradient_of_each_client(bias: bool) -> None:
+    model, batches = FlatModel(_layers(3, bias)), _two_clients()
+    vectors = model.vector.repeat(2, 1) + 0.3 * torch.randn(2, model.size)
+    moved = vectors.clone()
+    Chain(model).descend(moved, batches, 0.5)
+    for client in range(2):
+        expected = vectors[client] - 0.5 * _alone(model, vectors[client], batches, client)
+        torch.testing.assert_close(moved[client], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_other_models_are_no_chains() -> None:

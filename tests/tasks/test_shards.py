@@ -54,6 +54,19 @@ def test_chosen_examples(shards: Shards) -> None:
     assert batches.weights.tolist() == [[1.0, 0.0], [0.5, 0.5]]
 
 
+def test_memory_of_batches_is_used_again_but_never_that_of_the_examples(shards: Shards) -> None:
+    alike = shards.of([2, 3])
+    first, second = torch.tensor([0, 1, 2, 3]), torch.tensor([3, 2, 1, 0])
+    whole = alike.batches()
+    drawn = alike.batches([first, first], whole)
+    again = alike.batches([second, second], drawn)
+    assert again.inputs.data_ptr() == drawn.inputs.data_ptr() != whole.inputs.data_ptr()
+    assert again.inputs[..., 0].tolist() == [[7, 6, 5, 4], [11, 10, 9, 8]]
+    shorter = alike.batches([second[:2], second[:2]], again)
+    assert shorter.inputs[..., 0].tolist() == [[7, 6], [11, 10]]
+    assert shards.examples.inputs[:, 0].tolist() == list(range(12))
+
+
 def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
     settings = ["data=synthetic", "data.examples=50", "clients.total=7", "clients.per_round=7"]
     job = Job(compose([*settings, "data/partition=by_size", "data.public=5"]))
@@ -82,6 +95,9 @@ def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) 
     if own:
         starts += 0.1 * torch.randn(starts.shape, generator=torch.Generator().manual_seed(1))
         made = gradients.gradients_at(starts, shards.batches())
+        moved = starts.clone()
+        gradients.descend(moved, shards.batches(), 1.0)
+        torch.testing.assert_close(moved, starts - made, rtol=1e-4, atol=1e-5)
     else:
         made = gradients.gradients(shards.batches())
     for client, row in enumerate(made):
