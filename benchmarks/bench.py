@@ -59,10 +59,18 @@ SCRIPTS = (
 OTHERS = {
     "accuracy": (
         *("adaptive_clip", "csgm", "dome", "fed_sgm", "fedpcdp", "public_directions", "sgmf"),
-        *("large_model", "record", "record_tuning", "recorded", "recorded_runs"),
+        *(
+            "large_model",
+            "record",
+            "record_tuning",
+            "recorded",
+            "recorded_runs",
+            "results",
+            "tuning",
+        ),
     ),
     "attacks": ("inversion", "sketch_distinguisher"),
-    "pieces": ("bench", "cpu_time"),
+    "pieces": ("bench", "cpu_time", "presets", "results_cells", "results_page", "results_plots"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The page docs/results.md, from records: tables, sentences about who is ahead, and the text of results_template.md around them."""
+"""The page docs/results.md, from records: tables, sentences about who is ahead, and the text of results_template.txt around them."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ from results_plots import MIDDLE
 
 from fedsketch.server.report.readable import size
 
-TEMPLATE = Path(__file__).parent / "results_template.md"
+TEMPLATE = Path(__file__).parent / "results_template.txt"
 NAMES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "digits": "the 8x8 digits"}
 
 

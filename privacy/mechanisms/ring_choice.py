@@ -22,7 +22,7 @@ NoiseRule = Callable[[float, float], float]
 """(D2, D1) -> variance of the honest survivors' noise, in integer units."""
 
 LARGEST_ROTATED_RING = 20
-_DEAREST = 1.01  # D2 of rounded sums over that of rounded rows
+_LARGEST_PRICE = 1.01  # D2 of rounded sums over that of rounded rows
 
 
 class RingTooSmallError(ValueError):
@@ -126,7 +126,7 @@ class _ScaleSearch:
         """Whether rounding sums takes hardly more noise than rounding rows."""
         if scale is None:
             return False
-        return self.l2(scale) <= _DEAREST * l2_bound(self.dim, scale * self.clip)
+        return self.l2(scale) <= _LARGEST_PRICE * l2_bound(self.dim, scale * self.clip)
 
     def l2(self, scale: float) -> float:
         if self.rounds_sum:

@@ -138,9 +138,11 @@ def _sum(round: Witnessed, variance: float) -> NoisySum:
 
 
 def largest_squared_norm(told: Mapping[str, Any]) -> int:
-    """What conditional rounding lets out at most: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never more than (s C +
-    sqrt(k))^2."""
+    """What one row moves at most. Conditional rounding of rows: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never more
+    than (s C + sqrt(k))^2. Where a sum is rounded, (s C + sqrt(k))^2 and a billionth for floating point."""
     reach, k = told["scale"] * told["clip"], told["dim"]
+    if told.get("rounds_sum"):
+        return math.floor((reach * (1.0 + 1e-9) + math.sqrt(k)) ** 2)
     bound = min(reach**2 + k / 4 + reach + math.sqrt(k) / 2, (reach + math.sqrt(k)) ** 2)
     return math.floor(bound * (1.0 - 1e-12))
 
