@@ -104,6 +104,8 @@ def _head() -> str:
     lines = [
         "# Benchmarks",
         "",
+        "<!-- Made by `make bench`. -->",
+        "",
         "For those who want to know how fast fedsketch is, and beside what. `make bench` measures everything here again",
         "and writes this page; ratios are against peers in the same run.",
         "",

@@ -3,7 +3,7 @@
     python benchmarks/large_model.py --data-root DIR [--seeds 3] [--workers 2] [--rows NAME ...] [--records FILE] [--rates RATE ...]
         [--overrides strategy.sketch_dim=20000 ...]
 
-Fashion-MNIST, 100 clients of 600 images as units, all in every round, 15 rounds, epsilon 8 at delta 1e-5 against a server that lies and
+Fashion-MNIST, 100 clients of 550 images as units, all in every round, 15 rounds, epsilon 8 at delta 1e-5 against a server that lies and
 works with a tenth of the clients. `runtime=cohort` plays the clients; bytes are those that devices send and get under `secagg=pairwise`,
 with keys, shares, signatures and headers. Noise follows from the seed, so that a table can be made again.
 
