@@ -1,16 +1,18 @@
 """A whole cohort in one process (`runtime=cohort`): what the server would see of it, without messages and masks.
 
-Nothing here is a device's: there is no policy, no ledger and no secret. A sum is that of the vectors which devices would have released.
+Nothing here is a device's: there is no policy, no ledger and no secret. A sum is that of the vectors which devices
+would have released.
 
-- `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the uploads are added
-  up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
-- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_blocks` or `cohort_rows` where it has one for the
-  model; they are bounded each by itself, and what a device would round is rounded; and the noise of all these clients is drawn at once
-  (`Mechanism.release_sum`). The sum has the same law, up to the rounding of floating-point rows. Where noise is a part of training
-  (`privacy.mechanisms.noisy_training`), and in evaluations, each client draws its own.
+- `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the
+  uploads are added up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
+- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_blocks` or `cohort_rows` where it
+  has one for the model; they are bounded each by itself, and what a device would round is rounded; and the noise of all
+  these clients is drawn at once (`Mechanism.release_sum`). The sum has the same law, up to the rounding of
+  floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`), and in evaluations, each
+  client draws its own.
 
-What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to threads, each with
-a copy of the model; what is made of a part does not depend on who makes it, nor when.
+What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to
+threads, each with a copy of the model; what is made of a part does not depend on who makes it, nor when.
 """
 
 import math
@@ -104,7 +106,8 @@ class CohortWorkspace(Workspace):
         )
 
     def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[CohortSum]:
-        """One sum for each group of clients, which are disjoint; where uploads cannot be added up, one for each client."""
+        """One sum for each group of clients, which are disjoint; where uploads cannot be added up, one for each
+        client."""
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
         if not mechanism.adds:
             groups = [[client] for group in groups for client in group]
@@ -222,7 +225,8 @@ class CohortWorkspace(Workspace):
         )
 
     def _factored(self, common: _Round, clients: Sequence[int]) -> list[Rows] | None:
-        """The rows of each client, where the mechanism needs no more than sums of finite ones and the strategy has them."""
+        """The rows of each client, where the mechanism needs no more than sums of finite ones and the strategy has
+        them."""
         privacy, mechanism = common.broadcast.config.privacy, common.broadcast.mechanism
         if not mechanism.takes_blocks or privacy.clip == ADAPTIVE:
             return None
@@ -308,7 +312,8 @@ def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
 def _mapped(
     pool: ThreadPoolExecutor, make: Callable[[list[int]], _Made], parts: Iterator[list[int]]
 ) -> Iterator[_Made]:
-    """In order. The first by itself: a device half that keeps what all clients need, such as a sketch, then makes it once."""
+    """In order. The first by itself: a device half that keeps what all clients need, such as a sketch, then makes it
+    once."""
     for first in islice(parts, 1):
         yield make(first)
     yield from pool.map(make, parts)

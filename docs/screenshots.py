@@ -1,4 +1,5 @@
-"""Makes docs/images/report.png: the report of the demo in a real browser. `python docs/screenshots.py`, or with the folder of a run.
+"""Makes docs/images/report.png: the report of the demo in a real browser. `python docs/screenshots.py`, or with the
+folder of a run.
 
 Needs Chromium on the PATH. Look at the picture before you commit it.
 """

@@ -1,1 +1,2 @@
-"""Linear maps R^d -> R^k and back, what they are made of (a matrix, a seed, layers), and how the learned ones are learned."""
+"""Linear maps R^d -> R^k and back, what they are made of (a matrix, a seed, layers), and how the learned ones are
+learned."""

@@ -1,9 +1,10 @@
 """The block sketch: every `length` neighbouring numbers become one, their sum with random signs from a seed.
 
-A count sketch whose buckets are runs of the vector, so that it is O(d) and reads memory in order: for large d, and any k. With entries +-1,
-S S^T is 1 on the diagonal and a product of two independent signs elsewhere, so E[S S^T] = I over the seeds: S S^T x is an unbiased estimate
-of x. Signs differ from block to block. A layer-wise sketch looks at all rows of a weight in the same few directions, and so misses or
-overrates a whole layer at once; here such errors average out over the blocks.
+A count sketch whose buckets are runs of the vector, so that it is O(d) and reads memory in order: for large d, and any
+k. With entries +-1, S S^T is 1 on the diagonal and a product of two independent signs elsewhere, so E[S S^T] = I over
+the seeds: S S^T x is an unbiased estimate of x. Signs differ from block to block. A layer-wise sketch looks at all rows
+of a weight in the same few directions, and so misses or overrates a whole layer at once; here such errors average out
+over the blocks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 
 def block_folds(size: int, numbers: int) -> tuple[Fold, ...]:
-    """A vector of this size in blocks of equal length, with no more than so many numbers sent; the last block may be shorter."""
+    """A vector of this size in blocks of equal length, with no more than so many numbers sent; the last block may be
+    shorter."""
     if not 1 <= numbers <= size:
         raise ValueError(f"A block sketch of {size:,} numbers has 1 to {size:,}, not {numbers:,}.")
     length = -(-size // numbers)
@@ -33,7 +35,8 @@ def block_folds(size: int, numbers: int) -> tuple[Fold, ...]:
 
 
 class BlockSketch(Sketch):
-    """S has one entry in every row: +-1 if `isotropic`; else its columns have length 1, so that S S^T is a projection."""
+    """S has one entry in every row: +-1 if `isotropic`; else its columns have length 1, so that S S^T is a
+    projection."""
 
     def __init__(self, folds: Iterable[Fold], seed: int, *, isotropic: bool = True) -> None:
         self._folds = tuple(folds)

@@ -25,7 +25,8 @@ def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
 
 
 def orthonormalise(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, in new memory or in `out`, which may be `rows`.
+    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, in new memory or in `out`, which may
+    be `rows`.
 
     Rows that are dependent, to within the rounding of their Gram matrix, are refused.
     """
@@ -51,8 +52,8 @@ def _rounding(rows: Tensor) -> float:
 
     L_ii^2 is the energy of row i outside the rows before it: 0 for a dependent row. An entry of the Gram matrix is a
     sum of d products, wrong by at most d u |r_i| |r_j| in any order of summation, with u = 2^-53, and factoring k rows
-    adds an error of the same form with k in the place of d. For r_i = sum_j x_j r_j these errors change L_ii^2 by at most
-    (d + k) u (|r_i| + sum_j |x_j| |r_j|)^2, which is 4 (d + k) u |r_i|^2 for a row that is there twice. Roundings
+    adds an error of the same form with k in the place of d. For r_i = sum_j x_j r_j these errors change L_ii^2 by at
+    most (d + k) u (|r_i| + sum_j |x_j| |r_j|)^2, which is 4 (d + k) u |r_i|^2 for a row that is there twice. Roundings
     rarely agree in sign, so the true error is nearer to the root of d + k, and the rest is room for larger x_j.
     """
     count, d = rows.shape

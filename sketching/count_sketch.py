@@ -1,6 +1,7 @@
 """The count sketch: every coordinate is added, with a random sign, into one of k random buckets, all from a seed.
 
-O(d) in time; E[adjoint(forward(x))] = x over the seed, since two coordinates that share a bucket have independent signs.
+O(d) in time; E[adjoint(forward(x))] = x over the seed, since two coordinates that share a bucket have independent
+signs.
 """
 
 from __future__ import annotations

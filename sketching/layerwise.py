@@ -1,11 +1,13 @@
 """The layer-wise sketch of DOME: for a weight matrix with gradient G (o x i) send G P, with P (i x r) orthonormal.
 
-S = blockdiag(I kron P_l), small tensors whole: linear like any other, so secure aggregation and noise are as before. The subspace of a
-layer's inputs is learned from o rows a round, a client needs O(d) memory, and the description is sum i r numbers instead of d k.
+S = blockdiag(I kron P_l), small tensors whole: linear like any other, so secure aggregation and noise are as before.
+The subspace of a layer's inputs is learned from o rows a round, a client needs O(d) memory, and the description is sum
+i r numbers instead of d k.
 
-Probes see a share q / (i - learned) of the energy that the learned directions leave. `isotropic` makes them longer by the root of its
-inverse: then E[S S^T] = I over the seeds, so that S S^T g is an unbiased estimate of g, and the sketch of a tensor has the energy
-of the tensor, in the mean: tensors that are sent whole do not crowd the others out of a common clip.
+Probes see a share q / (i - learned) of the energy that the learned directions leave. `isotropic` makes them longer by
+the root of its inverse: then E[S S^T] = I over the seeds, so that S S^T g is an unbiased estimate of g, and the sketch
+of a tensor has the energy of the tensor, in the mean: tensors that are sent whole do not crowd the others out of a
+common clip.
 """
 
 from __future__ import annotations
@@ -97,9 +99,11 @@ class LayerwiseSketch(Sketch):
         pieces: Sequence[Factors],
         product: Callable[[Tensor, int, Tensor], Tensor] | None = None,
     ) -> list[Factors]:
-        """The sketches of n rows that are given fold by fold, each as b and a of outer products b_i a_i^T, or as it is and None.
+        """The sketches of n rows that are given fold by fold, each as b and a of outer products b_i a_i^T, or as it is
+        and None.
 
-        (b a^T) P = b (P^T a)^T, so the sketch of an outer product is one. `product` may make a P of (a, the fold's index, P) otherwise.
+        (b a^T) P = b (P^T a)^T, so the sketch of an outer product is one. `product` may make a P of (a, the fold's
+        index, P) otherwise.
         """
         if len(pieces) != len(self._folds):
             raise ValueError(

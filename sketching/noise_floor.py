@@ -1,11 +1,12 @@
 """What the known noise alone would give: the eigenvalue above which a direction is signal.
 
-The PCA accumulates C = sum_t decay^(T-t) m_t m_t^T from desketched vectors g_t = S_t y_t, or their moving average m_t, and y_t
-carries Gaussian noise of known standard deviation s_t on each of its k coordinates, k the columns of S_t. The noise part of C
-is N N^T with N = S Xi A: Xi is k x T with independent N(0, 1) entries, and A (T x T) holds s_t, the averaging, sqrt(decay^(T-t)).
+The PCA accumulates C = sum_t decay^(T-t) m_t m_t^T from desketched vectors g_t = S_t y_t, or their moving average m_t,
+and y_t carries Gaussian noise of known standard deviation s_t on each of its k coordinates, k the columns of S_t. The
+noise part of C is N N^T with N = S Xi A: Xi is k x T with independent N(0, 1) entries, and A (T x T) holds s_t, the
+averaging, sqrt(decay^(T-t)).
 
-For a fixed S only the squared singular values a_j of A matter. Gordon's comparison of u^T Xi z with |z| <g, u> + <h, z>, over unit u and
-z = A v, gives at any size, not only in the limit,
+For a fixed S only the squared singular values a_j of A matter. Gordon's comparison of u^T Xi z with |z| <g, u> + <h,
+z>, over unit u and z = A v, gives at any size, not only in the limit,
 
     E ||Xi A|| <= sqrt(edge),   edge = min over 0 < x < 1 / max a of   k / x + sum_j a_j / (1 - a_j x),
 
@@ -14,11 +15,11 @@ sqrt(max a)-Lipschitz in Xi, so by Gaussian concentration
 
     P( ||N||^2 > floor ) <= p,   floor = ( sqrt(edge) + sqrt(2 ln(1/p) max a) )^2.
 
-If n vectors come per round (the rows of a layer), every a_j counts n times. By Weyl's inequality
-sigma_(r+1)(signal + noise) <= sigma_1(noise) for a signal of rank r: with probability 1 - p at most r directions lie above the
-floor; none, if there is only noise. That is a theorem for a fixed S. Fresh probes spread the noise over more directions, which
-lowers its top; for a sketch that follows the PCA back to its own noise there is no proof here, and the tests simulate that
-closed loop. p is per look at the floor.
+If n vectors come per round (the rows of a layer), every a_j counts n times. By Weyl's inequality sigma_(r+1)(signal +
+noise) <= sigma_1(noise) for a signal of rank r: with probability 1 - p at most r directions lie above the floor; none,
+if there is only noise. That is a theorem for a fixed S. Fresh probes spread the noise over more directions, which
+lowers its top; for a sketch that follows the PCA back to its own noise there is no proof here, and the tests simulate
+that closed loop. p is per look at the floor.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def noise_floor(
 class NoiseFloor:
     """Follows the noise that a `StreamingPCA` of the same `decay` is fed: one `update` for each of its own.
 
-    `momentum` is beta if the PCA is fed m_t = beta m_(t-1) + (1 - beta) g_t (the raw moment, from zero, not bias-corrected); 0 if
-    it is fed g_t. `vectors` is how many it gets per round. With momentum a look costs O(T^3) for T remembered rounds.
+    `momentum` is beta if the PCA is fed m_t = beta m_(t-1) + (1 - beta) g_t (the raw moment, from zero, not
+    bias-corrected); 0 if it is fed g_t. `vectors` is how many it gets per round. With momentum a look costs O(T^3) for
+    T remembered rounds.
     """
 
     def __init__(self, decay: float, momentum: float = 0.0, vectors: int = 1) -> None:
@@ -64,8 +66,8 @@ class NoiseFloor:
         self._rounds: list[tuple[float, int]] = []  # deviation, width; the last is the newest
 
     def update(self, deviation: float, width: int) -> None:
-        """A round whose desketched vectors came from `width` numbers each, with noise `deviation` on every one (the mean's noise,
-        if the mean was desketched)."""
+        """A round whose desketched vectors came from `width` numbers each, with noise `deviation` on every one (the
+        mean's noise, if the mean was desketched)."""
         if not (0.0 <= deviation < math.inf and width >= 1):
             raise ValueError(f"No such noise: {deviation} on a sketch of {width} numbers.")
         self._rounds.append((deviation, width))

@@ -1,6 +1,7 @@
 """The principal directions of rows that come one part after the other: exact, in the memory of one square matrix.
 
-A QR decomposition replaces all rows seen so far by as many as there are columns, which have the same right singular vectors and values.
+A QR decomposition replaces all rows seen so far by as many as there are columns, which have the same right singular
+vectors and values.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class PrincipalDirections:
         self._rows = torch.linalg.qr(rows, mode="r").R if len(rows) > self._columns else rows
 
     def top(self, count: int, negligible: float = NEGLIGIBLE) -> tuple[Tensor, Tensor]:
-        """At most `count` orthonormal directions as columns, and their singular values, falling; fewer where the rows span fewer."""
+        """At most `count` orthonormal directions as columns, and their singular values, falling; fewer where the rows
+        span fewer."""
         if self._rows is None:
             return torch.empty(self._columns, 0).double(), torch.empty(0).double()
         # Of a few long rows, the SVD of a small triangle takes a third of the time.

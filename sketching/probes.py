@@ -1,7 +1,8 @@
 """Random directions that look where the learned ones do not: Gaussian from a seed, minus their part in U, orthonormal.
 
 They travel as a seed. The Gaussians are bit-equal everywhere; what the linear algebra library makes of them may differ
-in the last bits between machines or thread counts, and is the same on one machine (compare fingerprints before relying on more).
+in the last bits between machines or thread counts, and is the same on one machine (compare fingerprints before relying
+on more).
 """
 
 from __future__ import annotations

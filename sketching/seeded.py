@@ -1,11 +1,11 @@
 """Public randomness from a seed, the same bits on every machine, in every process, on any number of threads.
 
 Sketches are public, so speed and agreement matter here, not secrecy (noise that protects someone comes from
-`privacy.mechanisms.randomness`). Words come from SFC64, seeded by numpy's SeedSequence with (seed, purpose, index): both
-streams are frozen by numpy's compatibility policy, and every index is a stream of its own, so blocks can be made
-in any order. From there on only integers, table look-ups and exact float operations are used: numpy's own
-Gaussians call the C library's log and exp, whose last bits, and so the position in the stream, differ between
-machines, and torch's depend on the vector instructions of the processor.
+`privacy.mechanisms.randomness`). Words come from SFC64, seeded by numpy's SeedSequence with (seed, purpose, index):
+both streams are frozen by numpy's compatibility policy, and every index is a stream of its own, so blocks can be made
+in any order. From there on only integers, table look-ups and exact float operations are used: numpy's own Gaussians
+call the C library's log and exp, whose last bits, and so the position in the stream, differ between machines, and
+torch's depend on the vector instructions of the processor.
 
 A Gaussian is the sum of two independent draws from a table of 65,536 quantiles, each of variance 1/2. On their
 own they are within 8e-6 of the normal distribution function; the sum is smoother by orders of magnitude and reaches

@@ -1,13 +1,13 @@
 """The directions in which the gradients seen so far have their energy, kept up to date exactly.
 
 The state stands for C = U diag(lambda) U^T, and an update makes the eigenpairs of C' = decay C + sum_j g_j g_j^T: with
-G = U W + Q Z, Q orthonormal and orthogonal to U (two Gram-Schmidt passes), all of C' lives in [U | Q], where it is a small
-matrix. Its eigenproblem is float64; then one product d x (k + m) x k. This replaces the QR of DOME's UpdateSketch, whose column
-norms of R are no eigenvalues; the first update needs no case of its own.
+G = U W + Q Z, Q orthonormal and orthogonal to U (two Gram-Schmidt passes), all of C' lives in [U | Q], where it is a
+small matrix. Its eigenproblem is float64; then one product d x (k + m) x k. This replaces the QR of DOME's
+UpdateSketch, whose column norms of R are no eigenvalues; the first update needs no case of its own.
 
-Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads, the
-same updates give bit-equal U. Elsewhere last bits may differ: float64 arithmetic on a state that rests in float32 makes
-that rare, and `fingerprint` finds it.
+Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads,
+the same updates give bit-equal U. Elsewhere last bits may differ: float64 arithmetic on a state that rests in float32
+makes that rare, and `fingerprint` finds it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _BLOCK = 1 << 19  # numbers of the product made at a time, so that its two terms
 
 
 class StreamingPCA:
-    """At most `max_rank` eigenpairs of the decayed sum, in the precision of `dtype`; `arithmetic` is that of the products, the
-    same unless given.
+    """At most `max_rank` eigenpairs of the decayed sum, in the precision of `dtype`; `arithmetic` is that of the
+    products, the same unless given.
 
-    An update writes over the directions that are there, a block at a time, so that they are in memory once. Only where they were handed
-    out since the last update, or become more, it makes new ones: a basis that somebody has never changes.
+    An update writes over the directions that are there, a block at a time, so that they are in memory once. Only where
+    they were handed out since the last update, or become more, it makes new ones: a basis that somebody has never
+    changes.
     """
 
     def __init__(
@@ -138,8 +139,8 @@ class StreamingPCA:
 
 
 def _outside(rows: Tensor, known: Tensor, inside: Tensor, precision: float) -> Tensor:
-    """Orthonormal rows that span what the vectors have outside U; none, if rounding error (of a U of this precision) is all
-    there is."""
+    """Orthonormal rows that span what the vectors have outside U; none, if rounding error (of a U of this precision) is
+    all there is."""
     length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
     rounding = 16.0 * precision * length
     fresh = _orthonormal_span(_without(rows, known, inside), rounding**2)
@@ -176,9 +177,11 @@ def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
 
 
 def _fix_signs(directions: Tensor, precision: float) -> None:
-    """Make the largest entry of each direction positive, in place: the library may return either sign of an eigenvector.
+    """Make the largest entry of each direction positive, in place: the library may return either sign of an
+    eigenvector.
 
-    If a positive and a negative entry are equally large up to rounding, the first of the largest entries is made positive.
+    If a positive and a negative entry are equally large up to rounding, the first of the largest entries is made
+    positive.
     """
     if not directions.numel():
         return
@@ -192,7 +195,8 @@ def _fix_signs(directions: Tensor, precision: float) -> None:
 
 
 def _combine(rotation: Tensor, known: Tensor, fresh: Tensor, out: Tensor) -> None:
-    """rotation @ [known; fresh] into `out`, which may be the first rows of `known`: every block is read before it is written."""
+    """rotation @ [known; fresh] into `out`, which may be the first rows of `known`: every block is read before it is
+    written."""
     weights = rotation.to(fresh)
     of_known, of_fresh = weights[:, : len(known)], weights[:, len(known) :]
     for part in column_blocks(known if len(known) > len(out) else out, _BLOCK):

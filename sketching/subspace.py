@@ -1,8 +1,9 @@
 """A projection onto a few orthonormal directions of every part of a vector, such as the tensors of a model.
 
-The directions of a part are the strongest ones of given vectors (their top right singular vectors). A part with no more numbers than
-directions asked for is kept whole, so that nothing is lost and nothing is rotated. Where the given vectors have a smaller rank than asked
-for, random directions fill up: the size of a sketch stays the same, all its rows are orthonormal, and noise has one law in all of it.
+The directions of a part are the strongest ones of given vectors (their top right singular vectors). A part with no more
+numbers than directions asked for is kept whole, so that nothing is lost and nothing is rotated. Where the given vectors
+have a smaller rank than asked for, random directions fill up: the size of a sketch stays the same, all its rows are
+orthonormal, and noise has one law in all of it.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class SubspaceSketch(Sketch):
 
 
 def principal_directions(rows: Tensor, size: int, seed: int) -> tuple[Tensor, int]:
-    """The top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of them `rows` spans.
+    """The top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of them
+    `rows` spans.
 
     The others are random directions in what is left, from the seed.
     """

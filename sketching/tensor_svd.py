@@ -1,11 +1,11 @@
 """Low-rank smoothing of a stack of matrices, one per client: the tensor SVD of FedCEO.
 
-A stack is (K, rows, columns). Its slices are the K matrices of the unnormalised Fourier transform over the clients; slice 0 is the sum.
-The tensor nuclear norm is the mean over slices of their nuclear norms. A real stack has conjugate pairs of slices, so K//2 + 1 of them
-are enough; of those, slice 0 (and K/2 for an even K) is real.
+A stack is (K, rows, columns). Its slices are the K matrices of the unnormalised Fourier transform over the clients;
+slice 0 is the sum. The tensor nuclear norm is the mean over slices of their nuclear norms. A real stack has conjugate
+pairs of slices, so K//2 + 1 of them are enough; of those, slice 0 (and K/2 for an even K) is real.
 
-The transform treats the clients as a circle: the result depends on the order of the clients but for rotations and reversal of it, and
-for a threshold so large that only slice 0 is left.
+The transform treats the clients as a circle: the result depends on the order of the clients but for rotations and
+reversal of it, and for a threshold so large that only slice 0 is left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# From this ratio of the sides on, the eigenvectors of the small Gram matrix cost less than the singular vectors of the slice.
+# From this ratio of the sides on, the eigenvectors of the small Gram matrix cost less than the singular vectors of the
+# slice.
 _TALL = 1.5
 
 
@@ -54,7 +55,8 @@ def _shrink(slices: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     """Every singular value of tall matrices less the threshold, at least 0; and the values before."""
     rows, columns = slices.shape[1:]
     if rows >= _TALL * columns:
-        # A V diag(f) V^*, from the eigenvectors of A^* A. In double precision a value is wrong by 1e-8 of the largest at most.
+        # A V diag(f) V^*, from the eigenvectors of A^* A. In double precision a value is wrong by 1e-8 of the largest
+        # at most.
         wide = slices.to(torch.complex128 if slices.is_complex() else torch.float64)
         squares, right = torch.linalg.eigh(wide.mH @ wide)
         values, right = squares.clamp(min=0).sqrt().flip(-1), right.flip(-1)

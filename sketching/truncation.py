@@ -1,7 +1,8 @@
 """How many directions to keep: rules that look at the eigenvalues (descending) and answer with a number.
 
 What is used for sensing and what is remembered are two questions. A direction that is below the noise floor today may
-rise above it when more rounds have added up, so the floor decides what the next sketch looks at, not what the PCA forgets.
+rise above it when more rounds have added up, so the floor decides what the next sketch looks at, not what the PCA
+forgets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): every client sends a secret random share of its numbers, whose secrecy counts as privacy.
+"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): every client sends a secret random share of its numbers, whose
+secrecy counts as privacy.
 
-- `mask: own`: each client keeps each number with probability `rate`, by a mask of its own (`privacy.mechanisms.coordinate_sampling`).
-  The server is trusted: it sees the masks and the values, and adds the noise (`strategies.shared.server_noise`). What the masks hide from
-  those who see models lets almost the same noise do as without compression.
-- `mask: common`: one public random set of coordinates for all clients of a round, after a randomised Hadamard rotation. Sums of these can
-  be masked, and devices bring the noise (`strategies.shared.device_noise`); that the set is random counts for nothing.
+- `mask: own`: each client keeps each number with probability `rate`, by a mask of its own
+  (`privacy.mechanisms.coordinate_sampling`). The server is trusted: it sees the masks and the values, and adds the
+  noise (`strategies.shared.server_noise`). What the masks hide from those who see models lets almost the same noise do
+  as without compression.
+- `mask: common`: one public random set of coordinates for all clients of a round, after a randomised Hadamard rotation.
+  Sums of these can be masked, and devices bring the noise (`strategies.shared.device_noise`); that the set is random
+  counts for nothing.
 
 Formal guarantees: see these modules. Where this corrects the paper's text is listed in docs/strategies/csgm.md.
 """
@@ -69,7 +72,8 @@ class Csgm(DPFedAvg):
         return super()._aggregate(server_round, mechanism, cohort, parts)
 
     def metrics(self) -> dict[str, Any]:
-        """The fraction of values that stood at Dinf, without noise: the trusted server counts it, and no device is told."""
+        """The fraction of values that stood at Dinf, without noise: the trusted server counts it, and no device is
+        told."""
         return {} if self._common else {"server": "trusted", "clipped_fraction": self._clipped}
 
     def remarks(self) -> str:

@@ -1,14 +1,16 @@
-"""Fed-SGM (Li, Chen, Banerjee 2025): local training, a random sketch from a seed, noise, and an optimiser on the desketched mean.
+"""Fed-SGM (Li, Chen, Banerjee 2025): local training, a random sketch from a seed, noise, and an optimiser on the
+desketched mean.
 
-Per round: K local SGD steps from theta, Delta_i = theta - theta_K; s_i = R Delta_i, clipped, with noise, where R (b x d) has N(0, 1/b)
-entries; the server steps along R^T of their mean (moments of it are post-processing). Neither side ever holds R: both make it from
-the round's seed, in tiles. Where this corrects the paper's text is listed in docs/strategies/fed_sgm.md.
+Per round: K local SGD steps from theta, Delta_i = theta - theta_K; s_i = R Delta_i, clipped, with noise, where R (b x
+d) has N(0, 1/b) entries; the server steps along R^T of their mean (moments of it are post-processing). Neither side
+ever holds R: both make it from the round's seed, in tiles. Where this corrects the paper's text is listed in
+docs/strategies/fed_sgm.md.
 
 Formal guarantees, two readings:
-- `r_public`: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R. The last step before the noise clips
-  the sketch, so that this clip is the sensitivity.
-- `r_secret`: a claim against an eavesdropper only, who sees the noisy sums and neither R, nor a model made with it, nor a single upload
-  (`privacy.accounting.sketched`). It counts R's randomness as privacy.
+- `r_public`: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R. The last step
+  before the noise clips the sketch, so that this clip is the sensitivity.
+- `r_secret`: a claim against an eavesdropper only, who sees the noisy sums and neither R, nor a model made with it, nor
+  a single upload (`privacy.accounting.sketched`). It counts R's randomness as privacy.
 """
 
 import math
@@ -149,7 +151,8 @@ class FedSgm(DPFedAvg):
         return self.settings.accounting == "r_secret"
 
     def _overheard(self, multiplier: float, dim: int, rows: int) -> Release:
-        """What one round shows to the eavesdropper; the noise multiplier is over the clip of an update, before it is sketched."""
+        """What one round shows to the eavesdropper; the noise multiplier is over the clip of an update, before it is
+        sketched."""
         # Down to 12 digits, so that what is booked is what was calibrated.
         rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
         return Release(
@@ -213,10 +216,12 @@ class FedSgmDevice(DeviceHalf):
 def stretch(settings: FedSgmConfig, d: int) -> float:
     """The norm to which an uploaded row is clipped, over privacy.clip.
 
-    A device clips the row that it uploads, as its last step, whatever was done before. Where the update was clipped to C before
-    sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times this:
-    - gaussian: R x of a fixed x has the squared norm |x|^2 chi^2_b / b; this is where that is exceeded with probability 1e-20. Who
-      knows R can find an x that R makes longer, by up to 1 + sqrt(d/b); such an update is cut, so the bound holds for every x and R.
+    A device clips the row that it uploads, as its last step, whatever was done before. Where the update was clipped to
+    C before sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times
+    this:
+    - gaussian: R x of a fixed x has the squared norm |x|^2 chi^2_b / b; this is where that is exceeded with probability
+      1e-20. Who knows R can find an x that R makes longer, by up to 1 + sqrt(d/b); such an update is cut, so the bound
+      holds for every x and R.
     - hadamard: sqrt(m/k) times a part of a rotation: the largest stretch there is.
     - identity: 1. A count sketch, up to sqrt(d) if all coordinates meet in one bucket, is not offered.
     """

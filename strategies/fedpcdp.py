@@ -1,15 +1,16 @@
 """FedPCDP (a withdrawn preprint: docs/strategies/fedpcdp.md): local DP-SGD in a subspace that public examples span.
 
-Per refresh the server takes m public examples and the top k right singular vectors of their gradients, for every tensor by itself (or for
-the whole gradient): V. Devices run T local steps; in each, the rows of a Poisson batch are projected, clipped, summed, noised
-(`privacy.mechanisms.noisy_training`), and the model moves along V of the noised sum. They send V^T of all their moves, which the server
-averages, restores and applies with its rate.
-- `projection=before`: V^T g, then clip and noise in the subspace (FedPCDP, Algorithm 2; with one client PCDP-SGD, Algorithm 1).
+Per refresh the server takes m public examples and the top k right singular vectors of their gradients, for every tensor
+by itself (or for the whole gradient): V. Devices run T local steps; in each, the rows of a Poisson batch are projected,
+clipped, summed, noised (`privacy.mechanisms.noisy_training`), and the model moves along V of the noised sum. They send
+V^T of all their moves, which the server averages, restores and applies with its rate.
+- `projection=before`: V^T g, then clip and noise in the subspace (FedPCDP, Algorithm 2; with one client PCDP-SGD,
+  Algorithm 1).
 - `projection=after`: clip and noise in R^d, then V V^T of the noised sum (FedPDP).
 - `projection=none`: FedAvg with DP-SGD; V is the identity and no public data is needed.
 
-Formal guarantees: those of `privacy.mechanisms.noisy_training`. V is made from public data and earlier releases only, and the clip comes
-after whatever V does to a row, so a V that somebody made up changes accuracy and not privacy.
+Formal guarantees: those of `privacy.mechanisms.noisy_training`. V is made from public data and earlier releases only,
+and the clip comes after whatever V does to a row, so a V that somebody made up changes accuracy and not privacy.
 """
 
 import math
@@ -174,7 +175,8 @@ class FedPcdpDevice(DeviceHalf):
 
 
 class Training:
-    """A `Trainee`: rows are gradients of examples, in coordinates of the subspace where it is projected onto before the clip."""
+    """A `Trainee`: rows are gradients of examples, in coordinates of the subspace where it is projected onto before the
+    clip."""
 
     def __init__(
         self,
@@ -214,7 +216,8 @@ class Training:
 
 
 def scaled(rows: torch.Tensor, settings: FedPcdpConfig, clip: float) -> torch.Tensor:
-    """Every row g scaled to a norm of at most c by the chosen function (the paper's 6.2.2); `flat` is left to the mechanism.
+    """Every row g scaled to a norm of at most c by the chosen function (the paper's 6.2.2); `flat` is left to the
+    mechanism.
 
     |g| / (|g| + r) and |g| / (|g| + r / (|g| + r)) are below 1. The mechanism clips what rounding adds.
     """

@@ -1,8 +1,8 @@
-"""Models that are a chain of linear layers and functions of single numbers, for many clients at once, with the same parameters for all or
-with parameters of each client's own.
+"""Models that are a chain of linear layers and functions of single numbers, for many clients at once, with the same
+parameters for all or with parameters of each client's own.
 
-Every layer is one batched product, forwards and backwards. `torch.func.vmap` makes the same products with several times the work around
-them, and takes any model.
+Every layer is one batched product, forwards and backwards. `torch.func.vmap` makes the same products with several times
+the work around them, and takes any model.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ _SINGLE: frozenset[type[nn.Module]] = frozenset(
     {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Identity}
 )
 
-# Its product of many rows with few columns takes three quarters of the time of `functional.linear`. It has no derivative.
+# Its product of many rows with few columns takes three quarters of the time of `functional.linear`. It has no
+# derivative.
 _ONE_DNN = hasattr(torch.ops.mkldnn, "_linear_pointwise") and bool(
     torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 )
@@ -35,7 +36,8 @@ class Chain:
         self._slots = {slot.name: slot for slot in model.layout}
 
     def gradients(self, vectors: Tensor, batches: Batches) -> Tensor:
-        """(n, d): the gradient of each client's mean loss, at `vectors`: a row for each client, or one vector for all."""
+        """(n, d): the gradient of each client's mean loss, at `vectors`: a row for each client, or one vector for
+        all."""
         rows = vectors.new_empty(len(batches.weights), self._model.size)
         for slot, outputs, inputs in self._factors(vectors, batches):
             if inputs is None:
@@ -45,7 +47,8 @@ class Chain:
         return rows
 
     def descend(self, vectors: Tensor, batches: Batches, rate: float) -> None:
-        """Moves each client's row of `vectors` against its gradient, without making the gradient: products are added to what is there."""
+        """Moves each client's row of `vectors` against its gradient, without making the gradient: products are added to
+        what is there."""
         for slot, outputs, inputs in self._factors(vectors, batches):
             if inputs is None:
                 _stacked(vectors, slot).sub_(outputs.sum(dim=1), alpha=rate)
@@ -55,8 +58,9 @@ class Chain:
     def _factors(
         self, vectors: Tensor, batches: Batches
     ) -> Iterator[tuple[Slot, Tensor, Tensor | None]]:
-        """For every parameter the gradients of what its layer made, (n, m, outputs), and what came to the layer, (n, m, inputs): their
-        product over a client's examples is the gradient of a weight. That of a bias is the sum of the former alone."""
+        """For every parameter the gradients of what its layer made, (n, m, outputs), and what came to the layer, (n, m,
+        inputs): their product over a client's examples is the gradient of a weight. That of a bias is the sum of the
+        former alone."""
         device = self._model.device
         shape = batches.weights.shape
         weights, targets = batches.weights.to(device), batches.targets.to(device)
@@ -98,9 +102,11 @@ class Chain:
 
 
 def is_chain(model: FlatModel) -> bool:
-    """Whether the model is of this kind, takes all of its examples' numbers as they lie, and has all of its parameters trained.
+    """Whether the model is of this kind, takes all of its examples' numbers as they lie, and has all of its parameters
+    trained.
 
-    Only for models that are known to treat examples one by one (`tasks.factors`), so that no layer is changed by hooks or shared.
+    Only for models that are known to treat examples one by one (`tasks.factors`), so that no layer is changed by hooks
+    or shared.
     """
     if type(model.module) is not nn.Sequential or not len(model.module):
         return False

@@ -1,9 +1,9 @@
 """One forward and one backward pass over a batch, from which the gradients of all its examples follow.
 
-Formal guarantee: what belongs to an example is what it would be if the example were alone in its batch, so a clip of its gradient bounds
-all that it contributes. A model that consists of layers that are known to work so (`_SEPARATE`), with a loss that is known to
-(`treats_examples_apart`), is run as it is. Any other runs under `torch.func.vmap`, where an example cannot see the others, whatever model
-and loss do.
+Formal guarantee: what belongs to an example is what it would be if the example were alone in its batch, so a clip of
+its gradient bounds all that it contributes. A model that consists of layers that are known to work so (`_SEPARATE`),
+with a loss that is known to (`treats_examples_apart`), is run as it is. Any other runs under `torch.func.vmap`, where
+an example cannot see the others, whatever model and loss do.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ from fedsketch.tasks.task import losses_of
 from fedsketch.tasks.transformer import Encoder, MeanToken, Patches
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Tensor | None]
-# What examples brought to the known layers and the gradients of what these made, by layer; gradients of other parameters. All (B, 1, ...)
-# or, for parameters, (B, ...).
+# What examples brought to the known layers and the gradients of what these made, by layer; gradients of other
+# parameters. All (B, 1, ...) or, for parameters, (B, ...).
 Pass = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 
 # Modules that treat the examples of a batch one by one, by their exact type.
@@ -66,8 +66,8 @@ class Plan:
 def plan(model: FlatModel, example: Tensor) -> Plan:
     """Watches the model work on one example, (1, ...).
 
-    The parameters of a layer take the fast route where the layer is of a known kind and is called once, that call is the only use of
-    them, and nothing writes into the layer's input afterwards. All others take the general route.
+    The parameters of a layer take the fast route where the layer is of a known kind and is called once, that call is
+    the only use of them, and nothing writes into the layer's input afterwards. All others take the general route.
     """
     calls: dict[str, list[tuple[Tensor, int, Tensor]]] = {}
 
@@ -86,7 +86,8 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
     left = {slot.name for slot in model.layout}
     for name, seen in calls.items():
         inputs, version, output = seen[0]
-        # Of a layer that is trained in part, the rest is a constant. A parameter that several layers hold is in the layout under one name.
+        # Of a layer that is trained in part, the rest is a constant. A parameter that several layers hold is in the
+        # layout under one name.
         own = {
             _joined(name, key): uses.count[id(p)]
             for key, p in layers[name].named_parameters()
@@ -141,7 +142,8 @@ def _call(
 ) -> Tensor:
     """The module with these tensors as parameters, under all of their names.
 
-    All names are given and none is looked for, because torch's own search leaves a module that is held twice with wrong parameters.
+    All names are given and none is looked for, because torch's own search leaves a module that is held twice with wrong
+    parameters.
     """
     placed = {alias: tensors[name] for name, aliases in others.items() for alias in aliases}
     made: Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
@@ -254,7 +256,8 @@ _CHANGED = "The model calls its layers in another way than for the first batch: 
 
 
 class _Uses(TorchFunctionMode):
-    """Counts how often each of these parameters is handed to a function of torch, and the numbers that the functions return."""
+    """Counts how often each of these parameters is handed to a function of torch, and the numbers that the functions
+    return."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Layers whose per-example gradients follow from their inputs and from the gradients of their outputs, without a pass per example.
+"""Layers whose per-example gradients follow from their inputs and from the gradients of their outputs, without a pass
+per example.
 
 `known_layer` goes by the exact type of a layer, because a subclass may compute something else.
 """
@@ -29,7 +30,8 @@ class KnownLayer(ABC):
 
     @abstractmethod
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
-        """By name of the parameter, from what B examples brought to the layer and the gradients of what it made, both (B, *shape)."""
+        """By name of the parameter, from what B examples brought to the layer and the gradients of what it made, both
+        (B, *shape)."""
 
 
 class LinearLayer(KnownLayer):
@@ -77,7 +79,8 @@ class ConvolutionLayer(KnownLayer):
         return found
 
     def _patches(self, images: Tensor) -> Tensor:
-        """(B, channels, height and width of the kernel, of the output): a view, which is copied faster than `functional.unfold` does."""
+        """(B, channels, height and width of the kernel, of the output): a view, which is copied faster than
+        `functional.unfold` does."""
         layer = self._layer
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         patches = functional.pad(images, _padding(layer), mode)

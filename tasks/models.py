@@ -1,7 +1,8 @@
 """Models by name, sized by the data, with weights that are a function of the seed alone.
 
-A model is first made on torch's meta device, which costs no memory and draws no random numbers, and then filled: building one neither
-reads nor moves torch's global generators. Models of installed packages (`conf.plugins`) are made and filled in the same way.
+A model is first made on torch's meta device, which costs no memory and draws no random numbers, and then filled:
+building one neither reads nor moves torch's global generators. Models of installed packages (`conf.plugins`) are made
+and filled in the same way.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""How the weighted loss of a batch changes with what the model makes of its examples: where every backward pass begins."""
+"""How the weighted loss of a batch changes with what the model makes of its examples: where every backward pass
+begins."""
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ def output_gradients(task: Task, outputs: Tensor, targets: Tensor, weights: Tens
 
 
 def _of_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """w_i (softmax - 1 at the class). By plain passes over the numbers: torch's `log_softmax` of ten numbers is many times slower."""
+    """w_i (softmax - 1 at the class). By plain passes over the numbers: torch's `log_softmax` of ten numbers is many
+    times slower."""
     gradients = (outputs - outputs.amax(dim=1, keepdim=True)).exp_()
     gradients *= (weights / gradients.sum(dim=1)).unsqueeze(1)
     return gradients.scatter_add_(1, targets.unsqueeze(1), -weights.unsqueeze(1))

@@ -1,8 +1,8 @@
 """Feature maps of installed packages: frozen torch modules in front of any model (docs/how-to/extend.md).
 
-Formal guarantee: the features of an example depend on this example alone, because the module sees one at a time, without training mode.
-So a clip bounds what an example contributes, whatever the module would do with a batch; and a feature that is kept under the content of
-its example is right among whatever other examples it is asked for again.
+Formal guarantee: the features of an example depend on this example alone, because the module sees one at a time,
+without training mode. So a clip bounds what an example contributes, whatever the module would do with a batch; and a
+feature that is kept under the content of its example is right among whatever other examples it is asked for again.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class OwnMap:
-    """A module for examples of one shape, and the shape of what it makes of one. `edition` changes when its values may."""
+    """A module for examples of one shape, and the shape of what it makes of one. `edition` changes when its values
+    may."""
 
     name: str
     module: nn.Module

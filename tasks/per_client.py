@@ -1,10 +1,11 @@
 """The gradients of several clients at once, each over the client's own batch.
 
-Formal guarantee: what is told of a client depends on that client alone. Only models are taken that treat the examples of a batch one by
-one, for sure (`tasks.factors`); all others are left to the caller, one client at a time.
+Formal guarantee: what is told of a client depends on that client alone. Only models are taken that treat the examples
+of a batch one by one, for sure (`tasks.factors`); all others are left to the caller, one client at a time.
 
 - Where the model is a chain of layers (`tasks.chain`): batched products.
-- At one and the same parameters: one forward and one backward pass over all examples, and one batched product for every layer.
+- At one and the same parameters: one forward and one backward pass over all examples, and one batched product for every
+  layer.
 - At parameters of each client's own: `torch.func.vmap` over the clients.
 """
 

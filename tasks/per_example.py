@@ -1,6 +1,7 @@
 """The gradients of single examples: their norms, weighted sums, projections, and the gradients themselves.
 
-Formal guarantee: what is told of an example depends on that example alone (`tasks.factors`), also where another one brings nan or inf.
+Formal guarantee: what is told of an example depends on that example alone (`tasks.factors`), also where another one
+brings nan or inf.
 
 All functions work on micro-batches that need about `memory` bytes, whatever the size of the batch.
 """
@@ -22,7 +23,8 @@ _BYTES = 4  # of a float32
 class PerExample:
     """The gradients g_1, ..., g_B of the examples of a batch, for a model as it is at the time of each call.
 
-    Norms are those of float32 gradients to 1e-5 of themselves. Beyond about 1e19 they are inf, because their squares are.
+    Norms are those of float32 gradients to 1e-5 of themselves. Beyond about 1e19 they are inf, because their squares
+    are.
     """
 
     def __init__(self, model: FlatModel, memory: int = MEMORY) -> None:
@@ -51,8 +53,9 @@ class PerExample:
     ) -> Tensor:
         """(d,): sum_i w_i g_i with the weights that `weigh` makes of the norms, in the same pass.
 
-        `weigh` sees some norms at a time, and must treat each by itself: where a weight depends on other examples, the clip does not
-        bound what one of them changes. Norms can be 0, and weights must be finite. An example whose norm is not finite has weight 0.
+        `weigh` sees some norms at a time, and must treat each by itself: where a weight depends on other examples, the
+        clip does not bound what one of them changes. Norms can be 0, and weights must be finite. An example whose norm
+        is not finite has weight 0.
         """
         total = torch.zeros_like(self._model.vector)
         for slots, _ in self._passes(inputs, targets):
@@ -79,8 +82,8 @@ class PerExample:
     def factors(
         self, inputs: Tensor, targets: Tensor
     ) -> Iterator[tuple[list[OuterFactors], Tensor]]:
-        """Per slot of `layout` what the gradients are outer products of, for some examples at a time, in order, beside the inputs
-        of these examples. What a layer took as it was given shares their memory."""
+        """Per slot of `layout` what the gradients are outer products of, for some examples at a time, in order, beside
+        the inputs of these examples. What a layer took as it was given shares their memory."""
         if len(targets) == 0:
             return
         dense = self._model.size - self._plan(inputs).factored
@@ -90,7 +93,8 @@ class PerExample:
     def projected(
         self, inputs: Tensor, targets: Tensor, bases: Tensor | Sequence[Tensor]
     ) -> Tensor:
-        """(B, k): V^T g_i, for a matrix V (d, k); or, for a matrix (p_l, k_l) per slot of `layout`, V_l^T of its part, side by side.
+        """(B, k): V^T g_i, for a matrix V (d, k); or, for a matrix (p_l, k_l) per slot of `layout`, V_l^T of its part,
+        side by side.
 
         Fastest where V.T is contiguous, as an SVD makes it.
         """

@@ -1,4 +1,5 @@
-"""The schema of a table: a small YAML file that says what the columns are, and what is public about them (docs/how-to/own_tables.md).
+"""The schema of a table: a small YAML file that says what the columns are, and what is public about them
+(docs/how-to/own_tables.md).
 
     columns:
       age: {number: [0, 110]}
@@ -8,11 +9,11 @@
     target: {column: diagnosis, class: [benign, malignant]}
     client: hospital
 
-Bounds, categories and class names are public. They are written by people and never computed from the data: a statistic of clients' data
-would be one more release, which no accountant has seen. So a number without bounds is refused.
+Bounds, categories and class names are public. They are written by people and never computed from the data: a statistic
+of clients' data would be one more release, which no accountant has seen. So a number without bounds is refused.
 
-The fingerprint is of what examples are made by: the columns that go in, in their order, and the target. Who has the same one makes the
-same vector of the same row.
+The fingerprint is of what examples are made by: the columns that go in, in their order, and the target. Who has the
+same one makes the same vector of the same row.
 """
 
 import hashlib

@@ -14,8 +14,9 @@ from fedsketch.tasks.examples import Examples
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """One batch of each of n clients, filled up to the same length m: inputs (n, m, *shape), targets (n, m, ...), and weights (n, m), which
-    are 1 / (the client's own number) for examples and 0 for what fills up. A weighted sum over a row is the mean over the client's batch.
+    """One batch of each of n clients, filled up to the same length m: inputs (n, m, *shape), targets (n, m, ...), and
+    weights (n, m), which are 1 / (the client's own number) for examples and 0 for what fills up. A weighted sum over a
+    row is the mean over the client's batch.
     """
 
     inputs: Tensor
@@ -26,8 +27,8 @@ class Batches:
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Where in `examples`, which lie client by client, each of these clients has its own. Nobody may write into what is handed out: it
-    may be a view."""
+    """Where in `examples`, which lie client by client, each of these clients has its own. Nobody may write into what is
+    handed out: it may be a view."""
 
     examples: Examples
     spans: tuple[range, ...]
@@ -52,8 +53,9 @@ class Shards:
     ) -> Batches:
         """The chosen examples of each client, by their number in its shard; all of them where nothing is chosen.
 
-        What fills a batch up is one of the client's own examples, so that nobody's numbers meet those of others. `done` is what
-        nobody needs any more: its memory is used again where it fits, which is faster than to ask the system for new.
+        What fills a batch up is one of the client's own examples, so that nobody's numbers meet those of others. `done`
+        is what nobody needs any more: its memory is used again where it fits, which is faster than to ask the system
+        for new.
         """
         inputs, targets = self.examples.inputs, self.examples.targets
         if chosen is None:

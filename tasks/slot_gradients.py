@@ -1,7 +1,8 @@
 """The per-example gradients of one parameter tensor, in a form that is cheaper than the rows where there is one.
 
-A weight that multiplies its layer's inputs has, for each example, the gradient sum_t b_t a_t^T over the T positions at which it is used:
-one for a linear layer on vectors, every place of its kernel for a convolution. Norms and weighted sums follow from the factors a and b.
+A weight that multiplies its layer's inputs has, for each example, the gradient sum_t b_t a_t^T over the T positions at
+which it is used: one for a linear layer on vectors, every place of its kernel for a convolution. Norms and weighted
+sums follow from the factors a and b.
 """
 
 from abc import ABC, abstractmethod
@@ -9,8 +10,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-# The Gram route adds up terms of both signs. Where they cancel to less than this share, rounding (2^-24 per term and a few for the dot
-# products) could pass 1e-5 of the norm, and the norm is taken of the gradient itself.
+# The Gram route adds up terms of both signs. Where they cancel to less than this share, rounding (2^-24 per term and a
+# few for the dot products) could pass 1e-5 of the norm, and the norm is taken of the gradient itself.
 _SHARE_LEFT = 1 / 32
 
 
@@ -106,8 +107,8 @@ class OuterProducts(SlotGradients):
 class SumsOfOuterProducts(SlotGradients):
     """Gradients of a weight at T positions, in G groups: (B, G, in, T) inputs and (B, G, out, T) gradients of outputs.
 
-    The squared norm is the sum over s, t of (a_s . a_t) (b_s . b_t), which needs no gradient. That is cheaper where positions are few
-    and the weight is large; elsewhere the rows are made, once.
+    The squared norm is the sum over s, t of (a_s . a_t) (b_s . b_t), which needs no gradient. That is cheaper where
+    positions are few and the weight is large; elsewhere the rows are made, once.
     """
 
     def __init__(self, inputs: Tensor, outputs: Tensor) -> None:

@@ -1,12 +1,12 @@
 """A small vision transformer (Dosovitskiy et al. 2021), of linear layers alone.
 
-An image becomes a sequence of square patches, the tokens. Blocks of attention and two linear layers follow, each behind a normalisation of
-its token ("pre-norm"), then the mean over all tokens and a linear layer.
+An image becomes a sequence of square patches, the tokens. Blocks of attention and two linear layers follow, each behind
+a normalisation of its token ("pre-norm"), then the mean over all tokens and a linear layer.
 
-All parameters are weights (and biases) of `nn.Linear`, so that gradients of single examples, of many clients at once, and layer-wise
-sketches have their fast routes:
-- A token carries the number of its place, one-hot, beside its pixels. The columns of the first layer that belong to the places are the
-  learned positions.
+All parameters are weights (and biases) of `nn.Linear`, so that gradients of single examples, of many clients at once,
+and layer-wise sketches have their fast routes:
+- A token carries the number of its place, one-hot, beside its pixels. The columns of the first layer that belong to the
+  places are the learned positions.
 - Normalisations have no scale and no shift, which the linear layer behind them can express.
 """
 

@@ -1,4 +1,5 @@
-"""The pictures of the docs: the round, and what each strategy sends. `python docs/images/make_pictures.py` writes the SVG files beside it.
+"""The pictures of the docs: the round, and what each strategy sends. `python docs/images/make_pictures.py` writes the
+SVG files beside it.
 
 Vectors are drawn as bars. The heights are made up, and the same in every call.
 """

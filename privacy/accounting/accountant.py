@@ -1,9 +1,9 @@
 """One accountant per adversary and delta: composes releases over the rounds of a run and says what they cost.
 
-It adds Renyi curves (always), keeps unsampled Gaussians as one exact Gaussian, and hands sampled Gaussians as dominating pairs to
-dp-accounting's privacy loss distributions; the smallest valid epsilon is reported with the name of its method. The guarantee is
-(epsilon, delta)-DP against the releases' adversary, for their unit and adjacency, for adaptive composition. What no theorem covers is
-refused, never guessed.
+It adds Renyi curves (always), keeps unsampled Gaussians as one exact Gaussian, and hands sampled Gaussians as
+dominating pairs to dp-accounting's privacy loss distributions; the smallest valid epsilon is reported with the name of
+its method. The guarantee is (epsilon, delta)-DP against the releases' adversary, for their unit and adjacency, for
+adaptive composition. What no theorem covers is refused, never guessed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Spent:
 
 @dataclass(frozen=True)
 class _Pass:
-    """An unfinished full pass: its rule, the rounds it has had, and the most expensive of them (charged in full from the first round)."""
+    """An unfinished full pass: its rule, the rounds it has had, and the most expensive of them (charged in full from
+    the first round)."""
 
     release: Release
     rounds: int
@@ -82,7 +83,8 @@ class Accountant:
         return sum(count * release.times for release, count in self._ledger)
 
     def record(self, release: Release, count: int = 1) -> None:
-        """Compose `count` more releases (each as often as it says). Raises UnsupportedReleaseError and changes nothing if it cannot."""
+        """Compose `count` more releases (each as often as it says). Raises UnsupportedReleaseError and changes nothing
+        if it cannot."""
         if count < 0:
             raise ValueError(f"cannot record {count} releases.")
         self._refuse_other_terms(release)
@@ -180,7 +182,8 @@ class Accountant:
             self._sampled[price.pair] = self._sampled.get(price.pair, 0) + count
 
     def _record_passes(self, release: Release, length: int, count: int, price: Cost) -> None:
-        """A unit is in one round of a pass: the pass costs its most expensive round (parallel composition), whichever that is."""
+        """A unit is in one round of a pass: the pass costs its most expensive round (parallel composition), whichever
+        that is."""
         current = self._pass
         if current is not None:
             self._refuse_other_pass(current.release, release)

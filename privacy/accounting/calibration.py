@@ -1,7 +1,7 @@
 """From a budget to the noise: a monotone search over the accountant.
 
-The accountant is the only judge. What is returned has been asked of it and fits the budget; a noise smaller by more than the tolerance
-(1e-4 relative) does not.
+The accountant is the only judge. What is returned has been asked of it and fits the budget; a noise smaller by more
+than the tolerance (1e-4 relative) does not.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def calibrate(
     largest: float = LARGEST_NOISE,
     price: Price | None = None,
 ) -> float:
-    """The smallest noise multiplier z of the sum for which `rounds` releases `template(z)` cost at most `epsilon` at `delta`.
+    """The smallest noise multiplier z of the sum for which `rounds` releases `template(z)` cost at most `epsilon` at
+    `delta`.
 
-    `template` must give a release that costs less with a larger z. `tight=False` uses Renyi curves only for sampled Gaussians: milliseconds
-    instead of a few seconds, and about a tenth more noise. `price` says what so many releases cost, where that is not for the accountant
-    to say. An infinite epsilon gives 0.
+    `template` must give a release that costs less with a larger z. `tight=False` uses Renyi curves only for sampled
+    Gaussians: milliseconds instead of a few seconds, and about a tenth more noise. `price` says what so many releases
+    cost, where that is not for the accountant to say. An infinite epsilon gives 0.
     """
     if not epsilon > 0.0:
         raise ImpossibleBudgetError(f"epsilon must be positive, not {epsilon}; inf means no noise.")
@@ -73,7 +74,8 @@ def calibrate(
             return high
     high = _search(spent, epsilon, low, high, FAST_TOLERANCE)
     if tight and spent(high, True) < spent(high):
-        # Both epsilons fall alike with the noise: the slope of the fast one says about where the finer one meets the budget.
+        # Both epsilons fall alike with the noise: the slope of the fast one says about where the finer one meets the
+        # budget.
         slope = math.log(spent(0.9 * high) / spent(high)) / -math.log(0.9)
         low = high * max(0.5, (spent(high, True) / epsilon) ** (1.0 / slope))
         while spent(low, True) <= epsilon:
@@ -94,8 +96,8 @@ def calibrate_skellam(
 ) -> float:
     """The smallest variance of the SUM of Skellam noise, in integer units, for `rounds` releases `template(mechanism)`.
 
-    It is searched for by the multiplier of the Gaussian that dominates: that one is nearly the same for all resolutions of a ring, so what
-    the accountant knows of one of them serves the others.
+    It is searched for by the multiplier of the Gaussian that dominates: that one is nearly the same for all resolutions
+    of a ring, so what the accountant knows of one of them serves the others.
     """
 
     def variance(z: float) -> float:
@@ -113,9 +115,11 @@ def calibrate_skellam(
 def _search(
     spent: Callable[[float], float], epsilon: float, low: float, high: float, tolerance: float
 ) -> float:
-    """Regula falsi (Illinois) in log-log, where epsilon is nearly a straight line; returns the end that fits the budget.
+    """Regula falsi (Illinois) in log-log, where epsilon is nearly a straight line; returns the end that fits the
+    budget.
 
-    `spent(low)` is above epsilon and `spent(high)` is not; the two ends are closer than `tolerance` (relative) at the end.
+    `spent(low)` is above epsilon and `spent(high)` is not; the two ends are closer than `tolerance` (relative) at the
+    end.
     """
 
     def excess(z: float) -> float:

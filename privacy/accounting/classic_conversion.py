@@ -1,7 +1,8 @@
-"""Epsilon by the classic conversion from Renyi differential privacy: eps = min over alpha of eps(alpha) + ln(1/delta) / (alpha - 1).
+"""Epsilon by the classic conversion from Renyi differential privacy: eps = min over alpha of eps(alpha) + ln(1/delta) /
+(alpha - 1).
 
-Mironov 2017, Proposition 3. It is sound, and looser than what the accountant reports (`renyi.epsilon`, or exact and numerical methods):
-for comparison with papers that use it (`privacy.accounting=paper`).
+Mironov 2017, Proposition 3. It is sound, and looser than what the accountant reports (`renyi.epsilon`, or exact and
+numerical methods): for comparison with papers that use it (`privacy.accounting=paper`).
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """L2-CSGM: the Renyi curve of the Gaussian mechanism with secret sampling of coordinates.
 
-Chen, Isik, Kairouz, No, Oh, Xu 2024, "Improved Communication-Privacy Trade-offs in L2 Mean Estimation under Streaming Differential
-Privacy", Theorem 4.1, with its slips corrected: with x = Dinf^2 / (2 sigma^2) and integer alpha
+Chen, Isik, Kairouz, No, Oh, Xu 2024, "Improved Communication-Privacy Trade-offs in L2 Mean Estimation under Streaming
+Differential Privacy", Theorem 4.1, with its slips corrected: with x = Dinf^2 / (2 sigma^2) and integer alpha
 
-    eps(alpha) = (D2^2 / Dinf^2) / (alpha - 1) * log(1 + sum_{l=2..alpha} binom(alpha, l) (1-g)^(alpha-l) g^l (e^(l(l-1)x) - 1)).
+    eps(alpha) = (D2^2 / Dinf^2) / (alpha - 1) * log(1 + sum_{l=2..alpha} binom(alpha, l) (1-g)^(alpha-l) g^l
+    (e^(l(l-1)x) - 1)).
 
 Why: every coordinate is a sampled Gaussian mechanism whose sensitivity is that coordinate's size, and the masks are
-independent, so the divergences add. As a function of y = size^2 the logarithm is a cumulant function, convex and 0 at 0, so it is at
-most (y / Dinf^2) times its value at Dinf^2; the sizes squared add up to at most D2^2.
+independent, so the divergences add. As a function of y = size^2 the logarithm is a cumulant function, convex and 0 at
+0, so it is at most (y / Dinf^2) times its value at Dinf^2; the sizes squared add up to at most D2^2.
 
-No loss distribution is booked, because no vector is the worst at all epsilons: for a given L2 norm the total variation (epsilon 0) is
-larger for a vector that is spread over many coordinates, the divergence at a large epsilon for one that is concentrated (a test
-shows the crossing). Which vector is the worst at a given epsilon is not known here.
+No loss distribution is booked, because no vector is the worst at all epsilons: for a given L2 norm the total variation
+(epsilon 0) is larger for a vector that is spread over many coordinates, the divergence at a large epsilon for one that
+is concentrated (a test shows the crossing). Which vector is the worst at a given epsilon is not known here.
 
-Holds for add/remove and zero-out adjacency, in both directions (a coordinate's other one is never larger: `privacy.accounting.poisson`),
-against those who see the sum and never a mask: the server is trusted.
+Holds for add/remove and zero-out adjacency, in both directions (a coordinate's other one is never larger:
+`privacy.accounting.poisson`), against those who see the sum and never a mask: the server is trusted.
 """
 
 from __future__ import annotations

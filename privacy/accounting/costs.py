@@ -1,6 +1,7 @@
 """What one release costs: its Renyi curve and, where there is one, its dominating pair. Or a refusal.
 
-This file is the table of which theorem is allowed for which mechanism, sampling, adjacency and adversary. What is not listed is refused.
+This file is the table of which theorem is allowed for which mechanism, sampling, adjacency and adversary. What is not
+listed is refused.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
     if isinstance(mechanism, Skellam):
         return skellam_as_gaussian.noise_multiplier(mechanism)
     if isinstance(mechanism, MatrixGaussian):
-        # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row moves it by at
-        # most the largest column norm times its clip, for adaptively chosen rows too.
+        # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row
+        # moves it by at most the largest column norm times its clip, for adaptively chosen rows too.
         return mechanism.noise_multiplier / mechanism.column_norm
     if isinstance(mechanism, SketchedGaussian) and mechanism.knowledge is SketchKnowledge.PUBLIC:
         return mechanism.noise_multiplier
@@ -130,8 +131,9 @@ def _refuse_what_does_not_fit(release: Release) -> None:
 
 
 def _refuse_wrong_draws(release: Release) -> None:
-    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_revealed` says: its neighbours in the
-    client come and go with it, so the amplification theorems, in which the unit alone comes and goes, do not hold."""
+    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_revealed` says: its
+    neighbours in the client come and go with it, so the amplification theorems, in which the unit alone comes and goes,
+    do not hold."""
     if not isinstance(release.sampling, Poisson | WithoutReplacement):
         return
     if release.sampling.of is Unit.EXAMPLE and release.unit is Unit.CLIENT:
@@ -201,7 +203,8 @@ def _coordinate_curve(
 
 
 def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
-    """What a mechanism costs that is the rare one with probability `share`, independent of the data, and the usual one else.
+    """What a mechanism costs that is the rare one with probability `share`, independent of the data, and the usual one
+    else.
 
     exp((alpha - 1) D_alpha) is an f-divergence up to constants (Hellinger's) and so jointly convex.
     """
@@ -212,8 +215,8 @@ def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
 
 
 def _revealed(unsampled: Curve, rate: float) -> Curve:
-    """What any draw gives that takes the unit with probability q, whatever else it takes with it: given the draw, the divergence is
-    that of the unsampled mechanism, or zero."""
+    """What any draw gives that takes the unit with probability q, whatever else it takes with it: given the draw, the
+    divergence is that of the unsampled mechanism, or zero."""
     return _mixed(np.zeros(ORDERS.shape), unsampled, rate)
 
 
@@ -293,7 +296,8 @@ def _skellam_cost(
     sampling: Poisson | WithoutReplacement,
     adjacency: Adjacency,
 ) -> Cost:
-    """Where three laws are compared (fixed-size samples), domination by a Gaussian is not proved for Renyi curves: Skellam has its own."""
+    """Where three laws are compared (fixed-size samples), domination by a Gaussian is not proved for Renyi curves:
+    Skellam has its own."""
     own = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
     if multiplier is None:
         return own

@@ -1,7 +1,9 @@
-"""The noise of DOME's Theorem 3.3 as printed: sigma = sqrt(8 T ln(1/delta)) / epsilon for T compositions. For `accounting=paper` only.
+"""The noise of DOME's Theorem 3.3 as printed: sigma = sqrt(8 T ln(1/delta)) / epsilon for T compositions. For
+`accounting=paper` only.
 
 It is sound and loose: at epsilon 4, delta 1e-5 more than twice the noise that the exact Gaussian accounting needs
-(`privacy.accounting.calibration`), and charging every round for examples that are used once per pass costs another sqrt(rounds per pass).
+(`privacy.accounting.calibration`), and charging every round for examples that are used once per pass costs another
+sqrt(rounds per pass).
 """
 
 from __future__ import annotations

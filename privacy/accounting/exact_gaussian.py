@@ -1,8 +1,8 @@
 """The exact (epsilon, delta) curve of Gaussian releases without sampling.
 
-Adaptive composition of Gaussian mechanisms with noise multipliers z_i is exactly one Gaussian mechanism with mu^2 = sum 1/z_i^2
-(Dong, Roth, Su 2022, Corollary 3.3), and delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
-(Balle and Wang 2018, Theorem 8). No bound is lost.
+Adaptive composition of Gaussian mechanisms with noise multipliers z_i is exactly one Gaussian mechanism with mu^2 = sum
+1/z_i^2 (Dong, Roth, Su 2022, Corollary 3.3), and delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 -
+epsilon/mu) (Balle and Wang 2018, Theorem 8). No bound is lost.
 """
 
 from __future__ import annotations

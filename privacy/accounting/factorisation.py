@@ -1,35 +1,40 @@
 """Matrix factorisation: noise that cancels over rounds, and what it costs.
 
-Row t of X is the sum of round t, and the models are the rows of A X for a lower-triangular workload A (prefix sums; with momentum, sums of
-sums). For an invertible lower-triangular C, C X + Z with independent Gaussian Z is one Gaussian release, and X + C^-1 Z follows from it. So
-a server that adds row t of C^-1 Z to the sum of round t makes models with the noise B Z, B = A C^-1, whatever else it does with its sums.
+Row t of X is the sum of round t, and the models are the rows of A X for a lower-triangular workload A (prefix sums;
+with momentum, sums of sums). For an invertible lower-triangular C, C X + Z with independent Gaussian Z is one Gaussian
+release, and X + C^-1 Z follows from it. So a server that adds row t of C^-1 Z to the sum of round t makes models with
+the noise B Z, B = A C^-1, whatever else it does with its sums.
 
 What holds, for sigma the standard deviation of Z's numbers and clip 1, under zero-out adjacency:
 
-- **Adaptively.** Row t of C X + Z needs rows 1 to t of X only, so each sum may depend on all that was released before (Denisov et al. 2022,
-  Theorem 2.1: given the earlier outputs, what the unit does not touch can be subtracted again).
-- **Single participation.** A unit in row t alone moves C X by the outer product of column t of C and its vector, whose norm is at most that
-  column's. One pass is a Gaussian release with the sensitivity `column_norm`.
-- **Participations at least b rounds apart, C with b diagonals.** Column t lives in rows t to t + b - 1, so the columns of one unit's rounds
-  have no row in common. Its vectors x_t move C X by a sum of outer products whose squared norms add up: the square of the
-  sensitivity is the largest sum of squared column norms over sets of rounds at least b apart (`separated_norm`). In particular k rounds
-  of one unit cost no more than k Gaussian releases of sensitivity `column_norm`: every window of b rounds is a pass.
-- **Coordinates that are sampled** (Theorem 5.1 of Chen et al. 2024): the unit sends m o x for a secret mask m of its own. Coordinate i of
-  C X moves by x_i times column t, if m_i = 1. In the direction of that column this is a sampled Gaussian of sensitivity |column| |x_i|,
-  and in all others nothing; the masks of coordinates are independent. So the price is that of `coordinate_sampling` with both bounds
-  times `column_norm`. A public rotation of the round in front of the mask changes nothing: rotate all rows of C X + Z by it, and
-  Z stays what it is. For rounds b apart and b diagonals, each participation has rows and a mask of its own, so their prices add up.
-- **Noise that several bring.** Let Z be the sum of Z_i of standard deviation sigma, each kept by its maker i, who adds row s of C^-1 Z_i to
-  the sum of every round s that he comes to; a lying server may lose whom it likes, at any time, by what it has seen. If h makers whose
-  Z_i the adversary does not know are in the sum of round t, a unit in row t alone costs one Gaussian release of sensitivity `column_norm`
-  and standard deviation sigma sqrt(h), whatever happens in all other rounds. Proof: take x / h times column t of C off each of the h
-  matrices Z_i. Then C^-1 Z_i changes in row t only, by -x / h, and with the unit's x added to that sum every output of every round is the
-  same as without both. The h are known before row t of any Z_i is used, and the shift is in rows t and later; its squared norm is
+- **Adaptively.** Row t of C X + Z needs rows 1 to t of X only, so each sum may depend on all that was released before
+  (Denisov et al. 2022, Theorem 2.1: given the earlier outputs, what the unit does not touch can be subtracted again).
+- **Single participation.** A unit in row t alone moves C X by the outer product of column t of C and its vector, whose
+  norm is at most that column's. One pass is a Gaussian release with the sensitivity `column_norm`.
+- **Participations at least b rounds apart, C with b diagonals.** Column t lives in rows t to t + b - 1, so the columns
+  of one unit's rounds have no row in common. Its vectors x_t move C X by a sum of outer products whose squared norms
+  add up: the square of the sensitivity is the largest sum of squared column norms over sets of rounds at least b apart
+  (`separated_norm`). In particular k rounds of one unit cost no more than k Gaussian releases of sensitivity
+  `column_norm`: every window of b rounds is a pass.
+- **Coordinates that are sampled** (Theorem 5.1 of Chen et al. 2024): the unit sends m o x for a secret mask m of its
+  own. Coordinate i of C X moves by x_i times column t, if m_i = 1. In the direction of that column this is a sampled
+  Gaussian of sensitivity |column| |x_i|, and in all others nothing; the masks of coordinates are independent. So the
+  price is that of `coordinate_sampling` with both bounds times `column_norm`. A public rotation of the round in front
+  of the mask changes nothing: rotate all rows of C X + Z by it, and Z stays what it is. For rounds b apart and b
+  diagonals, each participation has rows and a mask of its own, so their prices add up.
+- **Noise that several bring.** Let Z be the sum of Z_i of standard deviation sigma, each kept by its maker i, who adds
+  row s of C^-1 Z_i to the sum of every round s that he comes to; a lying server may lose whom it likes, at any time, by
+  what it has seen. If h makers whose Z_i the adversary does not know are in the sum of round t, a unit in row t alone
+  costs one Gaussian release of sensitivity `column_norm` and standard deviation sigma sqrt(h), whatever happens in all
+  other rounds. Proof: take x / h times column t of C off each of the h matrices Z_i. Then C^-1 Z_i changes in row t
+  only, by -x / h, and with the unit's x added to that sum every output of every round is the same as without both. The
+  h are known before row t of any Z_i is used, and the shift is in rows t and later; its squared norm is
   |column t|^2 |x|^2 / h in all.
-- **Everybody in every round.** No C is better than independent noise then. With rows x_t of norm 1 and any Gram matrix Y of such
-  rows, sens^2 >= tr(C^T C Y), so error * sens^2 >= |A C^-1|_F^2 |C Y^(1/2)|_F^2 >= |A Y^(1/2)|_*^2 (nuclear norm, Cauchy-Schwarz).
-  With a_t the columns of A take the rows a_t / |a_t|: A Y^(1/2) is sum a_t a_t^T / |a_t| up to a rotation, which is positive and has
-  the trace sum |a_t|. Independent noise with variances proportional to 1 / |a_t| reaches exactly (sum |a_t|)^2 (`best_independent`).
+- **Everybody in every round.** No C is better than independent noise then. With rows x_t of norm 1 and any Gram matrix
+  Y of such rows, sens^2 >= tr(C^T C Y), so error * sens^2 >= |A C^-1|_F^2 |C Y^(1/2)|_F^2 >= |A Y^(1/2)|_*^2 (nuclear
+  norm, Cauchy-Schwarz). With a_t the columns of A take the rows a_t / |a_t|: A Y^(1/2) is sum a_t a_t^T / |a_t| up to a
+  rotation, which is positive and has the trace sum |a_t|. Independent noise with variances proportional to 1 / |a_t|
+  reaches exactly (sum |a_t|)^2 (`best_independent`).
 """
 
 from __future__ import annotations
@@ -51,11 +56,12 @@ _STEPS = 500
 
 # ---------------------------------------------------------------------- workloads
 def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
-    """The sum of the first t rows, or with momentum m what t steps of SGD make of them: the first column is 1 + m + ... + m^t.
+    """The sum of the first t rows, or with momentum m what t steps of SGD make of them: the first column is 1 + m + ...
+    + m^t.
 
-    What a pass leaves in the model stays there in later ones. For `passes` passes with new noise in each, the matrix goes on
-    below its square with the models of later passes; a row that only some passes come to is weighted by their share, so that the error is
-    that of all models of the run over the number of passes.
+    What a pass leaves in the model stays there in later ones. For `passes` passes with new noise in each, the matrix
+    goes on below its square with the models of later passes; a row that only some passes come to is weighted by their
+    share, so that the error is that of all models of the run over the number of passes.
     """
     column = np.cumsum(momentum ** np.arange(rounds * passes))
     weight = 1.0 - np.arange(passes).repeat(rounds) / passes
@@ -80,7 +86,8 @@ def bandwidth(strategy: Matrix) -> int:
 
 
 def separated_norm(strategy: Matrix, separation: int) -> float:
-    """The sensitivity of C X to a unit whose rows are at least `separation` apart; C may have no more diagonals than that."""
+    """The sensitivity of C X to a unit whose rows are at least `separation` apart; C may have no more diagonals than
+    that."""
     if bandwidth(strategy) > separation:
         raise ValueError(
             f"a factorisation with {bandwidth(strategy)} diagonals needs rounds of a client that are as far apart, not {separation}."
@@ -92,7 +99,8 @@ def separated_norm(strategy: Matrix, separation: int) -> float:
 
 
 def best_independent(target: Matrix) -> float:
-    """error * sensitivity^2 of the best independent noise for units that are in every row, which no other factorisation beats."""
+    """error * sensitivity^2 of the best independent noise for units that are in every row, which no other factorisation
+    beats."""
     return float(np.sqrt(np.square(target).sum(axis=0)).sum() ** 2)
 
 
@@ -101,9 +109,11 @@ def best_independent(target: Matrix) -> float:
 def factorise(
     kind: Kind, rounds: int, momentum: float = 0.0, band: int | None = None, passes: int = 1
 ) -> Matrix:
-    """C for the workload of so many rounds, lower triangular and read-only. `band` is the number of diagonals of `banded`.
+    """C for the workload of so many rounds, lower triangular and read-only. `band` is the number of diagonals of
+    `banded`.
 
-    Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others are instant.
+    Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others are
+    instant.
     """
     make: dict[Kind, Callable[[Matrix], Matrix]] = {
         "optimal": optimal,
@@ -120,10 +130,11 @@ def factorise(
 def optimal(target: Matrix) -> Matrix:
     """The C of least error among those with columns of norm at most 1, to a factor of 1 + 1e-9.
 
-    Denisov et al. 2022, Theorem 3.2: with V = A^T A the dual of min tr(V X^-1), diag X <= 1, has the fixed point
-    v = diag((D V D)^(1/2)), D = diag(v)^(1/2), and X = D^-1 (D V D)^(1/2) D^-1. For every v the squared trace of the root over sum v is
-    a lower bound of the error, and X over its largest diagonal entry gives an upper one: it ends when they meet. The step
-    v <- diag(root)^2 / v is their v <- diag(root) taken twice as far, which halves the number of steps.
+    Denisov et al. 2022, Theorem 3.2: with V = A^T A the dual of min tr(V X^-1), diag X <= 1, has the fixed point v =
+    diag((D V D)^(1/2)), D = diag(v)^(1/2), and X = D^-1 (D V D)^(1/2) D^-1. For every v the squared trace of the root
+    over sum v is a lower bound of the error, and X over its largest diagonal entry gives an upper one: it ends when
+    they meet. The step v <- diag(root)^2 / v is their v <- diag(root) taken twice as far, which halves the number of
+    steps.
     """
     gram = target.T @ target
     v = np.ones(len(gram))
@@ -142,8 +153,9 @@ def optimal(target: Matrix) -> Matrix:
 def banded(target: Matrix, band: int) -> Matrix:
     """The C of least error among those with columns of norm 1 and `band` diagonals.
 
-    C^T C = X has as many diagonals on each side, and tr(A^T A X^-1) is convex in X: L-BFGS over the entries beside X's main diagonal, which
-    is 1, with steps halved until X is positive definite and the error has fallen. It starts from the banded square root.
+    C^T C = X has as many diagonals on each side, and tr(A^T A X^-1) is convex in X: L-BFGS over the entries beside X's
+    main diagonal, which is 1, with steps halved until X is positive definite and the error has fallen. It starts from
+    the banded square root.
     """
     n = target.shape[1]
     row, column = np.nonzero(np.tri(n, n, -1) - np.tri(n, n, -band))
@@ -171,7 +183,8 @@ def banded(target: Matrix, band: int) -> Matrix:
 
 
 def square_root(target: Matrix) -> Matrix:
-    """B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series whose square is A's."""
+    """B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series whose square is
+    A's."""
     wanted = target[: target.shape[1], 0]
     series = np.empty(len(wanted))
     for k in range(len(wanted)):
@@ -183,10 +196,11 @@ def square_root(target: Matrix) -> Matrix:
 
 
 def tree(rounds: int) -> Matrix:
-    """Sums over the nodes of a binary tree of rounds, each noised, with all of them used for the estimate (Honaker 2015).
+    """Sums over the nodes of a binary tree of rounds, each noised, with all of them used for the estimate (Honaker
+    2015).
 
-    The tree's own matrix N has more rows than columns. Noise N^+ Z has the covariance (N^T N)^-1, and so has C^-1 Z of the square C with
-    C^T C = N^T N: the same noise in law, with the same column norms.
+    The tree's own matrix N has more rows than columns. Noise N^+ Z has the covariance (N^T N)^-1, and so has C^-1 Z of
+    the square C with C^T C = N^T N: the same noise in law, with the same column norms.
     """
     leaves = np.arange(rounds)
     gram = np.zeros((rounds, rounds))
@@ -196,7 +210,8 @@ def tree(rounds: int) -> Matrix:
 
 
 def lower_factor(x: Matrix) -> Matrix:
-    """The lower-triangular C with C^T C = X: Cholesky from the last row up. It has as many diagonals as one side of X."""
+    """The lower-triangular C with C^T C = X: Cholesky from the last row up. It has as many diagonals as one side of
+    X."""
     factor = np.linalg.cholesky(x[::-1, ::-1])
     return np.array(factor.T[::-1, ::-1], dtype=np.float64)
 

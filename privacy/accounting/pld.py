@@ -1,8 +1,9 @@
-"""Privacy loss distributions of dominating pairs, composed by dp-accounting. Imported only where it is asked for: 1.3 s.
+"""Privacy loss distributions of dominating pairs, composed by dp-accounting. Imported only where it is asked for: 1.3
+s.
 
-A pair's divergences at epsilons on a grid make a distribution of its privacy loss whose divergences are nowhere smaller (connect the
-dots: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022); losses above the grid count as infinite. Directions are kept apart: with the
-unit against without it, and the other way round.
+A pair's divergences at epsilons on a grid make a distribution of its privacy loss whose divergences are nowhere smaller
+(connect the dots: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022); losses above the grid count as infinite.
+Directions are kept apart: with the unit against without it, and the other way round.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _reach(noise: float) -> float:
 
 @lru_cache(maxsize=256)
 def _squared_spread(pair: Pair) -> float:
-    """About the mean square of the privacy loss: 4 times the integral of the divergence over epsilon, for small losses."""
+    """About the mean square of the privacy loss: 4 times the integral of the divergence over epsilon, for small
+    losses."""
     epsilons = np.concatenate([[0.0], _reach(pair.noise) * np.geomspace(1e-8, 1.0, 400)])
     return 4.0 * float(np.trapezoid(pair.with_unit(np.exp(epsilons)), epsilons))
 
@@ -86,7 +88,8 @@ def loss_distribution(pair: Pair, interval: float) -> Any:
 
 
 def _few(parts: Mapping[Pair, int]) -> list[Part]:
-    """At most _MOST_PARTS of a kind: neighbours are booked as one pair that dominates them, those first for which it costs least."""
+    """At most _MOST_PARTS of a kind: neighbours are booked as one pair that dominates them, those first for which it
+    costs least."""
     few: list[Part] = []
     for kind in dict.fromkeys(type(pair) for pair in parts):
         alike = [(pair, count) for pair, count in parts.items() if type(pair) is kind]
@@ -108,7 +111,8 @@ def _together(one: Part, other: Part) -> Part:
 
 
 def _size(pair: Pair) -> float:
-    """About the mean square of the loss of one release, up to a factor; a measure of what a coarser pair costs, nothing else."""
+    """About the mean square of the loss of one release, up to a factor; a measure of what a coarser pair costs, nothing
+    else."""
     rate: float = getattr(pair, "rate", 1.0)
     return (rate / pair.noise) ** 2
 

@@ -2,12 +2,14 @@
 
 With likelihood ratio r = P/Q of the unsampled mechanism (unit in / unit out) and sampling rate q,
 
-    exp((alpha - 1) D_alpha((1 - q) Q + q P || Q)) = sum_l binom(alpha, l) (1 - q)^(alpha - l) q^l E_Q[r^l]      (integer alpha)
+    exp((alpha - 1) D_alpha((1 - q) Q + q P || Q)) = sum_l binom(alpha, l) (1 - q)^(alpha - l) q^l E_Q[r^l]
+    (integer alpha)
 
-and E_Q[r^l] = exp((l - 1) D_l(P || Q)): Mironov, Talwar, Zhang 2019, Section 3.3. The other direction, D_alpha(Q || (1 - q) Q + q P), is
-never larger when the noise is symmetric (their Theorem 5), which Gaussian and Skellam noise are. Its proof needs no densities, so it
-holds for integers as well: pair x with its mirror image, where the ratio is 1/r; with a = 1 - q + q r and u = r / (r (1 - q) + q)
-the claim becomes h(a)/(a - 1) >= h(u)/(u - 1) for h(t) = t^alpha - t^(1 - alpha), which is convex on t >= 1, and a >= u >= 1.
+and E_Q[r^l] = exp((l - 1) D_l(P || Q)): Mironov, Talwar, Zhang 2019, Section 3.3. The other direction, D_alpha(Q || (1
+- q) Q + q P), is never larger when the noise is symmetric (their Theorem 5), which Gaussian and Skellam noise are. Its
+proof needs no densities, so it holds for integers as well: pair x with its mirror image, where the ratio is 1/r; with a
+= 1 - q + q r and u = r / (r (1 - q) + q) the claim becomes h(a)/(a - 1) >= h(u)/(u - 1) for h(t) = t^alpha - t^(1 -
+alpha), which is convex on t >= 1, and a >= u >= 1.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from fedsketch.privacy.accounting.renyi import IS_INTEGER, LARGEST_SAMPLED_ORDER
 
 
 def missed(rate: float, population: int, smallest: int) -> float:
-    """The probability that a unit is drawn and its draw shows, where cohorts of fewer than `smallest` pass as noise alone.
+    """The probability that a unit is drawn and its draw shows, where cohorts of fewer than `smallest` pass as noise
+    alone.
 
-    Of `population` units each is drawn with probability q. Given the others that are drawn, B, zero-out adjacency compares: for
+    Of `population` units each is drawn with probability q. Given the others that are drawn, B, zero-out adjacency
+    compares: for
     |B| >= smallest the Poisson pair; for |B| <= smallest - 2 noise alone on both sides; for |B| = smallest - 1 noise alone if the
     unit is not drawn, again on both sides, and if it is, the sum with the unit against the sum without it: this case alone is not
     covered by amplification. Its probability is q binom(n - 1, smallest - 1) q^(smallest - 1) (1 - q)^(n - smallest). With `smallest`
@@ -54,8 +58,8 @@ def log_binomials(orders: tuple[int, ...]) -> Curve:
 def sampled_log_moments(orders: Curve, rate: float, log_moments: Curve) -> Curve:
     """(alpha - 1) D_alpha of the sampled mechanism at integer orders.
 
-    `log_moments[l]` = (l - 1) D_l of the unsampled one for l = 0..max(orders), with entries 0 and 1 equal to 0. In the form
-    log(1 + sum_{l >= 2} ... (E[r^l] - 1)), so that nothing cancels when the sum is tiny.
+    `log_moments[l]` = (l - 1) D_l of the unsampled one for l = 0..max(orders), with entries 0 and 1 equal to 0. In the
+    form log(1 + sum_{l >= 2} ... (E[r^l] - 1)), so that nothing cancels when the sum is tiny.
     """
     alpha = orders.astype(np.int64)
     chosen = np.arange(int(alpha.max()) + 1)
@@ -80,8 +84,8 @@ def sampled_log_moments(orders: Curve, rate: float, log_moments: Curve) -> Curve
 def _gaussian_fractional(orders: Curve, rate: float, noise_multiplier: float) -> Curve:
     """log E_Q[(1 - q + q r)^alpha] by the trapezoidal rule, for orders between 1 and 11.
 
-    The integrand is analytic in a strip of half width pi z^2, so the rule converges exponentially: with steps of at most
-    z/16 and z^2/2 the error is below 1e-12 of the value.
+    The integrand is analytic in a strip of half width pi z^2, so the rule converges exponentially: with steps of at
+    most z/16 and z^2/2 the error is below 1e-12 of the value.
     """
     variance = noise_multiplier**2
     step = min(noise_multiplier / 16.0, variance / 2.0)
@@ -119,7 +123,8 @@ def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 
 
 def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
-    """A mechanism with symmetric noise known at integer orders only: `moments[l]` bounds D_l(P || Q) for l = 0, 1, 2, ..."""
+    """A mechanism with symmetric noise known at integer orders only: `moments[l]` bounds D_l(P || Q) for l = 0, 1, 2,
+    ..."""
     if rate == 0.0:
         return np.zeros(ORDERS.shape)
     if rate == 1.0:
@@ -134,9 +139,10 @@ def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Cu
 def integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
     """The same for any mechanism whose `unsampled` curve bounds both directions: the larger of the two, each by itself.
 
-    The other direction is E_Q[F(r)], F(t) = (1 - q + q t)^(1 - alpha). F(1) = 1, and F''(t), which is alpha (alpha - 1) q^2
-    (1 - q + q t)^(-alpha - 1), is at most alpha (alpha - 1) q^2 where t >= 1; where t < 1 it is at most 1 + k (1 - t) times as much, with
-    k = (1 - q)^(-alpha - 1) - 1, because it is convex. E_Q[r] = 1, so by Taylor's formula with the integral as its rest
+    The other direction is E_Q[F(r)], F(t) = (1 - q + q t)^(1 - alpha). F(1) = 1, and F''(t), which is alpha (alpha - 1)
+    q^2 (1 - q + q t)^(-alpha - 1), is at most alpha (alpha - 1) q^2 where t >= 1; where t < 1 it is at most 1 + k (1 -
+    t) times as much, with k = (1 - q)^(-alpha - 1) - 1, because it is convex. E_Q[r] = 1, so by Taylor's formula with
+    the integral as its rest
 
         E_Q[F(r)] <= 1 + binom(alpha, 2) q^2 (E_Q[(r - 1)^2] + k/3 E_Q[max(1 - r, 0)^3])
                   <= 1 + binom(alpha, 2) q^2 (1 + k/3) (exp(D_2(P || Q)) - 1).

@@ -1,6 +1,7 @@
 """Releases: what leaves a device or a server, as frozen data. Nothing is computed here.
 
-A strategy states one `Release` per round and adversary; `privacy.accounting.accountant` turns it into an epsilon or refuses.
+A strategy states one `Release` per round and adversary; `privacy.accounting.accountant` turns it into an epsilon or
+refuses.
 
 Conventions, the same everywhere in this project:
 - The bound C of a release is the largest norm that one unit can contribute to the sum (its clip). Noise multiplier =
@@ -25,7 +26,8 @@ class Unit(StrEnum):
 
 
 class DrawnBy(StrEnum):
-    """Who makes a secret draw: the coordinator of the rounds, or each device among its own examples, which then tells nobody."""
+    """Who makes a secret draw: the coordinator of the rounds, or each device among its own examples, which then tells
+    nobody."""
 
     COORDINATOR = "coordinator"
     DEVICE = "device"
@@ -34,9 +36,9 @@ class DrawnBy(StrEnum):
 class Adjacency(StrEnum):
     """Which two data sets must look alike.
 
-    ADD_OR_REMOVE: one unit is there or not. ZERO_OUT: one unit's contribution is replaced by zero while everything public (the
-    number of units, the noise its device adds) stays; the natural relation when devices bring the noise themselves.
-    REPLACE_ONE: one unit is replaced by any other.
+    ADD_OR_REMOVE: one unit is there or not. ZERO_OUT: one unit's contribution is replaced by zero while everything
+    public (the number of units, the noise its device adds) stays; the natural relation when devices bring the noise
+    themselves. REPLACE_ONE: one unit is replaced by any other.
     """
 
     ADD_OR_REMOVE = "add_or_remove"
@@ -46,14 +48,16 @@ class Adjacency(StrEnum):
 
 @dataclass(frozen=True)
 class Adversary:
-    """Who sees the release: `Adversary.MODEL`, `.client(colluders=A)`, `.SERVER`, `.server(colluders=A)` or `.EAVESDROPPER`.
+    """Who sees the release: `Adversary.MODEL`, `.client(colluders=A)`, `.SERVER`, `.server(colluders=A)` or
+    `.EAVESDROPPER`.
 
-    `model` is everyone who sees the models of every round and nothing else. `client` is any `colluders=A` fellow participants together:
-    they see what devices see (the models, and under secure aggregation the list of the cohort) and know the noise that they brought, so
-    that the caller states the noise of the others and a sampling that is still secret from them; the server is honest towards them.
-    `server` sees every sum and picks the cohort, so that no sampling by the coordinator counts against it. With `colluders=A` it also
-    knows the noise of A clients: the caller states the noise of the other n - D - A. `eavesdropper` sees the sums in transit and
-    neither the sketching matrix nor any model: the only one against whom the R-secret reading of a sketched Gaussian holds.
+    `model` is everyone who sees the models of every round and nothing else. `client` is any `colluders=A` fellow
+    participants together: they see what devices see (the models, and under secure aggregation the list of the cohort)
+    and know the noise that they brought, so that the caller states the noise of the others and a sampling that is still
+    secret from them; the server is honest towards them. `server` sees every sum and picks the cohort, so that no
+    sampling by the coordinator counts against it. With `colluders=A` it also knows the noise of A clients: the caller
+    states the noise of the other n - D - A. `eavesdropper` sees the sums in transit and neither the sketching matrix
+    nor any model: the only one against whom the R-secret reading of a sketched Gaussian holds.
     """
 
     name: str
@@ -107,13 +111,14 @@ class NoSampling:
 class Poisson:
     """Each `of` (client or example) is in the release independently with probability `rate`, by a secret draw.
 
-    What the draw gave must show in nothing but the sum. So divide by the expected number of units, not by the realised one (which the
-    adversary must not see), and let the noise of the sum be the same for every draw: devices that bring the noise
-    share it among the realised cohort. Where the size of the cohort is public, state WithoutReplacement(realised size, population).
-    A draw by the device itself is a secret from the coordinator too.
+    What the draw gave must show in nothing but the sum. So divide by the expected number of units, not by the realised
+    one (which the adversary must not see), and let the noise of the sum be the same for every draw: devices that bring
+    the noise share it among the realised cohort. Where the size of the cohort is public, state
+    WithoutReplacement(realised size, population). A draw by the device itself is a secret from the coordinator too.
 
-    `missed` is the probability, per release, that a unit is drawn together with others among whom its draw shows: where a
-    cohort that is too small is not asked, and noise alone passes for it. `privacy.accounting.poisson.missed` computes it.
+    `missed` is the probability, per release, that a unit is drawn together with others among whom its draw shows: where
+    a cohort that is too small is not asked, and noise alone passes for it. `privacy.accounting.poisson.missed` computes
+    it.
     """
 
     rate: float
@@ -132,7 +137,8 @@ class Poisson:
 
 @dataclass(frozen=True)
 class WithoutReplacement:
-    """`size` of `population` clients (or examples: `of`), every subset equally likely, by a secret draw; both numbers are public."""
+    """`size` of `population` clients (or examples: `of`), every subset equally likely, by a secret draw; both numbers
+    are public."""
 
     size: int
     population: int
@@ -149,9 +155,9 @@ class WithoutReplacement:
 class FullPasses:
     """Each unit is in at most one of every `rounds_per_pass` consecutive releases, whatever was released before.
 
-    One release is recorded per round; a pass then costs what its most expensive round costs. The order of the units must not
-    depend on earlier outputs (shuffle as you like). Removing a unit from a shuffled list shifts all that follow it into other rounds, so
-    the adjacency is zero-out or replace-one, not add/remove.
+    One release is recorded per round; a pass then costs what its most expensive round costs. The order of the units
+    must not depend on earlier outputs (shuffle as you like). Removing a unit from a shuffled list shifts all that
+    follow it into other rounds, so the adjacency is zero-out or replace-one, not add/remove.
     """
 
     rounds_per_pass: int
@@ -207,7 +213,8 @@ class CoordinateSampledGaussian:
     """L2-CSGM: each client keeps each coordinate with probability `rate` (a secret mask of its own); the sum of the
     kept, unscaled values plus N(0, sigma^2). One unit's vector has L2 norm at most `l2` and entries of at most `linf`.
 
-    With a `column_norm` the noise is correlated over the rounds of a pass as in `MatrixGaussian`, and sigma is that of Z."""
+    With a `column_norm` the noise is correlated over the rounds of a pass as in `MatrixGaussian`, and sigma is that of
+    Z."""
 
     sigma: float
     rate: float
@@ -224,11 +231,12 @@ class CoordinateSampledGaussian:
 
 @dataclass(frozen=True)
 class MatrixGaussian:
-    """Correlated noise over one pass: the release of round t is row t of A X + B Z with A = B C, each unit in one row of X.
+    """Correlated noise over one pass: the release of round t is row t of A X + B Z with A = B C, each unit in one row
+    of X.
 
-    `noise_multiplier` = standard deviation of Z over the clip of a row; `column_norm` = largest L2 norm of a column of C. Either Z is drawn
-    anew for every pass, or one C with at most as many diagonals as a pass has rounds serves all passes, and every unit's rounds are at
-    least a pass apart: `privacy.accounting.factorisation` has the proofs.
+    `noise_multiplier` = standard deviation of Z over the clip of a row; `column_norm` = largest L2 norm of a column of
+    C. Either Z is drawn anew for every pass, or one C with at most as many diagonals as a pass has rounds serves all
+    passes, and every unit's rounds are at least a pass apart: `privacy.accounting.factorisation` has the proofs.
     """
 
     noise_multiplier: float
@@ -250,9 +258,9 @@ class SketchKnowledge(StrEnum):
 class SketchedGaussian:
     """A sum of b-dimensional Gaussian sketches R x plus N(0, (noise_multiplier * C)^2) per coordinate.
 
-    `r_public`: C is the clip of the SKETCH, applied after sketching. `r_secret`: C is the clip of the update before sketching, R
-    has `rows` rows of N(0, 1/rows) entries, and neither it nor a model made with it is seen by the adversary;
-    at most `clients` clipped updates are summed; it is released once. See `privacy.accounting.sketched`.
+    `r_public`: C is the clip of the SKETCH, applied after sketching. `r_secret`: C is the clip of the update before
+    sketching, R has `rows` rows of N(0, 1/rows) entries, and neither it nor a model made with it is seen by the
+    adversary; at most `clients` clipped updates are summed; it is released once. See `privacy.accounting.sketched`.
     """
 
     noise_multiplier: float
@@ -270,7 +278,8 @@ NoiseLaw = Gaussian | Skellam | CoordinateSampledGaussian | MatrixGaussian | Ske
 
 @dataclass(frozen=True)
 class Release:
-    """One thing seen by one adversary, once; or `times` of one kind in a row, such as the noised steps of a local training.
+    """One thing seen by one adversary, once; or `times` of one kind in a row, such as the noised steps of a local
+    training.
 
     Each of those has noise and a secret draw of its own, and may depend on what the ones before it showed.
     """
@@ -289,12 +298,13 @@ class Release:
             raise ValueError("a unit is in one release of a pass: state times=1 for full passes.")
 
     def with_known_cohort(self) -> Release:
-        """The same for an adversary who knows whom the coordinator has drawn. What a device draws itself stays its secret, and a full pass
-        rests on none."""
+        """The same for an adversary who knows whom the coordinator has drawn. What a device draws itself stays its
+        secret, and a full pass rests on none."""
         return self if isinstance(self.sampling, FullPasses) else self.once_more()
 
     def once_more(self) -> Release:
-        """The same for a round that is played again with the same cohort: its draw hides nobody a second time, and no pass holds it."""
+        """The same for a round that is played again with the same cohort: its draw hides nobody a second time, and no
+        pass holds it."""
         if getattr(self.sampling, "drawn_by", None) is DrawnBy.DEVICE:
             return self
         return replace(self, sampling=NoSampling())

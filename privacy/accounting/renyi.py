@@ -1,7 +1,8 @@
 """Renyi differential privacy: the orders, and the way from a curve to (epsilon, delta).
 
-A curve is an array with one entry per order of `ORDERS`: an upper bound on the Renyi divergence of that order between the outputs on
-any two neighbouring data sets, in both directions. Infinity is a valid entry and means: no theorem at that order.
+A curve is an array with one entry per order of `ORDERS`: an upper bound on the Renyi divergence of that order between
+the outputs on any two neighbouring data sets, in both directions. Infinity is a valid entry and means: no theorem at
+that order.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def gaussian(noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
 
 
 def epsilon(curve: Curve, delta: float, orders: Curve = ORDERS) -> float:
-    """The smallest epsilon that the curve proves: Canonne, Kamath, Steinke 2020, Proposition 12 (in v4), over all orders.
+    """The smallest epsilon that the curve proves: Canonne, Kamath, Steinke 2020, Proposition 12 (in v4), over all
+    orders.
 
     The same rule as dp-accounting's: where the divergence is so small that Bretagnolle-Huber alone gives
     delta, sqrt(1 - exp(-KL)) <= delta, epsilon is 0.

@@ -1,14 +1,17 @@
-"""The Skellam mechanism's Renyi curve: Agarwal, Kairouz, Liu 2021, "The Skellam Mechanism for Differentially Private Federated
-Learning", Theorem 3.5 with Corollary 3.6.
+"""The Skellam mechanism's Renyi curve: Agarwal, Kairouz, Liu 2021, "The Skellam Mechanism for Differentially Private
+Federated Learning", Theorem 3.5 with Corollary 3.6.
 
-For integer order alpha > 1, an integer vector with sensitivities D1 and D2, and Skellam noise of variance mu per coordinate:
+For integer order alpha > 1, an integer vector with sensitivities D1 and D2, and Skellam noise of variance mu per
+coordinate:
 
     eps(alpha) = alpha D2^2 / (2 mu) + min{ ((2 alpha - 1) D2^2 + 6 D1) / (4 mu^2), 3 D1 / (2 mu) }.
 
-The noise is closed under sums: n devices with variance mu_l each give the sum exactly variance n mu_l, for every survivor set.
+The noise is closed under sums: n devices with variance mu_l each give the sum exactly variance n mu_l, for every
+survivor set.
 
-Where the variance is 4 or more the accountant books a Gaussian that dominates (`privacy.accounting.skellam_as_gaussian`), which is sharper:
-this curve serves where there is less noise, and beside the loss distribution of fixed-size samples.
+Where the variance is 4 or more the accountant books a Gaussian that dominates
+(`privacy.accounting.skellam_as_gaussian`), which is sharper: this curve serves where there is less noise, and beside
+the loss distribution of fixed-size samples.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
-"""The sketched Gaussian mechanism with R secret: Li, Chen, Banerjee 2025, "Sketched Gaussian Mechanism for Private Federated Learning".
+"""The sketched Gaussian mechanism with R secret: Li, Chen, Banerjee 2025, "Sketched Gaussian Mechanism for Private
+Federated Learning".
 
-y = R S + noise, with S the sum of at most n updates clipped to C = 1, R of b rows with independent N(0, 1/b) entries and noise
-N(0, z^2) per coordinate. Averaged over R, y is N(0, v I_b) with v = z^2 + |S|^2 / b: it depends on |S| alone. Removing one client
-moves |S| from r + 1 to r at most, r <= n - 1, and the Renyi divergence between the two laws is that of centred Gaussians,
+y = R S + noise, with S the sum of at most n updates clipped to C = 1, R of b rows with independent N(0, 1/b) entries
+and noise N(0, z^2) per coordinate. Averaged over R, y is N(0, v I_b) with v = z^2 + |S|^2 / b: it depends on |S| alone.
+Removing one client moves |S| from r + 1 to r at most, r <= n - 1, and the Renyi divergence between the two laws is that
+of centred Gaussians,
 
     D_alpha(N(0, u) || N(0, v)) = log(v/u)/2 + log(v / (alpha v + (1 - alpha) u)) / (2 (alpha - 1))      per coordinate
 
-(Gil, Alajaji, Linder 2013), infinite where alpha v + (1 - alpha) u <= 0. This is the exact divergence that the paper bounds; the loss
-falls like 1/sqrt(b).
+(Gil, Alajaji, Linder 2013), infinite where alpha v + (1 - alpha) u <= 0. This is the exact divergence that the paper
+bounds; the loss falls like 1/sqrt(b).
 
-Against whom: only those who see y and neither R **nor any model made from y by R**. The desketched R^T y has mean S, so that a
-distinguisher who looks along one direction of a model update faces about the plain Gaussian mechanism, without ever knowing R. The
-accountant therefore accepts this reading for `Adversary.EAVESDROPPER` only; for everyone else R is public and the sketch is clipped.
+Against whom: only those who see y and neither R **nor any model made from y by R**. The desketched R^T y has mean S, so
+that a distinguisher who looks along one direction of a model update faces about the plain Gaussian mechanism, without
+ever knowing R. The accountant therefore accepts this reading for `Adversary.EAVESDROPPER` only; for everyone else R is
+public and the sketch is clipped.
 
-For one round only. The second round's S is computed from the model that R^T y of the first has made: given the y that was seen, it still
-depends on the first R, and a sum that reacts to the model shows along which direction it has moved. A fresh R in every round does not
-mend that, because the law of the first R given y and the next S is no longer the one that was averaged over. The accountant
-refuses a second release.
+For one round only. The second round's S is computed from the model that R^T y of the first has made: given the y that
+was seen, it still depends on the first R, and a sum that reacts to the model shows along which direction it has moved.
+A fresh R in every round does not mend that, because the law of the first R given y and the next S is no longer the one
+that was averaged over. The accountant refuses a second release.
 """
 
 from __future__ import annotations

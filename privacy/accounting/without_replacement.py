@@ -2,16 +2,17 @@
 
 Which adjacency allows which theorem (q = size/population, clip C, z = noise over C):
 
-- REPLACE_ONE: Wang, Balle, Kasiviswanathan 2019, Theorem 27, with the mechanism's own replace-one sensitivity 2C. This is
-  dp-accounting's SampledWithoutReplacementDpEvent; note that its RDP accountant takes the noise over the REPLACE-ONE sensitivity, so
-  it must be handed z/2, not z.
-- ADD_OR_REMOVE, size fixed: draw the other size-1 units B and one more unit j. The sample is B + j with
-  probability 1 - q and B + i with probability q; without unit i it is B + j. Given (B, j) the pair is
-  (1 - q) N(x_j) + q N(x_i) against N(x_j) with |x_i - x_j| <= 2C: the Poisson pair at rate q and noise z/2, in both directions. Joint
-  quasi-convexity over (B, j) gives the bound for the mixture.
-- ZERO_OUT: in the same way the pair is (1 - q) r + q p against (1 - q) r + q p' with r = N(x_j), p = N(x_i), p' = N(0): see `zero_out`. The
-  plain Poisson formula is NOT a bound, because r is not p'. Other noise than Gaussian: a zeroed unit is one particular replacement, so
-  the replace-one curve (Theorem 9) holds, and so does the unsampled zero-out curve.
+- REPLACE_ONE: Wang, Balle, Kasiviswanathan 2019, Theorem 27, with the mechanism's own replace-one sensitivity 2C. This
+  is dp-accounting's SampledWithoutReplacementDpEvent; note that its RDP accountant takes the noise over the REPLACE-ONE
+  sensitivity, so it must be handed z/2, not z.
+- ADD_OR_REMOVE, size fixed: draw the other size-1 units B and one more unit j. The sample is B + j with probability 1 -
+  q and B + i with probability q; without unit i it is B + j. Given (B, j) the pair is (1 - q) N(x_j) + q N(x_i) against
+  N(x_j) with |x_i - x_j| <= 2C: the Poisson pair at rate q and noise z/2, in both directions. Joint quasi-convexity
+  over (B, j) gives the bound for the mixture.
+- ZERO_OUT: in the same way the pair is (1 - q) r + q p against (1 - q) r + q p' with r = N(x_j), p = N(x_i), p' = N(0):
+  see `zero_out`. The plain Poisson formula is NOT a bound, because r is not p'. Other noise than Gaussian: a zeroed
+  unit is one particular replacement, so the replace-one curve (Theorem 9) holds, and so does the unsampled zero-out
+  curve.
 
 The last two are derived here, not taken from a paper; they are tested against brute force.
 """
@@ -32,10 +33,11 @@ SMALLEST_NOISE = 0.25
 
 
 def _log_moments(noise_multiplier: float, largest: int, base: float) -> Curve:
-    """log of the integral of |p - p'|^k / r^(k-1) for k = 0..largest, with p = N(1), p' = N(0), r = N(base), all of deviation z.
+    """log of the integral of |p - p'|^k / r^(k-1) for k = 0..largest, with p = N(1), p' = N(0), r = N(base), all of
+    deviation z.
 
-    Even k by the trapezoidal rule: as a positive integral nothing cancels, as it does in the alternating sum of Theorem 27 (whose forward
-    differences these are, for base 0). Odd k between their neighbours by Cauchy-Schwarz.
+    Even k by the trapezoidal rule: as a positive integral nothing cancels, as it does in the alternating sum of Theorem
+    27 (whose forward differences these are, for base 0). Odd k between their neighbours by Cauchy-Schwarz.
     """
     k = np.arange(0, largest + 2, 2)
     z = noise_multiplier
@@ -63,7 +65,8 @@ def _log_moments(noise_multiplier: float, largest: int, base: float) -> Curve:
 
 
 def _theorem_9(rate: float, divergence: Curve) -> Curve:
-    """The plain log terms of Theorem 9 of Wang et al. for j = 0..: `divergence[j]` bounds the unsampled divergence of order j."""
+    """The plain log terms of Theorem 9 of Wang et al. for j = 0..: `divergence[j]` bounds the unsampled divergence of
+    order j."""
     j = np.arange(len(divergence))
     terms = np.log(2.0) + (j - 1.0) * np.where(j < 2, 0.0, divergence)
     terms[2] = min(terms[2], np.log(4.0) + np.log(np.expm1(min(divergence[2], 700.0))))
@@ -110,15 +113,16 @@ def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 def zero_out(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
     """The Gaussian mechanism under zero-out adjacency; the noise multiplier is over C.
 
-    With Q = (1 - q) r + q p' and integer alpha, expanding (Q + q (p - p'))^alpha / Q^(alpha-1) and using the convexity of 1/Q^(k-1),
+    With Q = (1 - q) r + q p' and integer alpha, expanding (Q + q (p - p'))^alpha / Q^(alpha-1) and using the convexity
+    of 1/Q^(k-1),
 
         exp((alpha - 1) D_alpha) <= 1 + sum_{k=2..alpha} binom(alpha, k) q^k ((1 - q) T_k(r) + q T_k(p')),
 
-    T_k(r) = integral of |p - p'|^k / r^(k-1) (the term k = 1 vanishes, and swapping p and p' gives the other direction the same
-    bound). For even k and centres x of p, y of r, T_k = e^(k(k-1)|y|^2/2z^2) E[(w M - 1)^k] with w = e^(-(k-1) x.y/z^2) and M
-    log-normal of mean 1 and parameter |x|/z: convex in w, so largest for y along x; as a function of y convex and symmetric about
-    x/2, so largest at y opposite to x with |y| = C; there w >= 1, and the expectation grows with w and with |x|, so |x| = C. Hence
-    base -1.
+    T_k(r) = integral of |p - p'|^k / r^(k-1) (the term k = 1 vanishes, and swapping p and p' gives the other direction
+    the same bound). For even k and centres x of p, y of r, T_k = e^(k(k-1)|y|^2/2z^2) E[(w M - 1)^k] with w = e^(-(k-1)
+    x.y/z^2) and M log-normal of mean 1 and parameter |x|/z: convex in w, so largest for y along x; as a function of y
+    convex and symmetric about x/2, so largest at y opposite to x with |y| = C; there w >= 1, and the expectation grows
+    with w and with |x|, so |x| = C. Hence base -1.
     """
     if noise_multiplier == 0.0:
         return np.full(orders.shape, np.inf)
@@ -133,7 +137,8 @@ def zero_out(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 
 
 def general(rate: float, unsampled: Curve, divergence: Curve) -> Curve:
-    """Theorem 9 of Wang et al. for any mechanism: `divergence[l]` bounds its replace-one divergence of order l = 0..1024."""
+    """Theorem 9 of Wang et al. for any mechanism: `divergence[l]` bounds its replace-one divergence of order l =
+    0..1024."""
     if rate == 1.0:
         return unsampled
     terms = _theorem_9(rate, divergence)

@@ -1,7 +1,7 @@
 """L2 clipping of torch vectors and of per-example gradients: the bound C that every release relies on.
 
-The result's norm, computed in float64, is at most C: not about C. Vectors with nan or inf are refused on the device, because they have no
-norm to bound and nothing sensible to send. The only module of this package that imports torch.
+The result's norm, computed in float64, is at most C: not about C. Vectors with nan or inf are refused on the device,
+because they have no norm to bound and nothing sensible to send. The only module of this package that imports torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 __all__ = ["UnsafeUpdateError", "clip", "clip_rows", "finite_rows"]
 
-# Rounding moves a float32 entry by at most 2^-22 of itself here (two factors, two products), so the norm by no more; the margin covers
-# that, and the rounding of a float64 norm of 1e6 entries.
+# Rounding moves a float32 entry by at most 2^-22 of itself here (two factors, two products), so the norm by no more;
+# the margin covers that, and the rounding of a float64 norm of 1e6 entries.
 _MARGIN = {torch.float64: 2.0**-40, torch.float32: 2.0**-21}
 _SMALLEST_CLIP = 1e-30  # below, entries become subnormal and the margin says nothing
 
@@ -55,12 +55,13 @@ def clip_rows(matrix: torch.Tensor, max_norm: float) -> torch.Tensor:
     if bool(fits.all()):
         return matrix
     target = max_norm * (1.0 - _MARGIN[matrix.dtype])
-    # In two steps of the square root: the factor of a row of 1e38 would be subnormal in float32, and every row must be treated alike,
-    # or one example's size would show in the rounding of the others.
+    # In two steps of the square root: the factor of a row of 1e38 would be subnormal in float32, and every row must be
+    # treated alike, or one example's size would show in the rounding of the others.
     root = torch.where(fits, 1.0, torch.sqrt(target / norms)).to(matrix.dtype)[:, None]
     return matrix * root * root
 
 
 def finite_rows(matrix: torch.Tensor) -> torch.Tensor:
-    """The rows with those that hold nan or inf as zeros: each is a unit that says nothing, and the others stay as they are."""
+    """The rows with those that hold nan or inf as zeros: each is a unit that says nothing, and the others stay as they
+    are."""
     return matrix.masked_fill(~torch.isfinite(matrix).all(dim=1, keepdim=True), 0.0)

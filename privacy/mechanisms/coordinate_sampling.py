@@ -1,19 +1,22 @@
-"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): a device sends a secret random part of its vector, and a trusted server adds the noise.
+"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): a device sends a secret random part of its vector, and a trusted
+server adds the noise.
 
-A device bounds its row x by D2 = `clip`, turns it by a rotation that all know (random signs from the round's number, then the cosine
-transform, which needs no padding), bounds every number by Dinf = `peak`, rounds to the integers -t .. t that stand for multiples of
-Dinf / t, t = 2^(bits-1) - 1, and keeps each with probability gamma = `rate`. It sends a seed of 16 bytes, from which the server makes
-the mask again, and the kept integers. The server adds them up, divides by gamma, adds its noise, and turns the sum back.
+A device bounds its row x by D2 = `clip`, turns it by a rotation that all know (random signs from the round's number,
+then the cosine transform, which needs no padding), bounds every number by Dinf = `peak`, rounds to the integers -t .. t
+that stand for multiples of Dinf / t, t = 2^(bits-1) - 1, and keeps each with probability gamma = `rate`. It sends a
+seed of 16 bytes, from which the server makes the mask again, and the kept integers. The server adds them up, divides by
+gamma, adds its noise, and turns the sum back.
 
-Formal guarantee against those who see the sum with its noise of standard deviation sigma (before the division by gamma), and neither a
-mask nor an upload: that of `privacy.accounting.coordinate_sampling`, for zero-out adjacency. Why it holds for integers: rounding is
-random and independent of the mask, the integers q have |q_j| <= t and |q|^2 <= `l2_bound_squared` for certain (a vector beyond it is
-rounded anew), and the theorem holds given q; Renyi's exponential is convex, so it holds for the mixture too. Floating point decides
-accuracy only: both bounds are checked in exact integers. The server's Gaussian noise is floating point (`randomness`).
+Formal guarantee against those who see the sum with its noise of standard deviation sigma (before the division by
+gamma), and neither a mask nor an upload: that of `privacy.accounting.coordinate_sampling`, for zero-out adjacency. Why
+it holds for integers: rounding is random and independent of the mask, the integers q have |q_j| <= t and |q|^2 <=
+`l2_bound_squared` for certain (a vector beyond it is rounded anew), and the theorem holds given q; Renyi's exponential
+is convex, so it holds for the mixture too. Floating point decides accuracy only: both bounds are checked in exact
+integers. The server's Gaussian noise is floating point (`randomness`).
 
-Without clipping at Dinf the sum is unbiased: rounding is, but for a rejection of probability below 1e-9, and so is the mask. With n
-devices each number of their mean has the variance sigma^2 / (n gamma)^2 + (1 - gamma) / (gamma n^2) * (sum of its squares) in turned
-coordinates (Corollary 4.2), and rounding adds at most (Dinf / t)^2 / (4 n gamma).
+Without clipping at Dinf the sum is unbiased: rounding is, but for a rejection of probability below 1e-9, and so is the
+mask. With n devices each number of their mean has the variance sigma^2 / (n gamma)^2 + (1 - gamma) / (gamma n^2) * (sum
+of its squares) in turned coordinates (Corollary 4.2), and rounding adds at most (Dinf / t)^2 / (4 n gamma).
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ _DEVIATIONS = math.sqrt(
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateSampling(Mechanism):
-    """Variances are of the sum after its division by gamma, over clip^2: the square of sigma / (gamma D2). So a noise multiplier is one
-    that does to the mean what it would do without compression."""
+    """Variances are of the sum after its division by gamma, over clip^2: the square of sigma / (gamma D2). So a noise
+    multiplier is one that does to the mean what it would do without compression."""
 
     kind: ClassVar[str] = "coordinate_sampling"
     adds: ClassVar[bool] = False
@@ -199,7 +202,8 @@ class CoordinateSampling(Mechanism):
 
     # ------------------------------------------------------------------ inside
     def _mask(self, seed: bytes) -> NDArray[np.bool_]:
-        """Which numbers a device with this seed keeps: each with probability gamma, rounded down to a multiple of 2^-64."""
+        """Which numbers a device with this seed keeps: each with probability gamma, rounded down to a multiple of
+        2^-64."""
         mask = np.ones(self.dim, dtype=np.bool_)
         if self.rate < 1.0:
             below = np.uint64(int(self.rate * 2**64))
@@ -214,5 +218,6 @@ class CoordinateSampling(Mechanism):
 
 
 def default_peak(clip: float, dim: int, clients: int) -> float:
-    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2: a random rotation takes about two numbers of a whole cohort beyond it, if any."""
+    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2: a random rotation takes about two numbers of a whole cohort beyond it,
+    if any."""
     return clip * min(1.0, math.sqrt(2.0 * math.log(dim * clients) / dim))

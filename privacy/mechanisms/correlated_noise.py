@@ -1,11 +1,13 @@
-"""Noise that cancels over rounds, row by row: a server adds row t of C^-1 Z to the sum of round t (`privacy.accounting.factorisation`).
+"""Noise that cancels over rounds, row by row: a server adds row t of C^-1 Z to the sum of round t
+(`privacy.accounting.factorisation`).
 
-Row t solves C Y = Z: Y_t = (Z_t - sum_{s<t} C_ts Y_s) / C_tt, with fresh Z_t from the operating system. So b diagonals need the last b - 1
-rows of Y: memory b * d numbers, which for a C without zeros is that of all rounds of a pass.
+Row t solves C Y = Z: Y_t = (Z_t - sum_{s<t} C_ts Y_s) / C_tt, with fresh Z_t from the operating system. So b diagonals
+need the last b - 1 rows of Y: memory b * d numbers, which for a C without zeros is that of all rounds of a pass.
 
-**These rows are secrets.** They are the noise of sums whose models are public: whoever has them can take the noise away. They are in the
-checkpoints of a run, which only their owner can read (mode 600), and must be: without them the noise that is already
-out could not be cancelled. A row is made when its sum is released and never again: the same noise on two sums would show their difference.
+**These rows are secrets.** They are the noise of sums whose models are public: whoever has them can take the noise
+away. They are in the checkpoints of a run, which only their owner can read (mode 600), and must be: without them the
+noise that is already out could not be cancelled. A row is made when its sum is released and never again: the same noise
+on two sums would show their difference.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from fedsketch.privacy.mechanisms.randomness import Stream
 
 
 class CorrelatedNoise:
-    """Rows 0, 1, 2, ... of C^-1 Z in `dim` dimensions, with standard normal Z. After the last row of C it begins again, with new noise that
-    knows nothing of the old."""
+    """Rows 0, 1, 2, ... of C^-1 Z in `dim` dimensions, with standard normal Z. After the last row of C it begins again,
+    with new noise that knows nothing of the old."""
 
     def __init__(self, strategy: Matrix, dim: int) -> None:
         self.strategy = strategy
@@ -32,7 +34,8 @@ class CorrelatedNoise:
         self._rows: list[NDArray[np.float64]] = []  # the last ones, oldest first
 
     def row(self, index: int, stream: Callable[[int], Stream]) -> NDArray[np.float64]:
-        """The row of a round, once; `stream` gives the randomness of a row. Rows that were passed over are made and shown to nobody."""
+        """The row of a round, once; `stream` gives the randomness of a row. Rows that were passed over are made and
+        shown to nobody."""
         if index < self._next:
             raise ValueError(
                 f"the noise of row {index} has been used, and a second time it would hide nothing."

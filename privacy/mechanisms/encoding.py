@@ -1,6 +1,7 @@
 """The steps from a real vector to a bounded integer one: clip, rotate, round. `skellam_ring` puts them together.
 
-Floating point decides accuracy only: the bound that privacy rests on is checked in exact integers, by `round_conditionally`.
+Floating point decides accuracy only: the bound that privacy rests on is checked in exact integers, by
+`round_conditionally`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Gaussian noise of each device on real numbers, for servers that are trusted with single uploads; or, without noise, for nobody's privacy.
+"""Gaussian noise of each device on real numbers, for servers that are trusted with single uploads; or, without noise,
+for nobody's privacy.
 
-Formal guarantee of one upload, against whoever sees it, under zero-out adjacency: each row is L2-bounded by the clip, and the sum carries
-N(0, (noise_multiplier * clip)^2) per number from the operating system's randomness. Floating-point Gaussians are not a mathematically
-exact mechanism (`randomness`); under secure aggregation the noise is exact (`skellam_ring`).
+Formal guarantee of one upload, against whoever sees it, under zero-out adjacency: each row is L2-bounded by the clip,
+and the sum carries N(0, (noise_multiplier * clip)^2) per number from the operating system's randomness. Floating-point
+Gaussians are not a mathematically exact mechanism (`randomness`); under secure aggregation the noise is exact
+(`skellam_ring`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Mechanism):
-    """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip. Variances are over clip^2."""
+    """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip. Variances
+    are over clip^2."""
 
     kind: ClassVar[str] = "gaussian"
     at_once: ClassVar[bool] = True
@@ -95,7 +98,8 @@ class GaussianNoise(Mechanism):
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         multiplier = self.noise_multiplier(variance, protected)
-        # Down to 12 digits, so that cohorts of different sizes whose noise is meant to be equal are one kind of release.
+        # Down to 12 digits, so that cohorts of different sizes whose noise is meant to be equal are one kind of
+        # release.
         rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
         return Release(Gaussian(rounded), sampling, Adjacency.ZERO_OUT, protected, adversary)
 

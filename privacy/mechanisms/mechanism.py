@@ -1,7 +1,8 @@
 """A mechanism: how what a device computed becomes what leaves it, and what that costs. One frozen object per round.
 
-A strategy chooses it on the server; it travels once, as a flat record, inside the settings of the round; the device's guard judges that
-very record, and the device does what it judged. Everything about a round's privacy is asked of this object:
+A strategy chooses it on the server; it travels once, as a flat record, inside the settings of the round; the device's
+guard judges that very record, and the device does what it judged. Everything about a round's privacy is asked of this
+object:
 
 | where | what |
 |---|---|
@@ -10,13 +11,14 @@ very record, and the device does what it judged. Everything about a round's priv
 | accountant | `seen`: what a sum shows to an adversary, for a protected unit |
 | wire | `to_record` and `mechanism_from_record`, which believes nothing that it reads |
 
-A row is what one unit contributes: a client's vector, or one vector per example. Adjacency is zero-out everywhere: the unit's rows are
-replaced by zeros, and its device still adds its noise.
+A row is what one unit contributes: a client's vector, or one vector per example. Adjacency is zero-out everywhere: the
+unit's rows are replaced by zeros, and its device still adds its noise.
 
-How much noise there is, is always said as a variance in the mechanism's own units: `share` is what one device brings, and what several
-bring adds up.
+How much noise there is, is always said as a variance in the mechanism's own units: `share` is what one device brings,
+and what several bring adds up.
 
-A mechanism that blurs inside of a training (`noisy_training`) runs that training itself, so that data is reached through it alone.
+A mechanism that blurs inside of a training (`noisy_training`) runs that training itself, so that data is reached
+through it alone.
 """
 
 from __future__ import annotations
@@ -96,8 +98,8 @@ class Mechanism(ABC):
     def release_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """For simulations: the sum of what devices release that have so many of these rows each, with the noise of all of them drawn at
-        once. It has the law of the sum of their uploads."""
+        """For simulations: the sum of what devices release that have so many of these rows each, with the noise of all
+        of them drawn at once. It has the law of the sum of their uploads."""
         raise UnsafeUpdateError(f"the mechanism {self.kind} draws the noise of one device.")
 
     @property
@@ -116,7 +118,8 @@ class Mechanism(ABC):
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> Self:
-        """The same for rows with another bound (or one a millionth smaller). Noise and resolution follow it: what is seen is the same."""
+        """The same for rows with another bound (or one a millionth smaller). Noise and resolution follow it: what is
+        seen is the same."""
         raise UnsoundMechanismError(f"The bound of the mechanism {self.kind} is fixed.")
 
     @abstractmethod
@@ -173,8 +176,8 @@ class Mechanism(ABC):
     def weight(self, protected: Unit) -> int:
         """How many times the bound of one row a protected unit can change the sum.
 
-        A client is all of its rows. An example is one row where rows are examples; where a row is a whole client's, an example can
-        turn it into any other, which is two rows apart.
+        A client is all of its rows. An example is one row where rows are examples; where a row is a whole client's, an
+        example can turn it into any other, which is two rows apart.
         """
         if protected is Unit.CLIENT:
             return self.rows
@@ -213,7 +216,8 @@ class Mechanism(ABC):
         """Raises `UnsoundMechanismError` unless the numbers are in range and go together."""
 
     def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
-        """Raises unless this was made for a round that masks vectors of this ring and adds up at most so many devices' vectors."""
+        """Raises unless this was made for a round that masks vectors of this ring and adds up at most so many devices'
+        vectors."""
         raise self._unmaskable()
 
     def _unmaskable(self) -> UnsoundMechanismError:

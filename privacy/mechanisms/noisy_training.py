@@ -1,18 +1,22 @@
-"""Noise inside of local training: Poisson batches, clipped rows, a noised sum in every step. What leaves is post-processing.
+"""Noise inside of local training: Poisson batches, clipped rows, a noised sum in every step. What leaves is
+post-processing.
 
-A device makes T steps. In each of them every example is drawn with probability q, independently and by the operating system's randomness;
-the drawn examples' rows are clipped to C and added up; the sum gets N(0, (sigma C)^2) per number; and the model moves along the sum over
-the expected batch B, with momentum if asked for. The sum of all moves is the upload: nothing else of the data is in it, so it carries no
-further noise. An empty batch still gets its noise and its step. A row that is not finite counts as zero.
+A device makes T steps. In each of them every example is drawn with probability q, independently and by the operating
+system's randomness; the drawn examples' rows are clipped to C and added up; the sum gets N(0, (sigma C)^2) per number;
+and the model moves along the sum over the expected batch B, with momentum if asked for. The sum of all moves is the
+upload: nothing else of the data is in it, so it carries no further noise. An empty batch still gets its noise and its
+step. A row that is not finite counts as zero.
 
-q and B are public and the same on every device, whatever number of examples it holds. If each device took a batch of the same size, its
-rate would tell how many examples it has, through what its ledger refuses. So every example of every device has the same guarantee.
+q and B are public and the same on every device, whatever number of examples it holds. If each device took a batch of
+the same size, its rate would tell how many examples it has, through what its ledger refuses. So every example of every
+device has the same guarantee.
 
-Formal guarantee of one round, per example, under zero-out adjacency, against whoever sees the upload and all models, the server included,
-and whoever works with it: T releases of a Gaussian of multiplier sigma, Poisson-sampled with rate q. The draw counts against the server,
-because the device makes it and tells nobody. Other devices' noise is not counted, so masks, dropouts and colluders change nothing. Per
-client (all examples at once) the draw hides nothing, and the multiplier is sigma over the largest number of rows.
-The Gaussians are floating-point numbers, which is not a mathematically exact mechanism (`randomness`).
+Formal guarantee of one round, per example, under zero-out adjacency, against whoever sees the upload and all models,
+the server included, and whoever works with it: T releases of a Gaussian of multiplier sigma, Poisson-sampled with rate
+q. The draw counts against the server, because the device makes it and tells nobody. Other devices' noise is not
+counted, so masks, dropouts and colluders change nothing. Per client (all examples at once) the draw hides nothing, and
+the multiplier is sigma over the largest number of rows. The Gaussians are floating-point numbers, which is not a
+mathematically exact mechanism (`randomness`).
 """
 
 from __future__ import annotations
@@ -55,9 +59,11 @@ _TAIL = 7.0  # standard deviations: a number of an upload lies beyond with proba
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTraining(Mechanism):
-    """Clip C of a row, sigma (`local_multiplier`), rate q and steps T; the expected batch, learning rate and momentum of a step.
+    """Clip C of a row, sigma (`local_multiplier`), rate q and steps T; the expected batch, learning rate and momentum
+    of a step.
 
-    An upload has `dim` numbers: integers of `bits` bits of which `clients` are added up, or real numbers where `bits` is 0.
+    An upload has `dim` numbers: integers of `bits` bits of which `clients` are added up, or real numbers where `bits`
+    is 0.
     """
 
     kind: ClassVar[str] = "noisy_training"
@@ -113,7 +119,8 @@ class NoisyTraining(Mechanism):
         return add_gaussian(total.numpy(), self.local_multiplier * self.clip, stream)
 
     def release_nothing(self, stream: Stream) -> Upload:
-        """As if every row had been zero: the law of the noise in an upload, so that silence looks like a device without signal."""
+        """As if every row had been zero: the law of the noise in an upload, so that silence looks like a device without
+        signal."""
         if self.ring is None:
             raise self._unmaskable()
         return self._encoded(add_gaussian(np.zeros(self.dim), self._upload_std, stream))
@@ -143,7 +150,8 @@ class NoisyTraining(Mechanism):
     def _upload_std(self) -> float:
         """The noise of all steps that is in a number of an upload; in the models between the steps it is as well."""
         per_step = self.lr * self.local_multiplier * self.clip / self.batch / (1.0 - self.momentum)
-        # Momentum m carries the noise of a step into those after it: (1 - m^j) / (1 - m) of it into the upload, with j steps to go.
+        # Momentum m carries the noise of a step into those after it: (1 - m^j) / (1 - m) of it into the upload, with j
+        # steps to go.
         m, last = self.momentum, self.momentum**self.steps
         squares = self.steps - 2 * m * (1 - last) / (1 - m) + m**2 * (1 - last**2) / (1 - m**2)
         return per_step * math.sqrt(max(squares, 0.0))
@@ -154,7 +162,8 @@ class NoisyTraining(Mechanism):
 
     @property
     def limit(self) -> float:
-        """Where a number of an upload is cut, so that a sum never wraps around: beyond the largest batch to be expected and its noise."""
+        """Where a number of an upload is cut, so that a sum never wraps around: beyond the largest batch to be expected
+        and its noise."""
         expected = self.rate * self.rows
         largest = min(float(self.rows), expected + _TAIL * math.sqrt(expected) + _TAIL)
         signal = self.lr * self.steps * self.clip * largest / self.batch / (1.0 - self.momentum)

@@ -1,11 +1,14 @@
-"""A cryptographic stream of random numbers for noise: the AES-128-CTR keystream under a fresh key from the operating system.
+"""A cryptographic stream of random numbers for noise: the AES-128-CTR keystream under a fresh key from the operating
+system.
 
-Noise that protects someone must not come from numpy's or torch's generators, whose state can be found from their output, nor from
-anything the server sends. A key is passed in only by tests and by simulations that say they are reproducible; make it with `derived_key`.
+Noise that protects someone must not come from numpy's or torch's generators, whose state can be found from their
+output, nor from anything the server sends. A key is passed in only by tests and by simulations that say they are
+reproducible; make it with `derived_key`.
 
-Gaussians are made in float64 by Box-Muller from 52-bit uniforms: |x| reaches 8.57, beyond which the normal law has 1e-17 of its mass.
-Floating-point Gaussians are not a mathematically exact mechanism (Mironov 2012): they serve runs whose server is trusted; under secure
-aggregation the noise is exact integer noise (`privacy.mechanisms.skellam_sampler`).
+Gaussians are made in float64 by Box-Muller from 52-bit uniforms: |x| reaches 8.57, beyond which the normal law has
+1e-17 of its mass. Floating-point Gaussians are not a mathematically exact mechanism (Mironov 2012): they serve runs
+whose server is trusted; under secure aggregation the noise is exact integer noise
+(`privacy.mechanisms.skellam_sampler`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ _BLOCK = 1 << 15  # numbers per step: what is worked on stays in cache
 
 
 def derived_key(seed: int, *labels: str | int) -> bytes:
-    """A key that is a function of (seed, labels): HKDF-SHA256. For tests and labelled simulations only: the seed is no secret."""
+    """A key that is a function of (seed, labels): HKDF-SHA256. For tests and labelled simulations only: the seed is no
+    secret."""
     # Length-prefixed, with the type: ("ab", "c"), ("a", "bc"), (1,) and ("1",) must all differ.
     parts = [f"{type(label).__name__}:{label}".encode() for label in labels]
     info = b"fedsketch noise" + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
@@ -82,7 +86,8 @@ class Stream:
         return words
 
     def uniform(self, n: int) -> NDArray[np.float64]:
-        """Floats strictly between 0 and 1: the 2^52 odd multiples of 2^-53 (one bit more, and the largest would round to 1)."""
+        """Floats strictly between 0 and 1: the 2^52 odd multiples of 2^-53 (one bit more, and the largest would round
+        to 1)."""
         return ((self.uint64(n) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     def gaussian(self, n: int) -> NDArray[np.float64]:

@@ -1,4 +1,5 @@
-"""From a record that somebody sent to the mechanism that it describes. The list is closed: a device knows what each of these costs."""
+"""From a record that somebody sent to the mechanism that it describes. The list is closed: a device knows what each of
+these costs."""
 
 from collections.abc import Mapping
 from typing import Any

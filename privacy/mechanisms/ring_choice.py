@@ -1,4 +1,5 @@
-"""Choosing the ring, scale, rotation and noise of a `SkellamRing` so that they fit together: the server's work, once per kind of cohort."""
+"""Choosing the ring, scale, rotation and noise of a `SkellamRing` so that they fit together: the server's work, once
+per kind of cohort."""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ def choose_ring(
 ) -> SkellamRing:
     """Choose rotation, rounding and scale for the ring, ask `noise` for the variance, and check that the sum fits.
 
-    `rows` is the largest number of vectors of norm C that one client adds up: 1, or its examples where those are the privacy unit.
-    Rings up to 20 bits rotate and take the largest scale that fits; larger ones do not rotate, and take s C = 2^12 (2^14 above ten
-    thousand numbers) or less where the ring is tight, but never so little that rounding doubles the noise. A `scale` that is given is
-    checked, not changed. So many devices bring the noise that is asked for as `honest` says: those who neither drop nor collude, if it
-    says nothing.
+    `rows` is the largest number of vectors of norm C that one client adds up: 1, or its examples where those are the
+    privacy unit. Rings up to 20 bits rotate and take the largest scale that fits; larger ones do not rotate, and take s
+    C = 2^12 (2^14 above ten thousand numbers) or less where the ring is tight, but never so little that rounding
+    doubles the noise. A `scale` that is given is checked, not changed. So many devices bring the noise that is asked
+    for as `honest` says: those who neither drop nor collude, if it says nothing.
 
-    Where examples are the unit, a device's sum is rounded and not each of its rows, which is faster, unless that costs more than 1 % of
-    noise, as in small rings. The scale is then up to s C = 2^9 sqrt(k).
+    Where examples are the unit, a device's sum is rounded and not each of its rows, which is faster, unless that costs
+    more than 1 % of noise, as in small rings. The scale is then up to s C = 2^9 sqrt(k).
     """
     if honest is None:
         honest = clients - drops - colluders
@@ -150,11 +151,13 @@ class _ScaleSearch:
         )
 
     def largest(self, bits: int, *, rotate: bool, most: float) -> float | None:
-        """The largest scale up to `most` that fits the ring (to 1e-9), or None. The half ring needed grows with the scale."""
+        """The largest scale up to `most` that fits the ring (to 1e-9), or None. The half ring needed grows with the
+        scale."""
         limit = 2.0 ** (bits - 1)
         if math.isfinite(most) and self.half_ring(most, rotate=rotate) <= limit:
             return most
-        # A smaller scale would let the rounding alone double D2^2, and with it the noise: such a ring does not hold the sum.
+        # A smaller scale would let the rounding alone double D2^2, and with it the noise: such a ring does not hold the
+        # sum.
         slack = self.dim / 4.0 + math.sqrt(self.dim) / 2.0
         low = (1.0 + math.sqrt(1.0 + 4.0 * slack)) / 2.0 / self.clip
         high = min(most, 2.0**bits / self.clip)

@@ -1,14 +1,17 @@
 """The rows of a block of privacy units as data: dense, or as factors from which they follow.
 
-The gradient of a linear layer's weight is, for each example, an outer product b a^T of a gradient and an input. Where rows are
-rounded as a sum (`skellam_ring`), nobody needs the products themselves: norms and weighted sums follow from the factors. A mechanism
-computes both here, in float64, from numbers alone, so nothing that a strategy says about norms is believed.
+The gradient of a linear layer's weight is, for each example, an outer product b a^T of a gradient and an input. Where
+rows are rounded as a sum (`skellam_ring`), nobody needs the products themselves: norms and weighted sums follow from
+the factors. A mechanism computes both here, in float64, from numbers alone, so nothing that a strategy says about norms
+is believed.
 
-**What floating point can do** (u = 2^-53, the rounding of one operation). A sum of n products in float64, in any order and with or without
-fused operations, is wrong by at most g(n) = n u / (1 - n u) times the sum of their sizes (Higham 2002, section 3.1). So, for rows of k
-numbers that are float32 or come from float32 factors (their squares neither overflow nor vanish):
+**What floating point can do** (u = 2^-53, the rounding of one operation). A sum of n products in float64, in any order
+and with or without fused operations, is wrong by at most g(n) = n u / (1 - n u) times the sum of their sizes (Higham
+2002, section 3.1). So, for rows of k numbers that are float32 or come from float32 factors (their squares neither
+overflow nor vanish):
 
-- a norm is wrong by at most (k + 8) u of itself, and so a row of weight min(1, C / norm) has a true norm of at most C (1 + 2 (k + 8) u);
+- a norm is wrong by at most (k + 8) u of itself, and so a row of weight min(1, C / norm) has a true norm of at most C
+  (1 + 2 (k + 8) u);
 - the sum of n weighted rows is wrong, in L2, by at most g(n + 2) times the sum of the n norms.
 """
 
@@ -54,7 +57,8 @@ class Factors:
         left = self.left * weights[:, None]
         if self.right is None:
             return np.asarray(left.sum(axis=0))
-        # By torch, whose threads the runtime chooses: numpy's own, as many as cores, made this 40 times as slow on busy ones.
+        # By torch, whose threads the runtime chooses: numpy's own, as many as cores, made this 40 times as slow on busy
+        # ones.
         import torch
 
         right = torch.from_numpy(_wide(self.right))
@@ -105,7 +109,8 @@ class Rows:
             return np.asarray(np.sqrt(sum(piece.norms_squared() for piece in self.pieces)))
 
     def finite(self) -> Rows:
-        """With zeros in the place of rows that are not finite: each is a unit that says nothing, and the others stay as they are."""
+        """With zeros in the place of rows that are not finite: each is a unit that says nothing, and the others stay as
+        they are."""
         fine = np.isfinite(self.norms())[:, None]
         if fine.all():
             return self
@@ -166,10 +171,10 @@ def clip_weights(norms: NDArray[np.float64], clip: float) -> NDArray[np.float64]
 def allowance(rows: int, dim: int) -> float:
     """What floating point may add to the change that one of so many rows makes in their scaled sum, in units of s C.
 
-    Of the row itself: its weight, 2 (k + 8) u. Of both neighbouring sums, which hold up to n rows of norm C (1 + 2^-20): adding up,
-    n g(n + 2); then scaling, the shift by a threshold before `floor`, and the rotation of small rings, which work on a vector of norm n C
-    at most and are wrong by less than 2^13 u = 2^-40 of it (a cosine transform of 2^40 numbers by 40 u times a small constant:
-    Higham 2002, section 24.1).
+    Of the row itself: its weight, 2 (k + 8) u. Of both neighbouring sums, which hold up to n rows of norm C (1 +
+    2^-20): adding up, n g(n + 2); then scaling, the shift by a threshold before `floor`, and the rotation of small
+    rings, which work on a vector of norm n C at most and are wrong by less than 2^13 u = 2^-40 of it (a cosine
+    transform of 2^40 numbers by 40 u times a small constant: Higham 2002, section 24.1).
     """
     sums = rows * ((rows + 2) * UNIT_ROUNDOFF / (1.0 - min(rows + 2, 2**40) * UNIT_ROUNDOFF))
     turned = rows * 2.0**-40
@@ -188,7 +193,8 @@ def _squared(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
 def threshold_rounded(
     values: NDArray[np.float64], thresholds: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """floor(x + t): up with probability x - floor(x), for uniform t. With equal t, |floor(x + t) - floor(y + t)| <= ceil(|x - y|)."""
+    """floor(x + t): up with probability x - floor(x), for uniform t. With equal t, |floor(x + t) - floor(y + t)| <=
+    ceil(|x - y|)."""
     largest = float(np.max(np.abs(values), initial=0.0))
     if not largest < 2.0**62:  # also for nan
         raise UnsafeUpdateError(
@@ -200,6 +206,7 @@ def threshold_rounded(
 def sum_bound(dim: int, scaled_clip: float, rows: int, changed: int) -> float:
     """D2 of a sum of up to `rows` rows that is rounded once, `changed` of which are replaced by zeros.
 
-    The shift of a small number by a threshold is wrong by up to u, on both sides: 2 u sqrt(k), which 2^-50 covers, and the rounding here.
+    The shift of a small number by a threshold is wrong by up to u, on both sides: 2 u sqrt(k), which 2^-50 covers, and
+    the rounding here.
     """
     return changed * scaled_clip * (1.0 + allowance(rows, dim)) + math.sqrt(dim) * (1.0 + 2.0**-50)

@@ -1,15 +1,18 @@
-"""The Skellam probabilities with error bounds: P(x) = e^-mu I_x(mu), the difference of two Poissons of mean mu / 2 each.
+"""The Skellam probabilities with error bounds: P(x) = e^-mu I_x(mu), the difference of two Poissons of mean mu / 2
+each.
 
-The characteristic function of the law at the angle t is exp(-mu (1 - cos t)). Its discrete Fourier transform with N points is the law
-wrapped around a circle of N integers, which is an identity and no approximation:
+The characteristic function of the law at the angle t is exp(-mu (1 - cos t)). Its discrete Fourier transform with N
+points is the law wrapped around a circle of N integers, which is an identity and no approximation:
 
-    sum over k of P(x + k N) = (1/N) sum over j of w_j cos(2 pi j x / N),    w_j = exp(-mu (1 - cos(2 pi j / N))),    -N/2 < j <= N/2.
+    sum over k of P(x + k N) = (1/N) sum over j of w_j cos(2 pi j x / N),    w_j = exp(-mu (1 - cos(2 pi j / N))),
+    -N/2 < j <= N/2.
 
-- *Wrapping.* The terms with k != 0 lie at distance N - |x| or more from zero, so they sum to at most P(|X| >= N - |x|), which
-  Chernoff's bound makes as small as one likes (`largest_value`).
-- *Truncation.* sin^2(a + b) - sin^2(a) - sin^2(b) = 2 sin(a) sin(b) cos(a + b) >= 0 where a + b <= pi/2, hence w_(J+i) <= w_J w_i. So the
-  terms with |j| > J sum to at most w_J times the whole sum at x = 0. The number of terms that are left does not grow with mu:
-  N is a few dozen standard deviations, and w_j falls like a Gaussian whose width is N / (2 pi standard deviations).
+- *Wrapping.* The terms with k != 0 lie at distance N - |x| or more from zero, so they sum to at most P(|X| >= N - |x|),
+  which Chernoff's bound makes as small as one likes (`largest_value`).
+- *Truncation.* sin^2(a + b) - sin^2(a) - sin^2(b) = 2 sin(a) sin(b) cos(a + b) >= 0 where a + b <= pi/2, hence w_(J+i)
+  <= w_J w_i. So the terms with |j| > J sum to at most w_J times the whole sum at x = 0. The number of terms that are
+  left does not grow with mu: N is a few dozen standard deviations, and w_j falls like a Gaussian whose width is N / (2
+  pi standard deviations).
 
 `exact_pmf` evaluates this in integers, to as many bits as asked for; `FloatPmf` in float64, for many x at once.
 """
@@ -27,7 +30,8 @@ _ROWS_AT_ONCE = 1024
 
 
 def largest_value(mu: int, bits: int) -> int:
-    """The least t whose Chernoff bound, P(|X| > t) <= 2 exp(sqrt(t^2 + mu^2) - mu - t asinh(t/mu)), is below 2^-bits."""
+    """The least t whose Chernoff bound, P(|X| > t) <= 2 exp(sqrt(t^2 + mu^2) - mu - t asinh(t/mu)), is below
+    2^-bits."""
     wanted = -(bits + 2) * math.log(2.0)  # one bit for the factor 2, one for rounding
 
     def log_tail(t: float) -> float:
@@ -44,9 +48,11 @@ def largest_value(mu: int, bits: int) -> int:
 
 
 def exact_pmf(mu: int, x: int, bits: int) -> int:
-    """P(x) in units of 2^-bits, wrong by less than 4 units: wrapping, truncation and the last rounding at most 1 each, the rest below 1."""
+    """P(x) in units of 2^-bits, wrong by less than 4 units: wrapping, truncation and the last rounding at most 1 each,
+    the rest below 1."""
     points = 1 << (abs(x) + largest_value(mu, bits)).bit_length()
-    # The steps of the integer series are wrong by less than 2^20 units of the working precision, which is 2^64 times finer.
+    # The steps of the integer series are wrong by less than 2^20 units of the working precision, which is 2^64 times
+    # finer.
     working = bits + _GUARD_BITS
     pi = _pi(working)
     weights = _cosine_weights(mu, points, bits)
@@ -57,11 +63,13 @@ def exact_pmf(mu: int, x: int, bits: int) -> int:
 
 
 class FloatPmf:
-    """P(x) for arrays of x with |x| <= reach, where P(|X| > reach) < 2^-128 and reach is a power of two; wrong by less than `error`.
+    """P(x) for arrays of x with |x| <= reach, where P(|X| > reach) < 2^-128 and reach is a power of two; wrong by less
+    than `error`.
 
-    In units of P(0): the weights are cut and rounded at 2^-56, which sums to less than 2^-50. An angle is wrong by less than 2^-49,
-    numpy's cosine of it by a few 2^-53, and the sum of at most 129 products by 129 x 2^-53. That is less than 2^-45 together.
-    `error` is 2^-40 P(0): there is room for another processor's cosine, and for the few roundings of whoever compares with it.
+    In units of P(0): the weights are cut and rounded at 2^-56, which sums to less than 2^-50. An angle is wrong by less
+    than 2^-49, numpy's cosine of it by a few 2^-53, and the sum of at most 129 products by 129 x 2^-53. That is less
+    than 2^-45 together. `error` is 2^-40 P(0): there is room for another processor's cosine, and for the few roundings
+    of whoever compares with it.
     """
 
     def __init__(self, mu: int, reach: int) -> None:
@@ -76,14 +84,16 @@ class FloatPmf:
         out = np.empty(x.shape)
         for start in range(0, len(x), _ROWS_AT_ONCE):
             rows = x[start : start + _ROWS_AT_ONCE].view(np.uint64)
-            # j x modulo N exactly, shifted to the top of the word: as a signed integer it is the angle in units of pi / 2^63.
+            # j x modulo N exactly, shifted to the top of the word: as a signed integer it is the angle in units of pi /
+            # 2^63.
             turns = (rows[:, None] * self._j << self._shift).view(np.int64)
             out[start : start + len(rows)] = np.cos(turns * (math.pi / 2.0**63)) @ self._weights
         return out
 
 
 def _cosine_weights(mu: int, points: int, bits: int) -> list[int]:
-    """w_0, 2 w_1, 2 w_2, ... in units of 2^-bits, up to the first w_j below one unit, or to j = N/2, which counts once."""
+    """w_0, 2 w_1, 2 w_2, ... in units of 2^-bits, up to the first w_j below one unit, or to j = N/2, which counts
+    once."""
     working = bits + _GUARD_BITS + mu.bit_length()  # 1 - cos is multiplied by mu
     one, pi = 1 << working, _pi(working)
     weights = [1 << bits]
@@ -96,7 +106,8 @@ def _cosine_weights(mu: int, points: int, bits: int) -> list[int]:
     return weights
 
 
-# ---------------------------------------------------------------------- elementary functions in integers, in units of 2^-bits
+# ---------------------------------------------------------------------- elementary functions in integers, in units of
+# 2^-bits
 def _pi(bits: int) -> int:
     """Machin: pi = 16 arctan(1/5) - 4 arctan(1/239)."""
 

@@ -1,35 +1,40 @@
-"""Skellam noise of each device on integers modulo 2^b: the mechanism under secure aggregation, exact for every set of survivors.
+"""Skellam noise of each device on integers modulo 2^b: the mechanism under secure aggregation, exact for every set of
+survivors.
 
-`scale` s turns a real number into an integer; clip C of one row, n clients of whom D may drop and A may collude, at most u rows per client,
-k numbers, ring of b bits. Either each row is rounded by itself, or the device's sum of clipped rows is rounded once (`rounds_sum`).
+`scale` s turns a real number into an integer; clip C of one row, n clients of whom D may drop and A may collude, at
+most u rows per client, k numbers, ring of b bits. Either each row is rounded by itself, or the device's sum of clipped
+rows is rounded once (`rounds_sum`).
 
-- Bound where rows are rounded: a row's integer vector q satisfies, by rejection (Kairouz, Liu, Steinke 2021, Proposition 26, with
-  beta = exp(-1/2)), |q|^2 <= D2^2 = min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2}, and |q|_1 <= D1 = D2 min(sqrt(k), D2).
-  Privacy uses these alone.
+- Bound where rows are rounded: a row's integer vector q satisfies, by rejection (Kairouz, Liu, Steinke 2021,
+  Proposition 26, with beta = exp(-1/2)), |q|^2 <= D2^2 = min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2}, and
+  |q|_1 <= D1 = D2 min(sqrt(k), D2). Privacy uses these alone.
 - Bound where the sum is rounded: below.
-- Noise: every client adds Skellam noise of variance mu_l = ceil(mu / (n - D - A)), so that the honest survivors always hold at least the
-  wanted mu. Skellam noise is closed under sums, so the sum over m devices has variance m mu_l exactly.
-- No wraparound with probability 1 - p, with m = n u rows and r roundings (m, or n of sums): without rotation
-  2^(b-1) >= m s C + sqrt(2 ln(2k/p)) sqrt(r/4 + n mu_l), and with it 2^(b-1) >= sqrt(2 ln(2k/p)) sqrt(2 (m s C)^2 / k + r/4 + n mu_l).
-  It costs accuracy when it fails, never privacy.
+- Noise: every client adds Skellam noise of variance mu_l = ceil(mu / (n - D - A)), so that the honest survivors always
+  hold at least the wanted mu. Skellam noise is closed under sums, so the sum over m devices has variance m mu_l
+  exactly.
+- No wraparound with probability 1 - p, with m = n u rows and r roundings (m, or n of sums): without rotation 2^(b-1) >=
+  m s C + sqrt(2 ln(2k/p)) sqrt(r/4 + n mu_l), and with it 2^(b-1) >= sqrt(2 ln(2k/p)) sqrt(2 (m s C)^2 / k + r/4 + n
+  mu_l). It costs accuracy when it fails, never privacy.
 
-Formal guarantee of one upload whose rows are rounded: whatever they are, what leaves is a sum of integer vectors, one per row, each within
-the bound, plus exact Skellam noise from the operating system's randomness, modulo 2^b. Reduction and decoding are post-processing.
+Formal guarantee of one upload whose rows are rounded: whatever they are, what leaves is a sum of integer vectors, one
+per row, each within the bound, plus exact Skellam noise from the operating system's randomness, modulo 2^b. Reduction
+and decoding are post-processing.
 
-**Theorem (sums).** Let x be s times the sum of the clipped rows of a device (rotated, in small rings), t in [0, 1)^k a vector that does not
-depend on data, and q = floor(x + t). Replacing c of the rows by zeros changes q by an integer vector of L2 norm at most
-D2 = c s C (1 + a) + sqrt(k) and L1 norm at most D2 min(sqrt(k), D2), where a is what floating point can do (`rows.allowance`; the sqrt(k)
-has a margin of 2^-50 as well).
+**Theorem (sums).** Let x be s times the sum of the clipped rows of a device (rotated, in small rings), t in [0, 1)^k a
+vector that does not depend on data, and q = floor(x + t). Replacing c of the rows by zeros changes q by an integer
+vector of L2 norm at most D2 = c s C (1 + a) + sqrt(k) and L1 norm at most D2 min(sqrt(k), D2), where a is what floating
+point can do (`rows.allowance`; the sqrt(k) has a margin of 2^-50 as well).
 
-*Proof.* In real numbers x moves by some v, |v| <= c s C: each row has norm C at most, and a rotation keeps lengths. As computed, it moves
-by v + w, |w| <= a s C. For real numbers y, z and one threshold |floor(y + t) - floor(z + t)| <= ceil(|y - z|) < |y - z| + 1. So q moves by
-no more than |v_j + w_j| + 1 in coordinate j, and by the triangle inequality by |v + w| + sqrt(k) in all. An integer is at most its
-square, hence the L1 norm. []
+*Proof.* In real numbers x moves by some v, |v| <= c s C: each row has norm C at most, and a rotation keeps lengths. As
+computed, it moves by v + w, |w| <= a s C. For real numbers y, z and one threshold |floor(y + t) - floor(z + t)| <=
+ceil(|y - z|) < |y - z| + 1. So q moves by no more than |v_j + w_j| + 1 in coordinate j, and by the triangle inequality
+by |v + w| + sqrt(k) in all. An integer is at most its square, hence the L1 norm. []
 
-The bound holds for every t, so with t drawn uniformly (then q has the mean x) what is seen is a mixture, over t, of releases for each of
-which the accountant's theorems hold; t has the same law for both neighbours, and hockey-stick divergences are jointly convex
-(so are the three-law profiles of `accounting.skellam_as_gaussian`). So the mixture shows no more. D2 is attained up to the allowance:
-tests/privacy/mechanisms/test_rounded_sums.py has rows at the thresholds that exceed any bound without the sqrt(k).
+The bound holds for every t, so with t drawn uniformly (then q has the mean x) what is seen is a mixture, over t, of
+releases for each of which the accountant's theorems hold; t has the same law for both neighbours, and hockey-stick
+divergences are jointly convex (so are the three-law profiles of `accounting.skellam_as_gaussian`). So the mixture shows
+no more. D2 is attained up to the allowance: tests/privacy/mechanisms/test_rounded_sums.py has rows at the thresholds
+that exceed any bound without the sqrt(k).
 """
 
 from __future__ import annotations
@@ -121,8 +126,8 @@ class SkellamRing(Mechanism):
     def release_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """Rows are bounded each by itself, whoever they belong to; what is rounded is what each device rounds; and Skellam noise is closed
-        under sums."""
+        """Rows are bounded each by itself, whoever they belong to; what is rounded is what each device rounds; and
+        Skellam noise is closed under sums."""
         each = rows if isinstance(rows, Sequence) else list(Rows.of(rows).split(counts))
         given = sum(map(len, each)) if isinstance(rows, Sequence) else len(rows)
         if given != sum(counts) or len(each) != len(counts):
@@ -144,8 +149,8 @@ class SkellamRing(Mechanism):
         return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
 
     def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
-        """Clip every row; rotate (small rings only), scale, round and add up the rows, or their sum; add the noise; reduce to integers in
-        [0, 2^b)."""
+        """Clip every row; rotate (small rings only), scale, round and add up the rows, or their sum; add the noise;
+        reduce to integers in [0, 2^b)."""
         given = Rows((Factors(np.atleast_2d(rows)),))
         self._check_rows(given)
         total = self._noise(1, stream)
@@ -200,8 +205,8 @@ class SkellamRing(Mechanism):
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> SkellamRing:
-        """With the scale that makes s C the very same number, so that the integers' bounds are the same. A quotient times its divisor
-        misses by a last bit now and then; then a slightly smaller bound is tried."""
+        """With the scale that makes s C the very same number, so that the integers' bounds are the same. A quotient
+        times its divisor misses by a last bit now and then; then a slightly smaller bound is tried."""
         scaled = self.scale * self.clip
         while (scaled / bound) * bound != scaled:
             bound *= 1.0 - 2.0**-30
@@ -334,7 +339,8 @@ def required_half_ring(
     probability: float,
     rounds_sum: bool = False,
 ) -> float:
-    """What 2^(b-1) must reach. Skellam noise of these variances has Gaussian tails to within 1e-6 of the exponent at this distance."""
+    """What 2^(b-1) must reach. Skellam noise of these variances has Gaussian tails to within 1e-6 of the exponent at
+    this distance."""
     deviations = math.sqrt(2.0 * math.log(2.0 * dim / probability))
     all_rows = clients * rows
     noise = 0.25 * (clients if rounds_sum else all_rows) + clients * local_variance

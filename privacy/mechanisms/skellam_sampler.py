@@ -1,21 +1,28 @@
-"""Exact Skellam noise of integer variance mu, from a cryptographic stream, with a table whose size does not depend on mu.
+"""Exact Skellam noise of integer variance mu, from a cryptographic stream, with a table whose size does not depend on
+mu.
 
-The integers within `reach` of zero, outside of which the law has less than 2^-128 of its mass, are cut into at most 2^12 cells of 2^w
-integers each. A proposal takes one 64-bit word. The probabilities of proposals are whole numbers of words out of 2^64:
+The integers within `reach` of zero, outside of which the law has less than 2^-128 of its mass, are cut into at most
+2^12 cells of 2^w integers each. A proposal takes one 64-bit word. The probabilities of proposals are whole numbers of
+words out of 2^64:
 
-- Every integer x of cell c owns b_c words at which x is drawn at once, and h_c - b_c words at which it is drawn with a condition,
-  where b_c <= A P(x) <= h_c for all x of the cell. P falls with |x| (DLMF 10.37) and 0 begins a cell, so the ends of a cell give these
-  bounds; `FloatPmf` evaluates them, and its error is added to the safe side.
-- The condition is U < A P(x), where U is uniform between b_c and h_c. A proposal that fails it starts over, with a new word.
+- Every integer x of cell c owns b_c words at which x is drawn at once, and h_c - b_c words at which it is drawn with a
+  condition, where b_c <= A P(x) <= h_c for all x of the cell. P falls with |x| (DLMF 10.37) and 0 begins a cell, so the
+  ends of a cell give these bounds; `FloatPmf` evaluates them, and its error is added to the safe side.
+- The condition is U < A P(x), where U is uniform between b_c and h_c. A proposal that fails it starts over, with a new
+  word.
 
-So an accepted proposal is x with probability proportional to b_c + (h_c - b_c) (A P(x) - b_c) / (h_c - b_c) = A P(x): exactly the Skellam
-law on those integers, whichever bounds and whichever A were chosen. Loose bounds cost time alone. What must be exact is:
+So an accepted proposal is x with probability proportional to b_c + (h_c - b_c) (A P(x) - b_c) / (h_c - b_c) = A P(x):
+exactly the Skellam law on those integers, whichever bounds and whichever A were chosen. Loose bounds cost time alone.
+What must be exact is:
 
-- The words: 2^w times the sum of all h_c is 2^64, in integers, and an alias table over the cells' two parts gives each its count.
-- The condition: it is decided by `FloatPmf` if the two sides differ by more than its error, else by `exact_pmf`, with more
-  bits than are known of U. Where the known bits leave it open, U gets 64 more. The loop ends with probability one, never by a guess.
+- The words: 2^w times the sum of all h_c is 2^64, in integers, and an alias table over the cells' two parts gives each
+  its count.
+- The condition: it is decided by `FloatPmf` if the two sides differ by more than its error, else by `exact_pmf`, with
+  more bits than are known of U. Where the known bits leave it open, U gets 64 more. The loop ends with probability one,
+  never by a guess.
 
-So one draw differs from Skellam's law by the tail that is cut off, and by nothing else: less than 2^-128 in total variation.
+So one draw differs from Skellam's law by the tail that is cut off, and by nothing else: less than 2^-128 in total
+variation.
 """
 
 from __future__ import annotations
@@ -55,10 +62,12 @@ def sample_skellam(mu: int, size: int, stream: Stream) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Proposals:
-    """The table for one variance. Its columns are the cells' sure parts and then, in the same order, their conditional parts.
+    """The table for one variance. Its columns are the cells' sure parts and then, in the same order, their conditional
+    parts.
 
-    A word is, from its lowest bit: a column, the place in a cell (w bits), and a fraction. The word stays in its column if it is
-    below the column's `threshold` (kept in the top bits, so that whole words compare), and goes to the column `other` if not.
+    A word is, from its lowest bit: a column, the place in a cell (w bits), and a fraction. The word stays in its column
+    if it is below the column's `threshold` (kept in the top bits, so that whole words compare), and goes to the column
+    `other` if not.
     """
 
     mu: int
@@ -157,7 +166,8 @@ def _proposals(mu: int) -> _Proposals:
 
 
 def _alias(counts: list[int], column: int) -> tuple[list[int], list[int]]:
-    """Share out counts that sum to len(counts) columns: column i holds kept[i] of its own, and the rest of it belongs to other[i]."""
+    """Share out counts that sum to len(counts) columns: column i holds kept[i] of its own, and the rest of it belongs
+    to other[i]."""
     kept, other = list(counts), list(range(len(counts)))
     short = [i for i, count in enumerate(kept) if count < column]
     long = [i for i, count in enumerate(kept) if count > column]

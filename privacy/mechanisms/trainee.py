@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class Trainee(Protocol):
-    """A model in training on one device's examples. It sees noised sums only; what it tells of the examples goes to the mechanism alone."""
+    """A model in training on one device's examples. It sees noised sums only; what it tells of the examples goes to the
+    mechanism alone."""
 
     examples: int  # how many there are
     width: int  # numbers of a row

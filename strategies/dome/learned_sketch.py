@@ -1,7 +1,9 @@
-"""What DOME senses next: per weight matrix the learned directions that stand above the noise, and fresh probes for the rest.
+"""What DOME senses next: per weight matrix the learned directions that stand above the noise, and fresh probes for the
+rest.
 
-The whole model seen as one row is the flat sketch of the paper; then there is one fold with d columns. A fold whose rank is its number of
-columns is sent whole. Everything is a function of what was fed and of the seed, so both sides can make the same sketch.
+The whole model seen as one row is the flat sketch of the paper; then there is one fold with d columns. A fold whose
+rank is its number of columns is sent whole. Everything is a function of what was fed and of the seed, so both sides can
+make the same sketch.
 """
 
 import math
@@ -52,8 +54,8 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
 
 
 def isotropic(settings: DomeConfig) -> bool:
-    """Whether probes are made longer so that the desketched mean is unbiased. Error feedback needs the projection (what is sent twice
-    as long leaves a residual that grows), and the printed algorithm has it."""
+    """Whether probes are made longer so that the desketched mean is unbiased. Error feedback needs the projection (what
+    is sent twice as long leaves a residual that grows), and the printed algorithm has it."""
     return not settings.error_feedback and settings.variant == "corrected"
 
 
@@ -83,7 +85,8 @@ class LearnedSketch:
         return self._folds
 
     def learned(self) -> list[torch.Tensor | None]:
-        """The directions that are worth looking at again, per fold (columns x any number); None where nothing is learned."""
+        """The directions that are worth looking at again, per fold (columns x any number); None where nothing is
+        learned."""
         return [None if learner is None else learner.kept() for learner in self._learners]
 
     def room(self) -> list[torch.Tensor | None]:
@@ -91,8 +94,8 @@ class LearnedSketch:
         return [None if learner is None else learner.room() for learner in self._learners]
 
     def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
-        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per number, and
-        was made with what `learned` gave."""
+        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per
+        number, and was made with what `learned` gave."""
         for fold, learner, used in zip(self._folds, self._learners, sensed, strict=True):
             if learner is not None:
                 learner.feed(fold.matrix(vector), deviation, used)
@@ -141,7 +144,8 @@ class _Learner:
 
     def feed(self, matrix: torch.Tensor, deviation: float, sensed: Fold) -> None:
         if isotropic(self._settings) and not sensed.whole:
-            # The floor is for orthonormal S. ||S Xi A|| <= ||S|| ||Xi A||, and the norm of S is the length of its probes.
+            # The floor is for orthonormal S. ||S Xi A|| <= ||S|| ||Xi A||, and the norm of S is the length of its
+            # probes.
             deviation *= probe_length(sensed, self.kept().shape[1])
         self._pca.update(matrix)
         self._floor.update(deviation, sensed.rank)

@@ -1,9 +1,10 @@
-"""DOME as its paper prints it, for the record (`variant=paper`): the parts in which docs/strategies/dome.md corrects the text.
+"""DOME as its paper prints it, for the record (`variant=paper`): the parts in which docs/strategies/dome.md corrects
+the text.
 
-Line 17 feeds back the bias-corrected first moment, which therefore never decays; it is also the mean that is removed, without
-fading. Line 19 subtracts a^2 diag(S^T S), that is a^2 everywhere. Line 21 raises t first, so UpdateSketch never takes its branch
-for the first update: QR starts from zeros. Its Lambda are column norms of R, unsorted, and are squared twice by the energy
-rule. `a` is read as the deviation of the mean's noise, the kindest reading.
+Line 17 feeds back the bias-corrected first moment, which therefore never decays; it is also the mean that is removed,
+without fading. Line 19 subtracts a^2 diag(S^T S), that is a^2 everywhere. Line 21 raises t first, so UpdateSketch never
+takes its branch for the first update: QR starts from zeros. Its Lambda are column norms of R, unsorted, and are squared
+twice by the energy rule. `a` is read as the deviation of the mean's noise, the kindest reading.
 
 The privacy is that of the corrected algorithm: clip and noise are the same.
 """

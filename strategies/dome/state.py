@@ -1,8 +1,8 @@
 """The state of DOME: model, moments and learned sketch, and the step from one round to the next.
 
-The server owns one. With `broadcast=replay` every device that follows holds the same, and makes the same step from the k numbers of an
-aggregate. Therefore everything rests in float32 and is computed in float64: the last bits of float64 products, in which machines
-differ, hardly ever survive the rounding, and a fingerprint finds the times when they do.
+The server owns one. With `broadcast=replay` every device that follows holds the same, and makes the same step from the
+k numbers of an aggregate. Therefore everything rests in float32 and is computed in float64: the last bits of float64
+products, in which machines differ, hardly ever survive the rounding, and a fingerprint finds the times when they do.
 """
 
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ class DomeState:
         return [0 if basis is None else basis.shape[1] for basis in self._learned(server_round)]
 
     def reference(self) -> torch.Tensor | None:
-        """What devices take for the mean of the gradients and remove before the clip (m_ref): the corrected moment, faded, so that it
-        decays where the sketch does not look."""
+        """What devices take for the mean of the gradients and remove before the clip (m_ref): the corrected moment,
+        faded, so that it decays where the sketch does not look."""
         if not self._fading:
             return None
         return (self._fading * self._optimizer.corrected_moment).float()
@@ -69,7 +69,8 @@ class DomeState:
     def apply(self, step: Step) -> None:
         sketch = self.sketch(step.round)
         released = sketch.adjoint(step.mean.to(self.vector.device, torch.float64))  # S y
-        # Lemma 3.2, corrected: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made g.
+        # Lemma 3.2, corrected: the variance of the mean's noise times diag(S S^T), the squared rows of the S that made
+        # g.
         variance = step.deviation**2 * sketch.row_norms_squared().to(released)
         reference, noise = self.reference(), variance
         gradient = released if reference is None else released + reference.double()
@@ -84,7 +85,8 @@ class DomeState:
         self._learner.feed(fed, step.deviation, sketch.folds)
 
     def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
-        """The model, the learned directions of each fold and the reference; the probes follow from the seed and the round."""
+        """The model, the learned directions of each fold and the reference; the probes follow from the seed and the
+        round."""
         arrays = {"model": self.vector}
         for i, basis in enumerate(self._learned(server_round)):
             if basis is not None and basis.shape[1]:

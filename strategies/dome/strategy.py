@@ -1,11 +1,12 @@
-"""DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S from what it saw.
+"""DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S
+from what it saw.
 
-Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which makes g = S y + m_ref,
-moments with the noise's variance taken out, the model and a new S. Or S comes from public data (`strategies.dome.public_state`).
-Where this corrects the paper's text is listed in docs/strategies/dome.md.
+Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which
+makes g = S y + m_ref, moments with the noise's variance taken out, the model and a new S. Or S comes from public data
+(`strategies.dome.public_state`). Where this corrects the paper's text is listed in docs/strategies/dome.md.
 
-Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made from earlier releases and public
-data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
+Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made from earlier
+releases and public data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -60,7 +61,8 @@ class Dome(FederatedStrategy):
         )
 
     def planned_broadcast(self) -> RecordDict:
-        """Full: with as many learned directions as there may be. Replay: for a device that took part in the round before."""
+        """Full: with as many learned directions as there may be. Replay: for a device that took part in the round
+        before."""
         config, last = self.config, self.config.rounds
         mechanism = self.mechanism(last, config.clients.per_round)
         state = replica(config, self.model)
@@ -107,8 +109,8 @@ class Dome(FederatedStrategy):
             self.parcels = Parcels(self.state)
 
     def _renewed(self) -> dict[str, torch.Tensor]:
-        """The public directions that devices need from now on, if it is time to renew them and they have changed: those of the first
-        layer never do."""
+        """The public directions that devices need from now on, if it is time to renew them and they have changed: those
+        of the first layer never do."""
         settings, state = settings_of(self.config), self.state
         if not isinstance(state, PublicState) or state.steps % settings.refresh:
             return {}
@@ -127,7 +129,8 @@ def _state(config: Config, model: FlatModel, vector: torch.Tensor) -> DomeState 
 
 
 def replica(config: Config, model: FlatModel) -> DomeState | PublicState:
-    """What a device that follows by replay starts from: version 0, from the configuration alone; on the CPU, wherever it trains."""
+    """What a device that follows by replay starts from: version 0, from the configuration alone; on the CPU, wherever
+    it trains."""
     return _state(config, model, model.vector.to("cpu", copy=True))
 
 
@@ -158,8 +161,8 @@ class DomeDevice(DeviceHalf):
         return None if shortened is None else cohort_factored(work, shortened)
 
     def _shortened(self, broadcast: Broadcast, model: FlatModel) -> Shortened | None:
-        """What becomes of gradients that are given by their factors; None where something dense is subtracted from them,
-        or where the sketch is not one of each tensor."""
+        """What becomes of gradients that are given by their factors; None where something dense is subtracted from
+        them, or where the sketch is not one of each tensor."""
         settings = settings_of(broadcast.config)
         if "reference" in broadcast.arrays or settings.sketch != "layerwise":
             return None
@@ -217,8 +220,9 @@ def captured_energy(
 ) -> float | None:
     """The share of the mean gradient's energy that the sketch sees, estimated from the sketch alone.
 
-    The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all of it (which
-    isotropic ones are already), is an unbiased estimate of the rest. None where noise leaves nothing to estimate, or no probe looked.
+    The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all
+    of it (which isotropic ones are already), is an unbiased estimate of the rest. None where noise leaves nothing to
+    estimate, or no probe looked.
     """
     seen = whole = 0.0
     end = 0

@@ -1,22 +1,24 @@
-"""Adaptive clipping (Andrew, Thakkar, McMahan, Ramaswamy 2021): the clip follows a quantile of the rows' norms, which is paid for.
+"""Adaptive clipping (Andrew, Thakkar, McMahan, Ramaswamy 2021): the clip follows a quantile of the rows' norms, which
+is paid for.
 
 A device makes of every row x, with the clip C of the round and the weight kappa,
 
     (clip(x, C), kappa C (b - 1/2)),    b = 1 if |x| <= C, else 0,
 
-one more number than before. (A row of zeros says nothing: its count is 0.) The sum of the last numbers tells the server, under the noise
-of the round, the fraction of the rows that fitted; the next round's clip is C exp(-rate (fraction - quantile)), so that it comes to rest
-where `quantile` of the rows fit.
+one more number than before. (A row of zeros says nothing: its count is 0.) The sum of the last numbers tells the
+server, under the noise of the round, the fraction of the rows that fitted; the next round's clip is C exp(-rate
+(fraction - quantile)), so that it comes to rest where `quantile` of the rows fit.
 
-Formal guarantees: nothing new is released. The longer row has a norm of at most C sqrt(1 + kappa^2/4) (clip(x, C) has one of at most C, and
-the last number is kappa C / 2 in size), and that is the bound of the round's mechanism: the sum is the release that it always is, of one
-number more. A unit that is zeroed out has the row 0, which lies no further away. C is a function of earlier releases, so it is public.
-What is seen does not depend on it: noise, and under masks the resolution, follow it (`Mechanism.with_bound`), so every round is the same
-release.
+Formal guarantees: nothing new is released. The longer row has a norm of at most C sqrt(1 + kappa^2/4) (clip(x, C) has
+one of at most C, and the last number is kappa C / 2 in size), and that is the bound of the round's mechanism: the sum
+is the release that it always is, of one number more. A unit that is zeroed out has the row 0, which lies no further
+away. C is a function of earlier releases, so it is public. What is seen does not depend on it: noise, and under masks
+the resolution, follow it (`Mechanism.with_bound`), so every round is the same release.
 
-A device takes C from the mechanism that its guard has judged, and that mechanism bounds the longer row once more, whatever was made of
-it: a server that lies about kappa or C gains nothing. The cost is sqrt(1 + kappa^2/4) times the noise at the same C; the fraction is read
-with a standard deviation of z sqrt(1 + kappa^2/4) / (kappa n), where z is the noise multiplier of the sum and n the number of its rows.
+A device takes C from the mechanism that its guard has judged, and that mechanism bounds the longer row once more,
+whatever was made of it: a server that lies about kappa or C gains nothing. The cost is sqrt(1 + kappa^2/4) times the
+noise at the same C; the fraction is read with a standard deviation of z sqrt(1 + kappa^2/4) / (kappa n), where z is the
+noise multiplier of the sum and n the number of its rows.
 """
 
 import math
@@ -122,7 +124,8 @@ def clipping_of(config: Config) -> FixedClip:
 
 
 def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
-    """The device's half: rows as the round's mechanism takes them, each clipped and with its count where the clip is adaptive."""
+    """The device's half: rows as the round's mechanism takes them, each clipped and with its count where the clip is
+    adaptive."""
     privacy, bound = broadcast.config.privacy, broadcast.mechanism.bound
     if privacy.clip != ADAPTIVE or bound is None:
         return rows

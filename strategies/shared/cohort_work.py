@@ -1,7 +1,7 @@
 """What the device halves of several clients work with at once, in simulations of whole cohorts (`runtime=cohort`).
 
-The functions here are those of `strategies.shared.local_update` for all of these clients together. They draw the same batches, and make
-the same numbers up to rounding.
+The functions here are those of `strategies.shared.local_update` for all of these clients together. They draw the same
+batches, and make the same numbers up to rounding.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -27,8 +27,8 @@ from fedsketch.tasks.shards import Batches, Shards
 
 @dataclass(frozen=True)
 class CohortWork:
-    """As `LocalWork`, with one shard and memory for each of the clients. `model` holds the broadcast's parameters and must be
-    left as it is; so must the examples."""
+    """As `LocalWork`, with one shard and memory for each of the clients. `model` holds the broadcast's parameters and
+    must be left as it is; so must the examples."""
 
     broadcast: Broadcast
     shards: Shards
@@ -44,8 +44,8 @@ class CohortWork:
 
 
 def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | None:
-    """(n, d): `client_update` of each client, from the broadcast's model or from a row of `starts` each; None: the model is not one
-    that works on several clients at once."""
+    """(n, d): `client_update` of each client, from the broadcast's model or from a row of `starts` each; None: the
+    model is not one that works on several clients at once."""
     if not work.gradients.possible(work.shards.examples.inputs[:1]):
         return None
     settings, shards = work.broadcast.config.strategy.local, work.shards

@@ -20,9 +20,9 @@ from fedsketch.tasks.flat import FlatModel
 class LocalWork:
     """What a device half works with in a round.
 
-    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round. What is put into
-    `memory` is there in the device's next round of the run, and never leaves it. `client` is the number by which the server knows it.
-    `kept` is there as long as the process is.
+    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
+    What is put into `memory` is there in the device's next round of the run, and never leaves it. `client` is the
+    number by which the server knows it. `kept` is there as long as the process is.
     """
 
     broadcast: Broadcast
@@ -41,21 +41,25 @@ class DeviceHalf:
     """
 
     def rows(self, work: LocalWork) -> torch.Tensor:
-        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit `client`)."""
+        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit
+        `client`)."""
         raise UnsafeUpdateError(
             "the mechanism blurs an upload, and this strategy noises its steps."
         )
 
     def blocks(self, work: LocalWork) -> Iterator[Rows]:
-        """The same rows in blocks, perhaps as factors (`strategies.shared.factored`), where the mechanism rounds their sum."""
+        """The same rows in blocks, perhaps as factors (`strategies.shared.factored`), where the mechanism rounds their
+        sum."""
         yield Rows.of(self.rows(work))
 
     def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
-        """For simulations: the rows of `blocks`, of several clients, one element for each, up to rounding. None: as `cohort_rows`."""
+        """For simulations: the rows of `blocks`, of several clients, one element for each, up to rounding. None: as
+        `cohort_rows`."""
         return None
 
     def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        """For simulations: the rows of several clients, in their order, as `rows` makes them up to rounding. None: one by one."""
+        """For simulations: the rows of several clients, in their order, as `rows` makes them up to rounding. None: one
+        by one."""
         return None
 
     def costly(self, config: Config) -> bool:

@@ -1,7 +1,7 @@
 """Gradients of single examples as factors, for mechanisms that need no more than the sum of clipped rows.
 
-A linear layer's gradient is b a^T for each example, and its layer-wise sketch b (P^T a)^T. Where a is an example as it is given, and P
-comes from public data, P^T a is the same in every round: it is kept (`sketching.kept_products`).
+A linear layer's gradient is b a^T for each example, and its layer-wise sketch b (P^T a)^T. Where a is an example as it
+is given, and P comes from public data, P^T a is the same in every round: it is kept (`sketching.kept_products`).
 """
 
 from collections.abc import Callable, Hashable, Iterator

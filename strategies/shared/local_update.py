@@ -18,8 +18,8 @@ MEMORY = 256 << 20  # bytes; a sketch that is made anew for every call wants man
 def client_update(
     model: FlatModel, shard: Examples, settings: LocalConfig, generator: torch.Generator
 ) -> torch.Tensor:
-    """The direction in which the client wants the model to move against: its gradient (one step), or theta - theta_K after K steps
-    on random batches, or after shuffled passes over the shard."""
+    """The direction in which the client wants the model to move against: its gradient (one step), or theta - theta_K
+    after K steps on random batches, or after shuffled passes over the shard."""
     if one_gradient(settings):
         (batch,) = _batches(shard, settings, generator)
         _, gradient = model.loss_and_gradient(*batch)
@@ -42,8 +42,8 @@ def unit_rows(
 ) -> torch.Tensor:
     """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example.
 
-    `shorten` is what becomes of rows before they are returned. It sees a few at a time, so that the gradients of all examples never exist
-    at once where it makes short ones of them.
+    `shorten` is what becomes of rows before they are returned. It sees a few at a time, so that the gradients of all
+    examples never exist at once where it makes short ones of them.
     """
     if config.privacy.unit is Unit.EXAMPLE:
         return rows_of_examples(model, shard, shorten)
@@ -52,7 +52,8 @@ def unit_rows(
 
 
 def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
-    """What draws the batches of a client in a round: reproducible, and no secret (the guarantee does not rest on it)."""
+    """What draws the batches of a client in a round: reproducible, and no secret (the guarantee does not rest on
+    it)."""
     key = derived_key(config.seed, "batches", client, round)
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))
 

@@ -1,8 +1,8 @@
 """Every block of commands runs as it is written, or says why it cannot.
 
-A comment before a block says how: `<!-- run: slow -->` runs it in the long run, `<!-- run by: FILE -->` names the test that does,
-`<!-- not run: REASON -->` why nobody does. A block without a comment runs in the default run, so it must be quick. The blocks of a
-page run in their order, in one folder.
+A comment before a block says how: `<!-- run: slow -->` runs it in the long run, `<!-- run by: FILE -->` names the test
+that does, `<!-- not run: REASON -->` why nobody does. A block without a comment runs in the default run, so it must be
+quick. The blocks of a page run in their order, in one folder.
 """
 
 import os

@@ -138,8 +138,8 @@ def _sum(round: Witnessed, variance: float) -> NoisySum:
 
 
 def largest_squared_norm(told: Mapping[str, Any]) -> int:
-    """What one row moves at most. Conditional rounding of rows: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never more
-    than (s C + sqrt(k))^2. Where a sum is rounded, (s C + sqrt(k))^2 and a billionth for floating point."""
+    """What one row moves at most. Conditional rounding of rows: |q|^2 <= (s C)^2 + k/4 + s C + sqrt(k)/2, and never
+    more than (s C + sqrt(k))^2. Where a sum is rounded, (s C + sqrt(k))^2 and a billionth for floating point."""
     reach, k = told["scale"] * told["clip"], told["dim"]
     if told.get("rounds_sum"):
         return math.floor((reach * (1.0 + 1e-9) + math.sqrt(k)) ** 2)

@@ -47,7 +47,8 @@ def test_desketching_is_unbiased_with_the_error_of_its_block() -> None:
 
 
 def test_blocks_do_not_share_their_signs() -> None:
-    """1000 blocks of 8 equal signs each way: of 256 patterns about 250 appear; if blocks shared signs it would be one."""
+    """1000 blocks of 8 equal signs each way: of 256 patterns about 250 appear; if blocks shared signs it would be
+    one."""
     signs = BlockSketch(block_folds(8000, 1000), 1).adjoint(torch.ones(1000)).view(1000, 8)
     assert len(signs.unique(dim=0)) > 200
 

@@ -75,8 +75,8 @@ def test_learned_columns_come_first_and_probes_complete_them() -> None:
 
 
 def test_isotropic_probes_make_the_estimate_unbiased() -> None:
-    """Over 1,000 seeds the mean of S S^T is I: entries within six standard errors (about 0.08 each; 81 x 81 entries of blocks, false
-    alarms below 1e-4), where a projection's would be (r / i) I."""
+    """Over 1,000 seeds the mean of S S^T is I: entries within six standard errors (about 0.08 each; 81 x 81 entries of
+    blocks, false alarms below 1e-4), where a projection's would be (r / i) I."""
     learned = probes(1, 1, torch.empty(9, 0))
     total = torch.zeros(83, 83)
     for seed in range(1000):

@@ -1,4 +1,5 @@
-"""What holds for every sketch: linear, adjoint to its inverse direction, rows like single vectors, row norms as of the matrix."""
+"""What holds for every sketch: linear, adjoint to its inverse direction, rows like single vectors, row norms as of the
+matrix."""
 
 from collections.abc import Callable
 

@@ -176,10 +176,12 @@ def test_a_basis_that_was_handed_out_never_changes() -> None:
 
 
 def test_wider_arithmetic_survives_another_order_of_summation() -> None:
-    """What another processor or number of threads changes: the last bits of products. A state that rests in float32 forgets them.
+    """What another processor or number of threads changes: the last bits of products. A state that rests in float32
+    forgets them.
 
-    Nearly always: a float64 error of 1e-15 moves a float32 entry to its neighbour with a chance of 1e-8 or so in each update,
-    which moves others in the updates after it. So a tenth of the entries may differ; with float32 products most do."""
+    Nearly always: a float64 error of 1e-15 moves a float32 entry to its neighbour with a chance of 1e-8 or so in each
+    update, which moves others in the updates after it. So a tenth of the entries may differ; with float32 products most
+    do."""
     given = [rows.float() for rows in batches(300, [1, 1, 3] * 3)]
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
     straight, shuffled = (StreamingPCA(300, 8, 0.95, arithmetic=torch.float64) for _ in range(2))

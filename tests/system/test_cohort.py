@@ -1,5 +1,5 @@
-"""`runtime=cohort` is the same run as `runtime=local`, for every strategy: with the noise of each device bit by bit; and with noise of the
-sum by rows that are the same up to rounding."""
+"""`runtime=cohort` is the same run as `runtime=local`, for every strategy: with the noise of each device bit by bit;
+and with noise of the sum by rows that are the same up to rounding."""
 
 import copy
 import json

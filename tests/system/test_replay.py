@@ -1,4 +1,5 @@
-"""Whole runs with broadcast=replay: the same as with broadcast=full, with clients that miss rounds, and far fewer bytes."""
+"""Whole runs with broadcast=replay: the same as with broadcast=full, with clients that miss rounds, and far fewer
+bytes."""
 
 import json
 from collections.abc import Callable
@@ -119,8 +120,8 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, kept: bool)
 
 
 def test_bytes_of_a_returning_client(fedsketch: Command, tmp_path: Path) -> None:
-    """d = 203,530, all messages of secure aggregation included: the sketch sends 15 times less up than dp_fedavg, and with replay
-    10 times less up and down together. The plan says so beforehand."""
+    """d = 203,530, all messages of secure aggregation included: the sketch sends 15 times less up than dp_fedavg, and
+    with replay 10 times less up and down together. The plan says so beforehand."""
     large = ["data.shape=[1,28,28]", "model=mlp", "model.width=256", "rounds=2"]
     large += ["clients.total=20", "clients.per_round=20", "strategy.keep=noise_floor"]
     sketch = ["strategy.sketch_dim=0.0555", "strategy.broadcast=replay"]

@@ -1,4 +1,5 @@
-"""The rows that a layer's folded weight multiplies: for linear layers and convolutions, of a model of ours and of others."""
+"""The rows that a layer's folded weight multiplies: for linear layers and convolutions, of a model of ours and of
+others."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""Per-example gradients: equal to one backward pass per example, for every model and for layers that only look simple."""
+"""Per-example gradients: equal to one backward pass per example, for every model and for layers that only look
+simple."""
 
 from collections import OrderedDict
 from collections.abc import Callable

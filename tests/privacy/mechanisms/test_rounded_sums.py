@@ -1,4 +1,5 @@
-"""Sums that are rounded once: the bound on what one row changes, by brute force and by attack; the law of the integers; wire and price."""
+"""Sums that are rounded once: the bound on what one row changes, by brute force and by attack; the law of the integers;
+wire and price."""
 
 from __future__ import annotations
 
@@ -77,9 +78,9 @@ def test_rows_replaced_by_zeros_change_the_integers_by_no_more_than_the_bound(
 
 @pytest.mark.parametrize("dim", [4, 16, 64])
 def test_rows_at_the_thresholds_exceed_any_bound_without_the_root_of_k(dim: int) -> None:
-    """The attack: who knows the thresholds puts the sum of the others just below them, so that one row lifts every coordinate over one
-    more threshold than its length is worth. What is booked for rounded rows is exceeded; what is booked for sums is not, and is nearly
-    reached."""
+    """The attack: who knows the thresholds puts the sum of the others just below them, so that one row lifts every
+    coordinate over one more threshold than its length is worth. What is booked for rounded rows is exceeded; what is
+    booked for sums is not, and is nearly reached."""
     step = 4.0 + 2.0**-18  # of the row, in integer units, in every coordinate
     plan = replace(_plan(dim, 2, scale=step * math.sqrt(dim)), rounds_sum=True)
     others = (1.0 - Stream(derived_key(5)).uniform(dim) - 2.0**-20) / plan.scale
@@ -184,7 +185,8 @@ def test_rows_that_are_not_finite_are_refused() -> None:
 
 # ---------------------------------------------------------------------- which form, on the wire, and its price
 def test_the_form_is_chosen_by_its_price() -> None:
-    """Sums where they cost a percent of noise at most; rows in small rings, for single rows, and where clients are the unit."""
+    """Sums where they cost a percent of noise at most; rows in small rings, for single rows, and where clients are the
+    unit."""
     noise = {"noise": lambda l2, l1: (14.0 * l2) ** 2, "clients": 100, "clip": 1.0}
     large = choose_ring(dim=5130, rows=600, unit=Unit.EXAMPLE, bits=32, **noise)  # type: ignore[arg-type]
     assert large.rounds_sum
@@ -230,7 +232,8 @@ def test_the_price_is_that_of_the_bound_and_of_a_whole_client_less_than_of_its_r
 
 
 def test_all_roundings_of_a_small_device_stay_within_the_bound() -> None:
-    """Brute force: all rows from a grid of lengths up to C, in two dimensions, and thresholds on a grid, each row taken away."""
+    """Brute force: all rows from a grid of lengths up to C, in two dimensions, and thresholds on a grid, each row taken
+    away."""
     plan = replace(_plan(2, 3, scale=2.5), rounds_sum=True)
     points = [(0.0, 0.0), (1.0, 0.0), (0.6, 0.8), (-0.8, 0.6), (0.3, -0.2), (0.2, 0.0)]
     bound, reached = plan.l2_sensitivity**2, 0.0

@@ -148,7 +148,8 @@ def test_rounding_is_unbiased() -> None:
 
 
 def test_rounding_is_redrawn_until_it_fits() -> None:
-    """Four halves, bound 1: only draws with at most one rounded up leave, the five equally likely (false alarm 1e-6)."""
+    """Four halves, bound 1: only draws with at most one rounded up leave, the five equally likely (false alarm
+    1e-6)."""
     rounded = round_conditionally(np.full((4000, 4), 0.5), 1, Stream(derived_key(7)))
     draws = [tuple(row) for row in rounded.tolist()]
     assert all(sum(draw) <= 1 for draw in draws)
@@ -176,7 +177,8 @@ def test_devices_without_a_key_never_repeat() -> None:
 
 
 def test_wraparound_is_as_rare_as_planned() -> None:
-    """A 20-bit ring filled to its limit by identical clients: no coordinate of 100 sums of 200 wraps (planned: 1e-9 per sum)."""
+    """A 20-bit ring filled to its limit by identical clients: no coordinate of 100 sums of 200 wraps (planned: 1e-9 per
+    sum)."""
     plan = _plan(200, bits=20, clients=10)
     vector = np.zeros(200)
     vector[0] = 1.0
@@ -190,8 +192,8 @@ def test_wraparound_is_as_rare_as_planned() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_noise_drawn_at_once_for_many_has_the_law_of_their_sum(at_once: bool) -> None:
-    """Five devices of variance 3: Skellam's law of variance 15, which the test would tell from one of variance 20. Fails by chance once in
-    a million times."""
+    """Five devices of variance 3: Skellam's law of variance 15, which the test would tell from one of variance 20.
+    Fails by chance once in a million times."""
     plan = replace(_plan(20_000, clients=5, z=0.0), local_variance=3)
     nothing = torch.zeros(5, plan.dim)
     with Stream() as stream:

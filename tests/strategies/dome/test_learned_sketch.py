@@ -120,8 +120,8 @@ def test_no_rule_keeps_more_than_the_learned_share(keep: str, share: float, coun
 def test_noise_floor_keeps_only_what_noise_does_not_explain(
     keep: str, count: int, feedback: float, scale: float
 ) -> None:
-    """Ten rows with ten numbers of noise 1: the floor is (sqrt(10) + sqrt(10) + sqrt(2 ln 1000))^2 = 101; and with isotropic probes, ten
-    of sixty and so sqrt(6) long, six times that."""
+    """Ten rows with ten numbers of noise 1: the floor is (sqrt(10) + sqrt(10) + sqrt(2 ln 1000))^2 = 101; and with
+    isotropic probes, ten of sixty and so sqrt(6) long, six times that."""
     settings = _settings(keep=keep, feed="gradient", error_feedback=feedback)
     energies = [scale * energy for energy in (140.0, 120, 80, 60)]
     assert _kept(_fed(settings, energies, deviation=1.0)) == count
@@ -137,8 +137,8 @@ def _loop(
     seed: int,
     planted: torch.Tensor | None = None,
 ) -> tuple[int, float]:
-    """25 rounds of a sketch that follows what it learns, noise 1 on each number, on top of a fixed gradient: the most directions
-    ever kept, and the share of the gradient that the last sketch sees."""
+    """25 rounds of a sketch that follows what it learns, noise 1 on each number, on top of a fixed gradient: the most
+    directions ever kept, and the share of the gradient that the last sketch sees."""
     generator = torch.Generator().manual_seed(seed)
     gradient = torch.zeros(610) if planted is None else planted
     learner = LearnedSketch(settings, layout, CPU)
@@ -168,8 +168,8 @@ FLAT = (Fold(0, 1, 610, 30),)
 def test_of_pure_noise_nothing_is_kept(
     layout: tuple[Fold, ...], warm_up: int, feed: str, feedback: float
 ) -> None:
-    """With isotropic probes and, for error feedback, orthonormal ones. At most 1e-3 a look by the floor's bound, far less in
-    practice (tests/sketching/test_noise_floor.py); the seeds are fixed."""
+    """With isotropic probes and, for error feedback, orthonormal ones. At most 1e-3 a look by the floor's bound, far
+    less in practice (tests/sketching/test_noise_floor.py); the seeds are fixed."""
     settings = _settings(feed=feed, warm_up=warm_up, error_feedback=feedback)
     assert [_loop(settings, layout, seed)[0] for seed in range(2)] == [0, 0]
 

@@ -90,9 +90,10 @@ OTHER_PROCESSOR = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 def test_another_machine_makes_the_same_state(
     tmp_path: Path, sketch: str, others: list[dict[str, str]]
 ) -> None:
-    """As near as one machine can be to another: another number of threads, and other vector instructions. A step ends in other
-    bits where a last bit of float64 decides how a number rounds to float32, which is one step in thirty or so: a device that meets one
-    asks for the whole state. More than 10 of 30 have a chance of 1e-8 at that rate, and float32 products would change all 30."""
+    """As near as one machine can be to another: another number of threads, and other vector instructions. A step ends
+    in other bits where a last bit of float64 decides how a number rounds to float32, which is one step in thirty or so:
+    a device that meets one asks for the whole state. More than 10 of 30 have a chance of 1e-8 at that rate, and float32
+    products would change all 30."""
     path, overrides = tmp_path / "states", [*SMALL, f"strategy.sketch={sketch}"]
     overrides += ["strategy.sketch_dim=120", "strategy.feed=gradient", "strategy.keep=all"]
     overrides += ["strategy.mean_removal=0.9"]
@@ -137,9 +138,11 @@ def test_a_loaded_state_goes_on_identically_and_every_part_counts(options: list[
 
 
 def test_the_noise_that_mean_removal_carries_is_known() -> None:
-    """2,000 runs of 6 rounds on pure noise: what the state says the variance of the moment is, is the variance that it has.
+    """2,000 runs of 6 rounds on pure noise: what the state says the variance of the moment is, is the variance that it
+    has.
 
-    Averaged over 610 coordinates and 2,000 runs: within 1 % but for a chance below 1e-6; per sketch the probes are the same."""
+    Averaged over 610 coordinates and 2,000 runs: within 1 % but for a chance below 1e-6; per sketch the probes are the
+    same."""
     options = ["strategy.mean_removal=0.9", "strategy.feed=gradient", "strategy.sketch_dim=120"]
     options += [
         "strategy.server.optimizer=sgd",

@@ -1,4 +1,5 @@
-"""DOME without noise is Adam on the mean gradient; with noise it pays for k numbers, not for d; both halves agree on the sketch."""
+"""DOME without noise is Adam on the mean gradient; with noise it pays for k numbers, not for d; both halves agree on
+the sketch."""
 
 import copy
 from collections.abc import Callable
@@ -143,9 +144,9 @@ def test_a_warm_up_is_adam_until_it_ends(make_strategy: MakeStrategy) -> None:
 
 # ---------------------------------------------------------------------- Lemma 3.1
 def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
-    """Inputs in a known plane of 6 of 60 dimensions, so that all gradients lie in the 6 * 10 + 10 = 70 directions that the sketch
-    spans: the squared error of the released mean is sigma^2 70, not sigma^2 610. 350 rounds: 24,500 squared normals, a standard
-    error of 0.9 %; beyond 5 % with probability below 1e-7."""
+    """Inputs in a known plane of 6 of 60 dimensions, so that all gradients lie in the 6 * 10 + 10 = 70 directions that
+    the sketch spans: the squared error of the released mean is sigma^2 70, not sigma^2 610. 350 rounds: 24,500 squared
+    normals, a standard error of 0.9 %; beyond 5 % with probability below 1e-7."""
     sigma, k, rounds = 0.3, 70, 350
     strategy = _make(
         make_strategy,
@@ -293,7 +294,8 @@ FOLDS = (Fold(0, 2, 6, 3), Fold(12, 1, 4, 4))
 
 
 def test_captured_energy_on_a_constructed_example() -> None:
-    """Of the matrix: 9 learned; two probes of the five dimensions left see 2, so that there are 5. The vector's 4 is seen whole."""
+    """Of the matrix: 9 learned; two probes of the five dimensions left see 2, so that there are 5. The vector's 4 is
+    seen whole."""
     mean = torch.tensor([3.0, 1, 0, 0, 0, 1, 2, 0, 0, 0])
     assert dome.captured_energy(FOLDS, [1, 0], mean, 0.0, False) == pytest.approx(
         (11 + 4) / (14 + 4)
@@ -325,8 +327,8 @@ def test_captured_energy_is_unknown_without_probes() -> None:
 def test_captured_energy_estimates_what_the_sketch_really_sees(
     deviation: float, isotropic: bool
 ) -> None:
-    """Over 400 draws of probes and noise: the estimate's mean within five standard errors (false alarms 6e-7), plus 0.01 for the
-    bias of a ratio, of the mean true share."""
+    """Over 400 draws of probes and noise: the estimate's mean within five standard errors (false alarms 6e-7), plus
+    0.01 for the bias of a ratio, of the mean true share."""
     generator = torch.Generator().manual_seed(6)
     folds, gradient = (Fold(0, 5, 40, 10),), torch.randn(200, generator=generator)
     known = probes(1, 4, torch.empty(40, 0))
