@@ -73,7 +73,7 @@ def config(
 def ours(settings: Config) -> Speed:
     """Of a run, by its own metrics."""
     with tempfile.TemporaryDirectory() as folder:
-        run(settings, Path(folder) / "run")
+        run(settings, Path(folder) / "run", quiet=True)
         rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").open()]
     counted = rows[WARM_UP:]
     updates = sum(row["clients"] for row in counted)
