@@ -49,7 +49,7 @@ SCRIPTS = (
         install="pip install 'fedsketch[bench]'",
     ),
     Script("sketching", "Sketches, beside the products that bound them", ("--quick",)),
-    Script("scale", "The server's work by size of model and sketch", ("--quick",)),
+    Script("scale", "The server's work by size of model and sketch", ("--memory", "6")),
     Script("fedceo", "FedCEO's tensor SVD, beside the plain one", ("--speed",)),
     Script("accounting", "Noise by loss distributions, beside Renyi curves", ("--rounds", "20")),
     Script("deployment", "A round on three nodes, beside stock polling", ("--rounds", "3")),
