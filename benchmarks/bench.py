@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 600  # seconds that a script may take
+LIMIT = 900  # seconds that a script may take
 VERSIONS = ("torch", "flwr", "ray", "numpy", "scipy", "cryptography", "dp-accounting", "opacus")
 
 

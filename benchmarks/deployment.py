@@ -97,8 +97,12 @@ def stock() -> Iterator[None]:
             ".*", "outputs", "multirun", "certs", "tests", "typings", "docs", "*.egg-info"
         )
         shutil.copytree(ours, app, ignore=kept)
-        (app / "tests").mkdir()  # pyproject.toml excludes it, and Flower wants it to be there then
-        (app / "tests" / "empty.py").touch()
+        for excluded in (
+            "docs",
+            "tests",
+        ):  # by pyproject.toml, and Flower wants them to be there then
+            (app / excluded).mkdir()
+            (app / excluded / "empty.py").touch()
         (app / ".gitignore").write_text("__pycache__/\n")
         for name, pattern in STOCK_POLLS.items():
             text, changed = re.subn(pattern, "3.0", (app / name).read_text())

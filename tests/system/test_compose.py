@@ -4,6 +4,7 @@ work."""
 import fnmatch
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,16 @@ def test_the_image_has_everything_that_the_services_call() -> None:
     for file in FILES:
         for name in re.findall(r"/app/(docker/[\w.]+)", (ROOT / file).read_text()):
             assert (ROOT / name).is_file(), name
+
+
+def test_the_image_has_a_file_for_everything_that_the_bundle_excludes() -> None:
+    """Flower refuses a pattern of `fab-exclude` that matches nothing, and a bundle is made in the image."""
+    let_in = [
+        rule[1:] for rule in (ROOT / ".dockerignore").read_text().split("\n") if rule[:1] == "!"
+    ]
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for pattern in pyproject["tool"]["flwr"]["app"]["fab-exclude"]:
+        assert [rule for rule in let_in if fnmatch.fnmatch(rule, pattern)], pattern
 
 
 @pytest.mark.slow
