@@ -17,14 +17,13 @@ threads, each with a copy of the model; what is made of a part does not depend o
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from flwr.app import RecordDict
@@ -47,7 +46,6 @@ from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Assignment, Job
 from fedsketch.tasks.per_client import PerClient
 
-_Made = TypeVar("_Made")
 _COPIES = 6  # vectors of the model's size that a client needs at once, about
 _CACHED = (
     32 << 20
@@ -120,10 +118,10 @@ class CohortWorkspace(Workspace):
             if mechanism.at_once and any(len(group) > 1 for group in groups):
                 for group in groups:
                     parts = self._parts(common, group)
-                    yield _added(_mapped(pool, partial(self._sum, common), parts))
+                    yield _added(pool.map(partial(self._sum, common), parts))
                 return
             parts = self._parts(common, [client for group in groups for client in group])
-            for each in _mapped(pool, partial(self._each, common), parts):
+            for each in pool.map(partial(self._each, common), parts):
                 yield from each
 
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
@@ -307,16 +305,6 @@ def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
         yield own
     finally:
         models.put(own)
-
-
-def _mapped(
-    pool: ThreadPoolExecutor, make: Callable[[list[int]], _Made], parts: Iterator[list[int]]
-) -> Iterator[_Made]:
-    """In order. The first by itself: a device half that keeps what all clients need, such as a sketch, then makes it
-    once."""
-    for first in islice(parts, 1):
-        yield make(first)
-    yield from pool.map(make, parts)
 
 
 def _added(sums: Iterable[CohortSum]) -> CohortSum:

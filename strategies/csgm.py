@@ -23,6 +23,7 @@ from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling,
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
@@ -116,7 +117,7 @@ class CsgmDevice(DeviceHalf):
     """The device's half: one row per client. The mechanism masks it, unless the mask is common to all."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[CsgmConfig, int, bytes], HadamardSketch] | None = None
+        self._last = MadeOnce[HadamardSketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         config = work.broadcast.config
@@ -138,10 +139,7 @@ class CsgmDevice(DeviceHalf):
 
     def _sample(self, settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
         """Made once a round for all clients that share a process."""
-        key = (settings, d, seed)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, _sample(settings, d, seed))
-        return self._last[1]
+        return self._last.of((settings, d, seed), lambda: _sample(settings, d, seed))
 
 
 def _sample(settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:

@@ -40,6 +40,7 @@ from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
@@ -179,7 +180,7 @@ class FedSgmDevice(DeviceHalf):
     """The device's half: R Delta of every unit."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[FedSgmConfig, int, bytes], Sketch] | None = None
+        self._last = MadeOnce[Sketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model.size)
@@ -207,10 +208,7 @@ class FedSgmDevice(DeviceHalf):
 
     def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
         """Made once a round for all clients that share a process."""
-        key = (settings, d, seed)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, make_sketch(settings, d, seed))
-        return self._last[1]
+        return self._last.of((settings, d, seed), lambda: make_sketch(settings, d, seed))
 
 
 def stretch(settings: FedSgmConfig, d: int) -> float:

@@ -34,6 +34,8 @@ class Chain:
         self._model = model
         self._layers = list(model.module.named_children())
         self._slots = {slot.name: slot for slot in model.layout}
+        linear = (isinstance(layer, nn.Linear) for _, layer in self._layers)
+        self._first = list(linear).index(True)  # below it there is nothing to train
 
     def gradients(self, vectors: Tensor, batches: Batches) -> Tensor:
         """(n, d): the gradient of each client's mean loss, at `vectors`: a row for each client, or one vector for
@@ -64,41 +66,43 @@ class Chain:
         device = self._model.device
         shape = batches.weights.shape
         weights, targets = batches.weights.to(device), batches.targets.to(device)
-        brought: dict[str, Tensor] = {}
-        made: dict[str, Tensor] = {}
-        with torch.enable_grad():
-            outputs = self._outputs(vectors, batches.inputs.to(device), brought, made)
-            start = output_gradients(
-                self._model.task,
-                outputs.flatten(0, 1),
-                targets.flatten(0, 1),
-                weights.flatten(),
-            )
-            backwards = torch.autograd.grad(outputs, list(made.values()), start.view(*shape, -1))
-        for (name, inputs), gradients in zip(brought.items(), backwards, strict=True):
-            yield self._slots[f"{name}.weight"], gradients, inputs
+        passed = self._passed(vectors, batches.inputs.to(device))
+        gradients = output_gradients(
+            self._model.task,
+            passed[-1].flatten(0, 1),
+            targets.flatten(0, 1),
+            weights.flatten(),
+        ).view(*shape, -1)
+        for place in reversed(range(self._first, len(self._layers))):
+            name, layer = self._layers[place]
+            if not isinstance(layer, nn.Linear):
+                gradients = _backwards(layer, passed[place], passed[place + 1], gradients)
+                continue
+            weight, of_outputs = self._slots[f"{name}.weight"], gradients
+            if place > self._first:  # before the caller moves the weight
+                gradients = _product(gradients, _stacked(vectors, weight))
+            yield weight, of_outputs, passed[place]
             bias = self._slots.get(f"{name}.bias")
             if bias is not None:
-                yield bias, gradients, None
+                yield bias, of_outputs, None
 
-    def _outputs(
-        self, vectors: Tensor, inputs: Tensor, brought: dict[str, Tensor], made: dict[str, Tensor]
-    ) -> Tensor:
-        """What the model makes of the batches, (n, m, outputs); and by layer what came to it and what it made."""
-        values = inputs
+    @torch.no_grad()
+    def _passed(self, vectors: Tensor, inputs: Tensor) -> list[Tensor]:
+        """What comes to each layer, (n, m, inputs), and last what the model makes of the batches, (n, m, outputs)."""
+        passed = [inputs]
         for name, layer in self._layers:
             if isinstance(layer, nn.Flatten):
-                values = values.flatten(2)
+                values = passed[-1].flatten(2)
             elif isinstance(layer, nn.Linear):
-                brought[name] = values.detach()
-                weight = _stacked(vectors, self._slots[f"{name}.weight"])
                 bias = self._slots.get(f"{name}.bias")
                 shift = None if bias is None else _stacked(vectors, bias)
-                values = _linear(values, weight, shift)
-                made[name] = values if values.requires_grad else values.requires_grad_()
+                values = _linear(
+                    passed[-1], _stacked(vectors, self._slots[f"{name}.weight"]), shift
+                )
             else:
-                values = layer(values)
-        return values
+                values = layer(passed[-1])
+            passed.append(values)
+        return passed
 
 
 def is_chain(model: FlatModel) -> bool:
@@ -112,7 +116,12 @@ def is_chain(model: FlatModel) -> bool:
         return False
     first, *rest = model.module
     flattens = type(first) is nn.Flatten and (first.start_dim, first.end_dim) == (1, -1)
-    known = all(type(layer) is nn.Linear or type(layer) in _SINGLE for layer in rest)
+    # What a layer changes in place is gone when the way back asks for it.
+    known = all(
+        type(layer) is nn.Linear
+        or (type(layer) in _SINGLE and not getattr(layer, "inplace", False))
+        for layer in rest
+    )
     trained = all(parameter.requires_grad for parameter in model.module.parameters())
     return flattens and known and trained and any(type(layer) is nn.Linear for layer in rest)
 
@@ -121,13 +130,27 @@ def _linear(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(n, m, outputs): a layer on (n, m, inputs), with one weight for all clients or one for each."""
     if weight.dim() == 2:
         plain = values.device.type == "cpu" and values.dtype == torch.float32
-        if _ONE_DNN and plain and not values.requires_grad:
+        if _ONE_DNN and plain:
             made: Tensor = torch.ops.mkldnn._linear_pointwise(values, weight, bias, "none", [], "")
             return made
         return functional.linear(values, weight, bias)
     if bias is None:
         return torch.bmm(values, weight.mT)
     return torch.baddbmm(bias.unsqueeze(1), values, weight.mT)
+
+
+def _product(values: Tensor, weight: Tensor) -> Tensor:
+    """(n, m, inputs): (n, m, outputs) times one weight for all clients or one for each."""
+    return values @ weight if weight.dim() == 2 else torch.bmm(values, weight)
+
+
+def _backwards(layer: nn.Module, inputs: Tensor, outputs: Tensor, gradients: Tensor) -> Tensor:
+    """The gradients of what came to a function of single numbers, from those of what it made."""
+    if type(layer) is nn.ReLU:  # one call, where autograd makes many
+        return torch.ops.aten.threshold_backward(gradients, outputs, 0)
+    with torch.enable_grad():
+        again = inputs.detach().requires_grad_()
+        return torch.autograd.grad(layer(again), again, gradients)[0]
 
 
 def _stacked(vectors: Tensor, slot: Slot) -> Tensor:

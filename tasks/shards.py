@@ -49,9 +49,10 @@ class Shards:
         return Examples(self._joined(self.examples.inputs), self._joined(self.examples.targets))
 
     def batches(
-        self, chosen: Sequence[Tensor | None] | None = None, done: Batches | None = None
+        self, chosen: Tensor | Sequence[Tensor | None] | None = None, done: Batches | None = None
     ) -> Batches:
-        """The chosen examples of each client, by their number in its shard; all of them where nothing is chosen.
+        """The chosen examples of each client, by their number in its shard; all of them where nothing is chosen. A
+        tensor, (n, m), is a row for each client.
 
         What fills a batch up is one of the client's own examples, so that nobody's numbers meet those of others. `done`
         is what nobody needs any more: its memory is used again where it fits, which is faster than to ask the system
@@ -60,7 +61,8 @@ class Shards:
         inputs, targets = self.examples.inputs, self.examples.targets
         if chosen is None:
             chosen = [None] * len(self)
-        if all(own is None for own in chosen) and len(set(self.sizes)) == 1:
+        none = not isinstance(chosen, Tensor) and all(own is None for own in chosen)
+        if none and len(set(self.sizes)) == 1:
             shape = (len(self), len(self.spans[0]))
             weights = torch.full(shape, 1.0 / shape[1])
             whole, told = self._joined(inputs), self._joined(targets)
@@ -75,11 +77,12 @@ class Shards:
             room = done.inputs
         return Batches(_taken(inputs, index, room), _taken(targets, index), weights, copied=True)
 
-    def _places(self, chosen: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+    def _places(self, chosen: Tensor | Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
         """Where the chosen examples are, (n, m), filled up; and what each weighs."""
-        given = [own for own in chosen if own is not None]
-        if len(given) == len(self) and len({own.numel() for own in given}) == 1:
-            index = torch.stack(given).add_(self._starts)
+        if not isinstance(chosen, Tensor) and _even(chosen):
+            chosen = torch.stack([own for own in chosen if own is not None])
+        if isinstance(chosen, Tensor):
+            index = chosen + self._starts
             return index, torch.full(index.shape, 1.0 / index.shape[1])
         places = [
             torch.arange(span.start, span.stop) if own is None else own + span.start
@@ -100,6 +103,13 @@ class Shards:
         if all(before.stop == after.start for before, after in pairwise(self.spans)):
             return tensor[self.spans[0].start : self.spans[-1].stop]
         return torch.cat([tensor[span.start : span.stop] for span in self.spans])
+
+
+def _even(chosen: Sequence[Tensor | None]) -> bool:
+    """Whether something is chosen for every client, and as much for each."""
+    return (
+        len({-1 if own is None else own.numel() for own in chosen}) == 1 and chosen[0] is not None
+    )
 
 
 def _taken(tensor: Tensor, index: Tensor, room: Tensor | None = None) -> Tensor:

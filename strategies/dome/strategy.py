@@ -23,6 +23,7 @@ from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
@@ -138,7 +139,7 @@ class DomeDevice(DeviceHalf):
     """The device's half: S^T (g - m_ref) of every unit."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[Config, int, str], LayerwiseSketch | BlockSketch] | None = None
+        self._last = MadeOnce[LayerwiseSketch | BlockSketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model, [work.memory])
@@ -204,11 +205,8 @@ class DomeDevice(DeviceHalf):
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
         bases = digest("none" if basis is None else basis for basis in known)
         key = (broadcast.config, broadcast.round, bases)
-        if self._last is None or self._last[0] != key:
-            seed = probe_seed(broadcast.config, broadcast.round)
-            made = sketch_of(settings, folds, known, seed)
-            self._last = (key, made)
-        return self._last[1], bases
+        seed = probe_seed(broadcast.config, broadcast.round)
+        return self._last.of(key, lambda: sketch_of(settings, folds, known, seed)), bases
 
 
 def captured_energy(

@@ -4,7 +4,7 @@ The functions here are those of `strategies.shared.local_update` for all of thes
 batches, and make the same numbers up to rounding.
 """
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,9 +49,9 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     if not work.gradients.possible(work.shards.examples.inputs[:1]):
         return None
     settings, shards = work.broadcast.config.strategy.local, work.shards
-    plans = _plans(work, settings)
+    steps = _steps(work, settings)
     if one_gradient(settings):
-        only = shards.batches([plan[0] for plan in plans])
+        only = shards.batches(next(steps)[1])
         if starts is None:
             return work.gradients.gradients(only)
         return work.gradients.gradients_at(starts, only)
@@ -59,13 +59,11 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     vectors = first.expand(len(shards), -1).clone()
     velocity = torch.zeros_like(vectors) if settings.momentum else None
     batches: Batches | None = None
-    for step in range(max(map(len, plans))):
-        # Of two clients the one with fewer examples may have fewer steps.
-        active = [place for place, plan in enumerate(plans) if step < len(plan)]
+    for active, chosen in steps:
         whole = len(active) == len(shards)  # then nothing is copied
         mine = vectors if whole else vectors[active]
         present = shards if whole else shards.of(active)
-        batches = present.batches([plans[place][step] for place in active], batches)
+        batches = present.batches(chosen, batches)
         if velocity is None:
             work.gradients.descend(mine, batches, settings.lr)
         else:
@@ -78,12 +76,28 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     return torch.sub(first, vectors, out=vectors)
 
 
-def _plans(work: CohortWork, settings: LocalConfig) -> list[list[Tensor | None]]:
-    """The examples of every step, for each client."""
+_Chosen = Tensor | Sequence[Tensor | None]
+
+
+def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[int], _Chosen]]:
+    """For every step the clients that take part in it, by their place, and which examples each of them works on: those
+    that `drawn` gives it."""
+    sizes, everybody = work.shards.sizes, range(len(work.shards))
     if settings.epochs is None and settings.batch == 0:  # nothing is drawn
-        return [[None] * settings.steps] * len(work.shards)
-    sizes = enumerate(work.shards.sizes)
-    return [list(drawn(size, settings, work.generator(place))) for place, size in sizes]
+        yield from [(everybody, [None] * len(sizes))] * settings.steps
+        return
+    generators = [work.generator(place) for place in everybody]
+    if settings.epochs is not None and len(set(sizes)) == 1:  # one tensor of all clients
+        for _ in range(settings.epochs):
+            orders = [torch.randperm(sizes[0], generator=own) for own in generators]
+            for chosen in torch.stack(orders).split(settings.batch or sizes[0], dim=1):
+                yield everybody, chosen
+        return
+    plans = [list(drawn(size, settings, own)) for size, own in zip(sizes, generators, strict=True)]
+    for step in range(max(map(len, plans))):
+        # Of two clients the one with fewer examples may have fewer steps.
+        active = [place for place, plan in enumerate(plans) if step < len(plan)]
+        yield active, [plans[place][step] for place in active]
 
 
 def cohort_unit_rows(
