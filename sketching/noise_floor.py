@@ -9,7 +9,7 @@ contains s_t, the averaging and sqrt(decay^(T-t)).
 For a fixed S only the squared singular values a_j of A matter. Gordon's comparison of u^T Xi z with
 |z| <g, u> + <h, z>, over unit vectors u and z = A v, gives for every size, not only in the limit,
 
-    E ||Xi A|| <= sqrt(edge),   edge = min over 0 < x < 1 / max a of   k / x + sum_j a_j / (1 - a_j x),
+    E ||Xi A|| <= sqrt(edge),   edge = min over 0 < x < 1 / max a of   k / x + sum_j a_j / (1 - a_j x).
 
 This is the right edge of the weighted Marchenko-Pastur distribution; for T equal weights 1 it is
 (sqrt(T) + sqrt(k))^2. The norm is sqrt(max a)-Lipschitz in Xi, so by Gaussian concentration

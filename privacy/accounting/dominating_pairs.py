@@ -24,7 +24,7 @@ and X2 have mean 1. The variances and the covariance of the logarithms (times z^
 (x' - x).(y - x). Kahane's inequality: if X_k = exp(Z_k - Var(Z_k)/2) and the covariance S of Z moves along a line,
 Gaussian integration by parts gives
 
-    d/dt E f(X) = 1/2 sum_kl S'_kl E[X_k X_l d_kl f(X)],
+    d/dt E f(X) = 1/2 sum_kl S'_kl E[X_k X_l d_kl f(X)].
 
 So if no second derivative of f is negative, mixed ones included, E f grows with every entry of S. The function f =
 (a - b x1 - c x2)_+ has this property, as a limit of smooth functions h(a - b x1 - c x2) with convex h: their second

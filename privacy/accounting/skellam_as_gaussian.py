@@ -11,7 +11,7 @@ f(j)^2 = 1 - T, where T = (R^2 - w^2) / mu^2.
 Claim: T <= 1/(R - 1) for mu >= 4. In other words, w >= e where e^2 = R^2 - mu^2/(R - 1). The inequality mu e' <= R^2 -
 e^2 is equivalent to
 
-    R - 2 + p R / (2(R - 1)) <= R sqrt(1 - p/(R - 1)),      p = (mu/R)^2 <= 1,
+    R - 2 + p R / (2(R - 1)) <= R sqrt(1 - p/(R - 1)),      p = (mu/R)^2 <= 1.
 
 For R >= 4 this follows from sqrt(1 - u) >= 1 - u/2 - u^2/2 (0 <= u <= 1) and R/(R - 1) + R/(2(R - 1)^2) <= 2. So
 mu (w - e)' is at least -(w + e)(w - e). If w - e is not negative at some mu, it therefore stays so as mu grows. The
