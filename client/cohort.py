@@ -51,7 +51,7 @@ _CACHED = (
     32 << 20
 )  # bytes: more at once makes caches and page tables busy, and less is much work around small products
 _NOT_FINITE = (
-    "UnsafeUpdateError: the update holds nan or inf: lower the learning rate or check the data."
+    "UnsafeUpdateError: the update contains nan or inf: lower the learning rate or check the data."
 )
 
 
@@ -107,7 +107,7 @@ class CohortWorkspace(Workspace):
         """One sum for each group of clients, which are disjoint; where uploads cannot be added up, one for each
         client."""
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
-        if not mechanism.adds:
+        if not mechanism.additive:
             groups = [[client] for group in groups for client in group]
         evaluates = EVALUATION in content.config_records.get(NUMBERS, {})
         if evaluates or self._settings.noise == "per_device" or not mechanism.takes_rows:
@@ -115,7 +115,7 @@ class CohortWorkspace(Workspace):
             return
         common = self._common(content)
         with ThreadPoolExecutor(self._workers, "cohort") as pool:
-            if mechanism.at_once and any(len(group) > 1 for group in groups):
+            if mechanism.can_release_sum and any(len(group) > 1 for group in groups):
                 for group in groups:
                     parts = self._parts(common, group)
                     yield _added(pool.map(partial(self._sum, common), parts))
