@@ -6,8 +6,7 @@
 Plays conf/experiment/record_*.yaml and prints the test accuracy after the last round beside what others published
 with a trusted curator. `runtime=cohort` draws the same noise for the same integers as devices under masks; --local
 plays devices with masks. With --records FILE every run is written there as a line of JSON, and runs that are there
-already are not played again. Clips and rates were chosen on held-out training examples (benchmarks/record_tuning.py),
-except without public data, where they are not tuned yet.
+already are not played again. Clips and rates were chosen on held-out training examples (benchmarks/record_tuning.py).
 """
 
 import argparse
