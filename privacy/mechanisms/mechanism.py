@@ -115,8 +115,8 @@ class Mechanism(ABC):
 
     @property
     def reach(self) -> float | None:
-        """The signal of one device that a plan compares with the noise: the norm of one clipped row, or of local
-        training in which all rows point the same way. None means no bound."""
+        """The signal that a plan compares with the noise: the norm of one clipped row, or of local training in which
+        all rows point the same way. None means no bound."""
         return self.bound
 
     def release_nothing(self, stream: Stream) -> Upload:

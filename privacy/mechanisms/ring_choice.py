@@ -187,12 +187,8 @@ class _ScaleSearch:
 
     def advice(self, bits: int, scale: float | None) -> str:
         for ring in range(bits + 1, LARGEST_RING + 1):
-            rotate = ring <= LARGEST_ROTATED_RING
-            if scale is None and self.largest(
-                ring, rotate=rotate, most=math.inf if rotate else 2.0**12 / self.clip
-            ):
-                break
-            if scale is not None and self.half_ring(scale, rotate=rotate) <= 2.0 ** (ring - 1):
+            found, rotate = self.chosen(ring, scale), ring <= LARGEST_ROTATED_RING
+            if found is not None and self.half_ring(found, rotate=rotate) <= 2.0 ** (ring - 1):
                 break
         else:
             return "no ring up to 64 bits holds this sum: lower the scale, the clip or the noise."
