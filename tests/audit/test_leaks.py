@@ -45,7 +45,7 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even
     cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
-    monkeypatch.setattr(DeviceNoise, "_reserve", property(lambda self: 0.5))
+    monkeypatch.setattr(DeviceNoise, "_contributing_share", property(lambda self: 0.5))
     made = FederatedStrategy._aggregate
 
     def without(
