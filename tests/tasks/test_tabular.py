@@ -54,12 +54,12 @@ def test_a_row_becomes_a_vector_by_the_schema_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (HEADER + "a,old,f,benign\n", "line 2, column age: 'old' is no number"),
+        (HEADER + "a,old,f,benign\n", "line 2, column age: 'old' is not a number"),
         (HEADER + "a,1,f,benign\nb,2,m,odd\n", "line 3, column diagnosis: 'odd' is none of"),
         (HEADER + "a,1,f,\n", "line 2, column diagnosis: '' is none of"),
         (HEADER + "a,1,f\n", "line 2: 3 cells, and the header has 4"),
         (HEADER + 'a,1,f,"benign\n', "line 2: unexpected end of data"),
-        (HEADER, "holds no row"),
+        (HEADER, "has no rows"),
         ("", "is empty"),
         ("name,age,age,diagnosis\n", "two columns 'age'"),
         ("name,sex,diagnosis\nx,f,benign\n", "has no column age"),
@@ -118,7 +118,7 @@ def test_texts_are_hashed_the_same_from_files_and_folders(tmp_path: Path, charac
     assert torch.equal(folder.inputs, examples.inputs[[1, 2, 0]])
     assert folder.targets.tolist() == [0, 0, 1]
     (tmp_path / "notes" / "other").mkdir()
-    with pytest.raises(DataError, match="is no class of the schema"):
+    with pytest.raises(DataError, match="is not a class of the schema"):
         read_examples(tmp_path / "notes", schema)
 
 
