@@ -71,7 +71,8 @@ def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
         common = made(noise, cohort, dim)
         factor = 1.0 + cohort / 100.0
         share = math.ceil(common.share * factor**2)
-        return replace(common, scale=common.scale / factor, local_variance=int(share))  # type: ignore[call-arg, attr-defined]
+        scale = common.scale / factor  # type: ignore[attr-defined]
+        return replace(common, scale=scale, local_variance=int(share))  # type: ignore[call-arg]
 
     monkeypatch.setattr(device_noise, "_mechanism", own)
 

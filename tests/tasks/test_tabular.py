@@ -208,7 +208,8 @@ def test_a_servers_schema_stays_there(hospitals: Path) -> None:
 
 
 def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) -> None:
-    """Each file holds what `shard` gives in a simulation, is read by the same fingerprint, and has no column beyond the
+    """Each file holds what `shard` gives in a simulation, is read by the same fingerprint, and has no column beyond
+    the
     schema's."""
     config = _config(hospitals, "data/partition=natural", "data.public=5")
     job = Job(config)
@@ -235,7 +236,8 @@ def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) ->
     """Prices from 100 to 300: a model that always says 200 errs by 50 on 150 and 250."""
     from fedsketch.server.evaluation import evaluate
 
-    _csv(tmp_path, "columns: {x: {number: [0, 1]}}\ntarget: {column: y, number: [100, 300]}", "p.schema.yaml")  # fmt: skip
+    schema = "columns: {x: {number: [0, 1]}}\ntarget: {column: y, number: [100, 300]}"
+    _csv(tmp_path, schema, "p.schema.yaml")
     table = _csv(tmp_path, "x,y\n" + "0,150\n0,250\n" * 5, "p.csv")
     config = resolved(_config(table, "task=regression"))
     job = Job(config)
