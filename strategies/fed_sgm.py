@@ -143,7 +143,7 @@ class FedSgm(DPFedAvg):
         shown = self.releases(1, cohort, self.sizes.survivors(cohort))
         spent = {name: self._spent(seen) for name, seen in shown.items()}
         public = ", ".join(f"{spent[name]} against {name.value}" for name in Against)
-        sentence = f" r_public, which holds whoever knows the sketch, is {public}"
+        sentence = f" r_public, which holds even against those who know the sketch, is {public}"
         if self._r_secret:
             return f"{sentence}."
         needs = r_secret_needs(self.config)

@@ -7,7 +7,7 @@ the rounds into models; it includes the server's momentum. C is computed for A, 
 noise A C^-1 Z. With `rate: 1` this is DP-FTRL (Denisov et al. 2022).
 
 Formal guarantees, against `model` and `client`, per client, zero-out adjacency (proofs:
-`privacy.accounting.factorisation`). A pass is the number of rounds in which every client takes part once.
+`privacy.accounting.factorisation`). A pass is a series of rounds in which every client is drawn once.
 - `restarts: true`: the noise and the order of the clients start anew with every pass. A client is in at most one round
   of a pass.
 - `restarts: false`: one C for all rounds, with at most as many diagonals as a pass has rounds. Two rounds of the same

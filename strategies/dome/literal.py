@@ -1,4 +1,4 @@
-"""DOME exactly as its paper prints it (`variant=paper`), for comparison.
+"""DOME as its paper prints it (`variant=paper`), for comparison.
 
 This file has the steps that the default variant corrects (docs/strategies/dome.md):
 - Line 17 feeds back the bias-corrected first moment, which therefore never decays. The same moment is the mean that is

@@ -1,5 +1,5 @@
 """DOME, from "Communication Efficient, Differentially Private Distributed Optimization using Correlation-Aware
-Sketching" (Nicolas, Maouche, Ben Mokhtar, Coates 2025). The authors do not spell the name out.
+Sketching" (Nicolas, Maouche, Ben Mokhtar, Coates 2025).
 
 The matrix S (d x k), the sketch, shortens a gradient of d numbers to k << d numbers, and it is learned during the run.
 A round:
@@ -7,7 +7,8 @@ A round:
    gradient.
 2. The server takes the mean y of the s_i and "desketches" it: g = S y + m_ref.
 3. It updates the optimiser's moments, from which it removes the known variance of the noise, and then the model.
-4. It updates S from g (`strategies.dome.state`). Or S comes from public data (`strategies.dome.public_state`).
+4. It updates S from S y or from the first moment (`strategies.dome.state`). Or S comes from public data
+   (`strategies.dome.public_state`).
 
 docs/strategies/dome.md lists where the code corrects the paper's text.
 
