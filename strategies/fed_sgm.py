@@ -230,7 +230,7 @@ def stretch(settings: FedSgmConfig, d: int) -> float:
     - gaussian: the squared norm of R x, for a fixed x, is distributed as |x|^2 chi^2_b / b. The factor is exceeded
       with probability 1e-20. Whoever knows R can find an x that R makes longer, by up to 1 + sqrt(d/b). Such a sketch
       is clipped, so the bound holds for every x and R.
-    - hadamard: the sketch is sqrt(m/k) times a part of a rotation of R^m, so the factor is sqrt(m/k), the largest
+    - hadamard: the sketch is sqrt(m/b) times a part of a rotation of R^m, so the factor is sqrt(m/b), the largest
       possible stretch. m is d rounded up to a power of 2.
     - identity: 1.
     - count_sketch: not offered with `clip=before`, because the stretch is up to sqrt(d), if all coordinates fall into
