@@ -1,7 +1,7 @@
-"""What the device halves of several clients work with at once, in simulations of whole cohorts (`runtime=cohort`).
+"""The local work of several clients at once, for simulations of whole cohorts (`runtime=cohort`).
 
-The functions here are those of `strategies.shared.local_update` for all of these clients together. They draw the same
-batches, and make the same numbers up to rounding.
+The functions here compute what those of `strategies.shared.local_update` compute, for several clients together. They
+draw the same batches, and their results are the same up to rounding.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -27,8 +27,8 @@ from fedsketch.tasks.shards import Batches, Shards
 
 @dataclass(frozen=True)
 class CohortWork:
-    """As `LocalWork`, with one shard and memory for each of the clients. `model` holds the broadcast's parameters and
-    must be left as it is; so must the examples."""
+    """Like `LocalWork`, with one shard and one memory for each of the clients. `model` holds the parameters of the
+    broadcast. Neither the model nor the examples may be changed."""
 
     broadcast: Broadcast
     shards: Shards
@@ -39,13 +39,13 @@ class CohortWork:
     kept: KeptProducts = field(default_factory=KeptProducts)
 
     def generator(self, place: int) -> torch.Generator:
-        """Of one of the clients."""
+        """Return the random generator of the client at this place."""
         return batch_generator(self.broadcast.config, self.clients[place], self.broadcast.round)
 
 
 def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | None:
-    """(n, d): `client_update` of each client, from the broadcast's model or from a row of `starts` each; None: the
-    model is not one that works on several clients at once."""
+    """Return the `client_update` of each client as an (n, d) tensor. Clients start from the broadcast's model, or each
+    from its row of `starts`. None if the model cannot process several clients at once."""
     if not work.gradients.possible(work.shards.examples.inputs[:1]):
         return None
     settings, shards = work.broadcast.config.strategy.local, work.shards
@@ -60,7 +60,7 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
     velocity = torch.zeros_like(vectors) if settings.momentum else None
     batches: Batches | None = None
     for active, chosen in steps:
-        whole = len(active) == len(shards)  # then nothing is copied
+        whole = len(active) == len(shards)  # then nothing needs to be copied
         mine = vectors if whole else vectors[active]
         present = shards if whole else shards.of(active)
         batches = present.batches(chosen, batches)
@@ -80,14 +80,16 @@ _Chosen = Tensor | Sequence[Tensor | None]
 
 
 def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[int], _Chosen]]:
-    """For every step the clients that take part in it, by their place, and which examples each of them works on: those
-    that `drawn` gives it."""
+    """Yield, for every local step, the places of the clients that take part and the examples that each of them uses
+    (None: all). They are the examples that `drawn` gives each client."""
     sizes, everybody = work.shards.sizes, range(len(work.shards))
     if settings.epochs is None and settings.batch == 0:  # nothing is drawn
         yield from [(everybody, [None] * len(sizes))] * settings.steps
         return
     generators = [work.generator(place) for place in everybody]
-    if settings.epochs is not None and len(set(sizes)) == 1:  # one tensor of all clients
+    if (
+        settings.epochs is not None and len(set(sizes)) == 1
+    ):  # then one tensor holds the examples of all clients
         for _ in range(settings.epochs):
             orders = [torch.randperm(sizes[0], generator=own) for own in generators]
             for chosen in torch.stack(orders).split(settings.batch or sizes[0], dim=1):
@@ -95,7 +97,7 @@ def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[i
         return
     plans = [list(drawn(size, settings, own)) for size, own in zip(sizes, generators, strict=True)]
     for step in range(max(map(len, plans))):
-        # Of two clients the one with fewer examples may have fewer steps.
+        # A client with fewer examples than others may have fewer steps.
         active = [place for place, plan in enumerate(plans) if step < len(plan)]
         yield active, [plans[place][step] for place in active]
 
@@ -103,7 +105,7 @@ def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[i
 def cohort_unit_rows(
     work: CohortWork, shorten: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor | None:
-    """`unit_rows` of each client, one after the other."""
+    """Return the `unit_rows` of all clients, one client after the other."""
     if work.broadcast.config.privacy.unit is Unit.EXAMPLE:
         return rows_of_examples(work.model, work.shards.together(), shorten)
     rows = cohort_updates(work)

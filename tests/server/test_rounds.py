@@ -18,7 +18,10 @@ from fedsketch.strategies.shared.cohort import TooFewClients
 from fedsketch.tasks.job import Job
 
 Play = Callable[..., Any]
-METRICS = "round accuracy loss epsilon delta budget_against private clients dropped uplink_bytes downlink_bytes seconds snr"
+METRICS = (
+    "round accuracy loss epsilon delta budget_against private clients dropped "
+    "uplink_bytes downlink_bytes seconds snr"
+)
 # So little noise that nobody computes a tight epsilon, which takes a second under sampling.
 FAST = ("privacy.noise_multiplier=0.25", "privacy.epsilon=null")
 
@@ -213,7 +216,8 @@ def test_retries_never_spend_more_than_the_budget_against_the_server(play: Play)
 
 
 def test_retries_of_the_last_round_do_not_break_the_budget(play: Play, tmp_path: Path) -> None:
-    """Three of four rounds go well; the fourth fails twice, and a third attempt would be a fifth view of the server."""
+    """Three of four rounds go well; the fourth fails twice, and a third attempt would be a fifth view of the
+    server."""
     try:
         play(
             "privacy.against=server",

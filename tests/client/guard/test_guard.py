@@ -292,8 +292,14 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "dropouts happen: its owner asks for 7.",
         ),
         ({"smallest_cohort": 6}, {"drops": 1}, "A sum over 5 clients is too small for this device"),
-        ({"smallest_cohort": 6}, {"n": 12, "drops": 1, "groups": 2}, "A sum over 5 clients is too small for this device"),
-        ({"largest_drops": 0.1}, {}, "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1."),
+        (
+            {"smallest_cohort": 6}, {"n": 12, "drops": 1, "groups": 2},
+            "A sum over 5 clients is too small for this device",
+        ),
+        (
+            {"largest_drops": 0.1}, {},
+            "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1.",
+        ),
         (
             {"assumed_colluders": 0.2}, {},
             "The round assumes 0 clients who work with the server, this device's owner 1 of 6: set secagg.colluders "
@@ -561,7 +567,8 @@ def test_no_step_is_taken_twice_though_the_state_of_the_node_is_put_back(
 def test_of_keys_that_were_advertised_twice_for_a_round_one_vector_leaves(
     make_fleet: Callable[..., Fleet],
 ) -> None:
-    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys; what
+    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys;
+    what
     it had before is kept by an attacker and put back. Only one of the two sessions sends a vector."""
     fleet = make_fleet(6)
     settings = settings_of(6)
