@@ -92,7 +92,7 @@ def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[i
     ):  # then one tensor holds the examples of all clients
         for _ in range(settings.epochs):
             orders = [torch.randperm(sizes[0], generator=own) for own in generators]
-            for chosen in torch.stack(orders).split(settings.batch or sizes[0], dim=1):
+            for chosen in torch.split(torch.stack(orders), settings.batch or sizes[0], dim=1):
                 yield everybody, chosen
         return
     plans = [list(drawn(size, settings, own)) for size, own in zip(sizes, generators, strict=True)]
