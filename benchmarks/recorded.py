@@ -151,7 +151,8 @@ def play(overrides: Sequence[str]) -> Played:
 
 def _record(overrides: tuple[str, ...], beside: tuple[str, ...]) -> Record:
     began, played = time.monotonic(), play([*overrides, *beside])
-    last, summary = played.rows[-1], played.summary
+    last, summary, strategy = played.rows[-1], played.summary, played.strategy
+    mechanism = strategy.mechanism(len(played.rows), played.config.clients.per_round)
     # Of the first round no start is known, and the last one evaluates.
     processor = [later - then for then, later in pairwise(played.processor[:-1])]
     record: Record = {
@@ -162,8 +163,8 @@ def _record(overrides: tuple[str, ...], beside: tuple[str, ...]) -> Record:
         "seconds": time.monotonic() - began,
         "processor_seconds_per_round": statistics.median(processor) if processor else None,
         "rounds": len(played.rows),
-        "parameters": played.strategy.model.size,
-        "numbers": played.strategy.upload_size(1),
+        "parameters": strategy.model.size,
+        "numbers": mechanism.sent(strategy.noise.dim),
         "clip": last.get("clip"),  # of the last round, where it is adaptive
         **{key: summary[key] for key in ("epsilon", "adversaries", "noise_multiplier")},
         **{key: summary[key] for key in ("uplink_bytes", "downlink_bytes")},

@@ -75,14 +75,12 @@ def origin(seeds: int, played: int, wanted: int) -> dict[str, str]:
     """How, when and where the records were made, and how many of them are missing."""
     commit = _git("rev-parse", "--short", "HEAD")
     changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
-    unfinished = (
-        ""
-        if played == wanted
-        else ". **The page is not finished**: play the rest with the same command"
-    )
+    runs = f"{played}, with {seeds} seeds"
+    if played < wanted:
+        runs = f"{played} of {wanted}. **The page is not finished**: play the rest with the same command"
     return {
         "Command": "`make results`",
-        "Runs": f"{played} of {wanted}; {seeds} seeds when finished{unfinished}",
+        "Runs": runs,
         "Date": time.strftime("%Y-%m-%d", time.gmtime()),
         "Commit": f"{commit}{changed}",
         "Machine": f"{_processor()}, {os.cpu_count()} cores, one thread in each of two processes",
