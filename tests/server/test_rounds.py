@@ -19,7 +19,10 @@ from fedsketch.tasks.job import Job
 from tests.server.saved_model import saved_model
 
 Play = Callable[..., Any]
-METRICS = "round accuracy loss epsilon delta budget_against private clients dropped uplink_bytes downlink_bytes seconds snr"
+METRICS = (
+    "round accuracy loss epsilon delta budget_against private clients dropped "
+    "uplink_bytes downlink_bytes seconds snr"
+)
 # So little noise that nobody computes a tight epsilon, which takes a second under sampling.
 FAST = ("privacy.noise_multiplier=0.25", "privacy.epsilon=null")
 

@@ -55,7 +55,8 @@ def test_retries_never_spend_more_than_the_budget_against_the_server(play: Play)
 
 
 def test_retries_of_the_last_round_do_not_break_the_budget(play: Play, tmp_path: Path) -> None:
-    """Three of four rounds go well; the fourth fails twice, and a third attempt would be a fifth view of the server."""
+    """Three of four rounds go well; the fourth fails twice, and a third attempt would be a fifth view of the
+    server."""
     try:
         play(
             "privacy.against=server",

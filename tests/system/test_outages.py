@@ -1,5 +1,5 @@
-"""Servers that are killed or restarted, nodes that are refused, and certificates that expire, with real processes: what
-ends, and what continues."""
+"""Servers that are killed or restarted, nodes that are refused, and certificates that expire, with real processes:
+what ends, and what continues."""
 
 import json
 import os

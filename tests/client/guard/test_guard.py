@@ -146,8 +146,14 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "dropouts happen: its owner asks for 7.",
         ),
         ({"smallest_cohort": 6}, {"drops": 1}, "A sum over 5 clients is too small for this device"),
-        ({"smallest_cohort": 6}, {"n": 12, "drops": 1, "groups": 2}, "A sum over 5 clients is too small for this device"),
-        ({"largest_drops": 0.1}, {}, "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1."),
+        (
+            {"smallest_cohort": 6}, {"n": 12, "drops": 1, "groups": 2},
+            "A sum over 5 clients is too small for this device",
+        ),
+        (
+            {"largest_drops": 0.1}, {},
+            "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1.",
+        ),
         (
             {"assumed_colluders": 0.2}, {},
             "The round assumes 0 clients who work with the server, this device's owner 1 of 6: set secagg.colluders "

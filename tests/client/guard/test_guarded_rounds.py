@@ -141,8 +141,8 @@ def test_no_step_is_taken_twice_though_the_state_of_the_node_is_put_back(
 def test_of_keys_that_were_advertised_twice_for_a_round_one_vector_leaves(
     make_fleet: Callable[..., Fleet],
 ) -> None:
-    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys; what
-    it had before is kept by an attacker and put back. Only one of the two sessions sends a vector."""
+    """Opening a round is not written down. A node that lost its state opens the same round again, with other keys;
+    what it had before is kept by an attacker and put back. Only one of the two sessions sends a vector."""
     fleet = make_fleet(6)
     settings = settings_of(6)
     ledger = fleet.folders[2] / "ledger.jsonl"
