@@ -24,7 +24,7 @@ test-all: lint types
 test-processors: $(VENV)/.installed-dev
 	$(BIN)/python tests/processors.py
 
-# All benchmarks of speed, beside their peers, to docs/benchmarks.md: a quarter of an hour on two idle cores.
+# All benchmarks of speed, beside their peers, to docs/benchmarks.md: about half an hour on two idle cores.
 bench: $(VENV)/.installed-dev
 	-$(INSTALL) --editable '.[bench]'
 	$(BIN)/python benchmarks/bench.py

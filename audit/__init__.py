@@ -1,2 +1,2 @@
-"""The audit: runs the real code with and without a canary, and compares what adversaries can tell with what is
-claimed."""
+"""The audit: runs the real code with and without a canary (an artificial unit), and compares what adversaries can find
+out with what is claimed."""

@@ -1,4 +1,4 @@
-"""An audit, from a configuration to its verdict: which scenes are simulated for which adversary, and what their scores
+"""An audit, from a configuration to its verdict: which scenes are simulated for which adversary, and what the scores
 prove."""
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
     sampling = release.sampling
     if isinstance(sampling, FullPasses):
         return Draw.KNOWN, False
-    if not isinstance(sampling, Poisson | WithoutReplacement) or _own(release):
+    if not isinstance(sampling, Poisson | WithoutReplacement) or _drawn_by_device(release):
         return Draw.CHOSEN, False
     if release.unit is Unit.EXAMPLE:
         return Draw.KNOWN, False
@@ -171,7 +171,7 @@ def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
     return Draw.POISSON, False
 
 
-def _own(release: Release) -> bool:
+def _drawn_by_device(release: Release) -> bool:
     """Whether the device itself samples among its examples."""
     return isinstance(release.sampling, Poisson) and release.sampling.drawn_by is DrawnBy.DEVICE
 
@@ -188,7 +188,7 @@ def _scored(
         size, drawn_from = clients.per_round - always, clients.total - always
         return scores.fixed_draw(trials, name, size=size, clients=drawn_from, opposed=scene.opposed)
     rate = 1.0
-    if _own(release):
+    if _drawn_by_device(release):
         assert isinstance(release.sampling, Poisson)
         rate = release.sampling.rate
     return scores.known_draw(trials, name, rate, release.times)

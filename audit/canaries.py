@@ -1,4 +1,4 @@
-"""The audit's data: canaries, each of which pushes the model in its own direction, with a gradient far above every
+"""The audit's data: canaries. Each of them pushes the model in its own direction, with a gradient far above every
 clip.
 
 The task is a linear model without an offset. The gradient of an example x of class 0 is (p - e_0) x^T, so inputs of
@@ -24,15 +24,12 @@ from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job, Kind
 
-FEATURES, CLASSES = (
-    80,
-    8,
-)  # 640 parameters: enough for layers to be sketched, few enough for a round to take milliseconds
+# 640 parameters: enough for layers to be sketched, few enough for a round to take milliseconds.
+FEATURES, CLASSES = 80, 8
 _SHAPE = (1, 1, FEATURES)
 _PUBLIC = 256
-_FAR_ABOVE = (
-    1e3  # norm of a canary's gradient over the clip, large enough for every local learning rate
-)
+# Norm of a canary's gradient divided by the clip, large enough for every local learning rate.
+_FAR_ABOVE = 1e3
 
 
 class Canary(NamedTuple):
@@ -72,9 +69,9 @@ class CanaryJob(Job):
         return Examples(inputs, torch.zeros(self._examples, dtype=torch.int64))
 
     def local_test(self, client: int) -> Examples:
-        """Held-out examples for evaluations; an absent canary has none. The model knows nothing, so all examples look
-        the same to it. The target of a canary is the class that it names. In every second round, and for clients that
-        push against the canary, it is another class. Their loss is as large as possible (`audit.shrink`)."""
+        """Held-out examples for evaluations; an absent canary has none. The model is untrained, so it predicts the
+        same class for all examples. The target of a canary is this class. In every second round, and for clients that
+        push against the canary, it is another class. Every loss is as large as its bound allows (`audit.shrink`)."""
         own = [c for c in self.canaries if c in self.present and c.client == client]
         right = len(own) * [self.round % 2 == 1] + (client in self.opposed) * [False]
         targets = torch.tensor([0 if one else 1 for one in right], dtype=torch.int64)

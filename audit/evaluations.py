@@ -1,4 +1,4 @@
-"""Scenes of evaluations on devices: like those of training, with one canary whose held-out examples are there or not.
+"""Scenes of evaluations on devices: like those of training, with one canary that has held-out examples or not.
 
 The vectors are too short for several canaries to have their own directions, so there is one at a time.
 """

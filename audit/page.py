@@ -1,5 +1,5 @@
-"""The audit as a page: for each adversary the scores with and without the canary, and the trade-off of false alarms and
-misses."""
+"""The audit as a page: for each adversary the scores with and without the canary, and the trade-off between false
+alarms and misses."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 """The audited run: as few clients and rounds as possible, with everything that privacy depends on.
 
-It keeps the run's strategy, unit, clip, distribution of the noise, budget or multiplier, masks, shares of colluders and
-dropouts, the kind of sampling and (as far as few clients allow) its rate. It changes the number of clients and rounds,
-for which the noise is computed again; the learning rates, on which privacy does not depend, and which would move
-canaries from their places; and an adaptive clip, which stays at its start.
+It keeps the run's strategy, unit, clip, distribution of the noise, budget or noise multiplier, masks, shares of
+colluders and dropouts, the kind of sampling and, as far as few clients allow, its rate. It changes three things:
+
+- the number of clients and rounds; the noise is computed again for them;
+- the learning rates; privacy does not depend on them, and the gradients of canaries are known only if the model does
+  not move;
+- an adaptive clip, which stays at its first value.
 """
 
 from __future__ import annotations
@@ -21,14 +24,10 @@ from fedsketch.tasks.job import Job
 
 ROUNDS = 2  # rounds of an audited run, unless more are asked for
 MOST_CLIENTS = 64
-_USUAL_COHORT = (
-    12  # if nothing needs more; and for sampled runs, whose trials simulate one cohort a round
-)
+_USUAL_COHORT = 12  # if nothing needs a larger one
 _LARGEST_COHORT = 24
 _EXAMPLES = 6  # examples of a client, if examples are the unit
-_TRAINED_EXAMPLES = (
-    20  # examples of a client that are drawn for local steps, so that the rate can be kept
-)
+_TRAINED_EXAMPLES = 20  # examples of a client, if local steps draw them: enough to keep the rate
 _LEAST_LOSS = 1e-3  # the loss of a model that knows nothing is far above it
 _STILL = 1e-12  # a learning rate with which the model does not move
 
@@ -91,9 +90,8 @@ def _clients(config: Config, strategy: Any) -> Any:
     clients = config.clients
     shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
     wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])
-    if (
-        strategy.noise_in_training
-    ):  # each device protects itself: fewer others mean less noise that does not count
+    if strategy.noise_in_training:
+        # The guarantee counts each device's own noise only, so the noise of other devices should be small.
         wanted = 2
     cohort = min(clients.per_round, wanted, _LARGEST_COHORT)
     groups = math.lcm(

@@ -86,7 +86,7 @@ class Stage:
 
     # ------------------------------------------------------------------ a trial
     def play(self, coins: NDArray[np.bool_]) -> Trial:
-        """Simulate one run from its first round to its last. Those canaries are present whose coin is true."""
+        """Simulate one run from its first round to its last. The canaries with a true coin are present."""
         present = {canary for canary, coin in zip(self.canaries, coins, strict=True) if coin}
         opposed: set[int] = set()
         if self.scene.opposed:

@@ -120,8 +120,8 @@ class GaussianFit:
         return math.sqrt(0.5 * (self.sample.absent.var(ddof=1) + self.sample.present.var(ddof=1)))
 
     def _by_moments(self, error: float) -> float:
-        """By the standardised difference of two means, whose variance is 1/n + 1/m + mu^2 / (2 (n + m - 2)) for
-        Gaussian scores."""
+        """A lower bound from the standardised difference of the two means. For Gaussian scores its variance is
+        1/n + 1/m + mu^2 / (2 (n + m - 2))."""
         n, m, mu = len(self.sample.absent), len(self.sample.present), self.mu
         if not math.isfinite(mu):
             return 0.0

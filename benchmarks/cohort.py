@@ -1,16 +1,18 @@
-"""Client updates per second of `runtime=cohort`, beside `runtime=local` and a plain Flower FedAvg app, in one run; on idle cores.
+"""Client updates per second of `runtime=cohort`, beside `runtime=local` and a plain Flower FedAvg app, in one run; on
+idle cores.
 
     python benchmarks/cohort.py [--rounds 12] [--data fashion_mnist] [--data-root FOLDER] [--without-flower] [--quick]
 
 The mlp has 25,450 parameters. Data are random numbers of the shape of Fashion-MNIST, unless it is asked for. Tables:
 
 - Private updates: a client with 50 examples, DOME (clip, sketch, integers and noise included), 1,200 clients a round.
-- FedAvg with 100 clients a round, as `benchmarks/simulation.py` has it: one local step over a client's 50 or 600 examples, and one
-  epoch over 600 examples in batches of 32, which is how Flower's quickstart trains.
+- FedAvg with 100 clients a round, as `benchmarks/simulation.py` has it: one local step over a client's 50 or 600
+  examples, and one epoch over 600 examples in batches of 32, which is how Flower's quickstart trains.
 - Memory: the largest that a process became, with 100 clients a round of 1,000 and of 10,000.
 
-Start-up is excluded: the first two rounds are not counted. CPU time is that of all processes, Ray's among them: on busy cores its
-ratio tells more than that of the clock. --quick plays fewer rounds, and leaves out `runtime=local` but for DOME.
+Start-up is excluded: the first two rounds are not counted. CPU time is that of all processes, Ray's among them: on
+busy cores its ratio tells more than that of the clock. --quick plays fewer rounds, and leaves out `runtime=local` but
+for DOME.
 """
 
 import argparse
@@ -100,7 +102,8 @@ def main() -> None:
 
 
 def memory_of(clients: int) -> int:
-    """The largest that this process becomes in a run of so many clients, in bytes; 100 a round, and the data always the same."""
+    """The largest that this process becomes in a run of so many clients, in bytes; 100 a round, and the data always
+    the same."""
     settings = config(
         5,
         "cohort",

@@ -1,7 +1,8 @@
-"""CPU seconds of this process and of all processes below it: on cores that others use too, they tell more than the clock.
+"""CPU seconds of this process and of all processes below it: on cores that others use too, they tell more than the
+clock.
 
-Ray's workers are below the process that starts them. What a process did that has ended in between is counted by its parent, if that
-waited for it. Reads /proc, so it needs Linux.
+Ray's workers are below the process that starts them. What a process did that has ended in between is counted by its
+parent, if that waited for it. Reads /proc, so it needs Linux.
 """
 
 import os

@@ -4,11 +4,11 @@
         [--record runs.jsonl] [--overrides ...]
     python benchmarks/fedceo.py --speed
 
-`experiment=paper_fedceo_fashion_mnist`: 100 clients of 600 images, 10 in a round, an mlp 784-64-10 without bias, 60 rounds of
-5 local epochs. sigma is the noise multiplier of the sum; noise follows from the seed. Rows named "slots" start clients
-from single smoothed models, the others from their mean: there epsilon against `model` is that of UDP-FedAvg, and with
-slots it is larger (docs/strategies/fedceo.md). `--speed` times one smoothing of 10 models: ours, its singular value
-decompositions alone, and a plain one of all slices.
+`experiment=paper_fedceo_fashion_mnist`: 100 clients of 600 images, 10 in a round, an mlp 784-64-10 without bias, 60
+rounds of 5 local epochs. sigma is the noise multiplier of the sum; noise follows from the seed. Rows named "slots"
+start clients from single smoothed models, the others from their mean: there epsilon against `model` is that of
+UDP-FedAvg, and with slots it is larger (docs/strategies/fedceo.md). `--speed` times one smoothing of 10 models: ours,
+its singular value decompositions alone, and a plain one of all slices.
 """
 
 import argparse

@@ -1,16 +1,19 @@
-"""A transformer of a million parameters: bytes on the wire and accuracy of DOME beside DP-FedAvg at full dimension, in one run.
+"""A transformer of a million parameters: bytes on the wire and accuracy of DOME and of DP-FedAvg, in one run.
 
-    python benchmarks/large_model.py --data-root DIR [--seeds 3] [--workers 2] [--rows NAME ...] [--records FILE] [--rates RATE ...]
-        [--overrides strategy.sketch_dim=20000 ...]
+    python benchmarks/large_model.py --data-root DIR [--seeds 3] [--workers 2] [--rows NAME ...]
+        [--records FILE] [--rates RATE ...] [--overrides strategy.sketch_dim=20000 ...]
 
-Fashion-MNIST, 100 clients of 550 images as units, all in every round, 15 rounds, epsilon 8 at delta 1e-5 against a server that lies and
-works with a tenth of the clients. `runtime=cohort` plays the clients; bytes are those that devices send and get under `secagg=pairwise`,
-with keys, shares, signatures and headers. Noise follows from the seed, so that a table can be made again.
+Fashion-MNIST, 100 clients of 550 images as units, all in every round, 15 rounds, epsilon 8 at delta 1e-5 against a
+server that lies and works with a tenth of the clients. `runtime=cohort` plays the clients; bytes are those that
+devices send and get under `secagg=pairwise`, with keys, shares, signatures and headers. Noise follows from the seed,
+so that a table can be made again.
 
-All runs hold out 5,000 validation images that no client has. With --rates RATE ... each learning rate is tried instead, with seed 0, and
-the table has the accuracy on these images: so the rates of both presets were chosen (docs/strategies/dome_large.md).
+All runs hold out 5,000 validation images that no client has. With --rates RATE ... each learning rate is tried
+instead, with seed 0, and the table has the accuracy on these images: so the rates of both presets were chosen
+(docs/strategies/dome_large.md).
 
-With --records FILE every run is written there as a line of JSON, and runs that are there already are not played again.
+With --records FILE every run is written there as a line of JSON, and runs that are there already are not played
+again.
 """
 
 import argparse

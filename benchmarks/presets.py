@@ -1,4 +1,5 @@
-"""The presets of `conf/experiment/` that are compared with each other: in panels of one unit, one adversary and one kind of trust."""
+"""The presets of `conf/experiment/` that are compared with each other: in panels of one unit, one adversary and one
+kind of trust."""
 
 from dataclasses import dataclass
 
@@ -7,17 +8,17 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset, what a table calls it, and the rate that is tuned: its key, and where the search begins at epsilon 2. With
-    another epsilon it begins at `start` times (epsilon / 2) to the power of `follows`: steps of SGD are as long as the noise
-    allows, those of Adam are not. A preset that is `like` another one is tuned at epsilon 2 alone, and its rate changes with
-    epsilon as that of the other one does; one that is like itself has the same rate at every epsilon."""
+    """A preset, what a table calls it, and the rate that is tuned: its key, and where the search begins at epsilon 2.
+
+    With another epsilon the search begins at `start` times (epsilon / 2) to the power of `follows`: steps of SGD are
+    as long as the noise allows, those of Adam are not.
+    """
 
     name: str
     title: str
     start: float
     rate: str = "strategy.server.lr"
     follows: float = 1.0
-    like: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ PANELS = (
         trust="in no server: secure aggregation holds against one that lies and works with a tenth of the clients",
         presets=(
             Preset("dp_fedavg", "DP-FedAvg, full dimension", 0.7),
-            Preset("dome", "DOME", 0.7, like="dp_fedavg"),
-            Preset("dome_flat", "DOME, flat sketch", 0.7, like="dp_fedavg"),
+            Preset("dome", "DOME", 0.7),
+            Preset("dome_flat", "DOME, flat sketch", 0.7),
             Preset("dome_public", "DOME, public directions", 0.015, follows=0.0),
-            Preset("fed_sgm", "Fed-SGM", 0.7, like="dp_fedavg"),
-            Preset("fedceo", "FedCEO", 0.7, like="dp_fedavg"),
+            Preset("fed_sgm", "Fed-SGM", 0.7),
+            Preset("fedceo", "FedCEO", 0.7),
         ),
     ),
     Panel(
@@ -63,8 +64,8 @@ PANELS = (
         trust="in the server, which sees every upload; the budget binds all who see the models",
         presets=(
             Preset("dp_fedavg_trusted", "DP-FedAvg, full dimension", 0.03),
-            Preset("csgm", "L2-CSGM, a tenth of the numbers", 0.03, like="dp_fedavg_trusted"),
-            Preset("sgmf", "SGMF", 0.06, like="dp_fedavg_trusted"),
+            Preset("csgm", "L2-CSGM, a tenth of the numbers", 0.03),
+            Preset("sgmf", "SGMF", 0.06),
         ),
     ),
     Panel(
@@ -75,8 +76,8 @@ PANELS = (
         adversary="server",
         trust="in nobody: each device alone brings all the noise that its examples need",
         presets=(
-            Preset("dp_sgd", "FedAvg with DP-SGD, full dimension", 0.01, like="dp_sgd"),
-            Preset("fedpcdp", "FedPCDP", 0.01, like="dp_sgd"),
+            Preset("dp_sgd", "FedAvg with DP-SGD, full dimension", 0.01, follows=0.0),
+            Preset("fedpcdp", "FedPCDP", 0.01, follows=0.0),
         ),
     ),
 )

@@ -1,11 +1,12 @@
-"""The no-trust record: Fashion-MNIST and MNIST with examples as units, against a server that may lie and works with a tenth of the clients.
+"""The no-trust record: examples as units, against a server that may lie and works with a tenth of the clients.
 
-    python benchmarks/record.py --data-root DIR [--epsilons 0.5 1 2 3] [--seeds 5] [--presets NAME ...] [--records FILE] [--local]
+    python benchmarks/record.py --data-root DIR [--epsilons 0.5 1 2 3] [--seeds 5] [--presets NAME ...]
+        [--records FILE] [--local]
 
-Plays conf/experiment/record_*.yaml and prints the test accuracy after the last round beside what others published with a trusted curator.
-`runtime=cohort` draws the same noise for the same integers as devices under masks; --local plays devices with masks. With --records FILE
-every run is written there as a line of JSON, and runs that are there already are not played again. Clips and rates were chosen on held-out
-training examples (benchmarks/record_tuning.py), except without public data, where they are not tuned yet.
+Plays conf/experiment/record_*.yaml and prints the test accuracy after the last round beside what others published
+with a trusted curator. `runtime=cohort` draws the same noise for the same integers as devices under masks; --local
+plays devices with masks. With --records FILE every run is written there as a line of JSON, and runs that are there
+already are not played again. Clips and rates were chosen on held-out training examples (benchmarks/record_tuning.py).
 """
 
 import argparse
@@ -25,7 +26,8 @@ PRESETS = (
     "record_mnist",
     "record_mnist_no_public",
 )
-# Tramer and Boneh 2021, "Differentially Private Learning Needs Better Features (or Much More Data)", with a curator who sees all data.
+# Tramer and Boneh 2021, "Differentially Private Learning Needs Better Features (or Much More Data)", with a curator
+# who sees all data.
 PUBLISHED = {"fashion_mnist": "epsilon 3: 89.7 (scattering, linear), 86.0 (CNN)", "mnist": ""}
 
 

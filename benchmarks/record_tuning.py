@@ -1,11 +1,13 @@
-"""How clip and rate of the no-trust record were chosen: accuracy on 5,000 held-out training examples; the test set is not read.
+"""Chooses clip and rate of the no-trust record on 5,000 held-out training examples; the test set is not read.
 
-    python benchmarks/record_tuning.py --data-root DIR [--data fashion_mnist] [--epsilons 3 1] [--clips ...] [--rates ...] [--full]
+    python benchmarks/record_tuning.py --data-root DIR [--data fashion_mnist] [--epsilons 3 1] [--clips ...]
+        [--rates ...] [--full]
 
-A stand-in for runs of conf/experiment/record_*.yaml that works in the sketch's own 5,130 coordinates, where a linear model is one too:
-Z = X P is computed once, and a run of 100 rounds takes seconds. Rows are clipped and summed as on devices, in float32. The noise is
-Gaussian of the same deviation, that of all 100 clients with 90 honest ones. Clips are in units of the mean length m of a row of Z, rates in
-units of 1 / m^2, of steps by a velocity v = 0.9 v + g. (strategy=dome divides v by its weights, so its rate is ten times as large.)
+A stand-in for runs of conf/experiment/record_*.yaml that works in the sketch's own 5,130 coordinates, where a linear
+model is one too: Z = X P is computed once, and a run of 100 rounds takes seconds. Rows are clipped and summed as on
+devices, in float32. The noise is Gaussian of the same deviation, that of all 100 clients with 90 honest ones. Clips
+are in units of the mean length m of a row of Z, rates in units of 1 / m^2, of steps by a velocity v = 0.9 v + g.
+(strategy=dome divides v by its weights, so its rate is ten times as large.)
 
 --full is the same without directions, for record_*_no_public.
 """
@@ -13,6 +15,7 @@ units of 1 / m^2, of steps by a velocity v = 0.9 v + g. (strategy=dome divides v
 import argparse
 import math
 import sys
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -59,23 +62,30 @@ def noise_multiplier(epsilon: float) -> float:
 
 
 def trained(
-    inputs: Tensor, targets: Tensor, clip: float, rate: float, noise: float
+    inputs: Tensor, targets: Tensor, clips: Tensor, rates: Tensor, noises: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weights and offset after all rounds."""
-    generator, classes = torch.Generator().manual_seed(0), 10
+    """Weights (settings, classes, inputs) and offsets (settings, classes) after all rounds, for each setting of clip,
+    rate and noise. They are trained side by side: the inputs are the most to read, and are read once for all."""
+    generator, classes, settings = torch.Generator().manual_seed(0), 10, len(clips)
     n, k = inputs.shape
-    weights, velocity = (torch.zeros(classes, k + 1) for _ in range(2))  # the last is the offset
-    lengths = inputs.square().sum(dim=1) + 1.0
-    wanted = torch.nn.functional.one_hot(targets, classes).float()
+    weights, velocity = (torch.zeros(settings, classes, k) for _ in range(2))
+    offset, drift = (torch.zeros(settings, classes) for _ in range(2))
+    lengths = (inputs.square().sum(dim=1) + 1.0)[:, None]
+    wanted = torch.nn.functional.one_hot(targets, classes).float()[:, None]
+    scale = (noises * clips)[:, None, None]
     for _ in range(ROUNDS):
-        errors = torch.softmax(inputs @ weights[:, :k].T + weights[:, k], 1) - wanted
-        norms = (errors.square().sum(dim=1) * lengths).sqrt()
-        errors *= (clip / norms).clamp(max=1.0)[:, None]
-        total = torch.cat([errors.T @ inputs, errors.sum(dim=0)[:, None]], dim=1)
-        total += torch.randn(classes, k + 1, generator=generator) * noise * clip
+        outputs = (inputs @ weights.flatten(0, 1).T).view(n, settings, classes) + offset
+        errors = torch.softmax(outputs, 2) - wanted
+        norms = (errors.square().sum(dim=2) * lengths).sqrt()
+        errors *= (clips / norms).clamp(max=1.0)[:, :, None]
+        # The same draw for all, times the noise of each: settings differ by what they do, not by luck.
+        drawn = torch.randn(classes, k + 1, generator=generator)
+        total = (errors.flatten(1).T @ inputs).view(settings, classes, k) + scale * drawn[:, :k]
         velocity = MOMENTUM * velocity + total / n
-        weights = weights - rate * velocity
-    return weights[:, :k], weights[:, k]
+        drift = MOMENTUM * drift + (errors.sum(dim=0) + scale[:, :, 0] * drawn[:, k]) / n
+        weights -= rates[:, None, None] * velocity
+        offset -= rates[:, None] * drift
+    return weights, offset
 
 
 def main() -> None:
@@ -100,16 +110,17 @@ def main() -> None:
     table = Table(title=f"{asked.data}: % correct on {HELD_OUT:,} held-out training examples")
     for heading in ("clip", "rate", *(f"epsilon {epsilon:g}" for epsilon in asked.epsilons)):
         table.add_column(heading, justify="right")
-    noise = {epsilon: noise_multiplier(epsilon) for epsilon in asked.epsilons}
+    settings = list(product(asked.rates, asked.epsilons))
+    rates = torch.tensor([rate for rate, _ in settings]) / length**2
+    by_epsilon = {epsilon: noise_multiplier(epsilon) for epsilon in asked.epsilons}
+    noises = torch.tensor([by_epsilon[epsilon] for _, epsilon in settings])
     for clip in asked.clips:
-        for rate in asked.rates:
-            cells = []
-            for epsilon in asked.epsilons:
-                weights, offset = trained(
-                    of_clients, targets[own], clip * length, rate / length**2, noise[epsilon]
-                )
-                right = (of_server @ weights.T + offset).argmax(dim=1) == targets[held_out]
-                cells.append(f"{100 * float(right.float().mean()):.1f}")
+        clips = torch.full_like(rates, clip * length)
+        weights, offset = trained(of_clients, targets[own], clips, rates, noises)
+        answers = (torch.einsum("nk,sck->snc", of_server, weights) + offset[:, None]).argmax(dim=2)
+        right = 100 * (answers == targets[held_out]).float().mean(dim=1)
+        for rate, row in zip(asked.rates, right.view(len(asked.rates), -1).tolist(), strict=True):
+            cells = [f"{value:.1f}" for value in row]
             print(clip, rate, *cells, flush=True)
             table.add_row(f"{clip:g}", f"{rate:g}", *cells)
     Console().print(table)

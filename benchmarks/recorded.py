@@ -34,8 +34,9 @@ Record = dict[str, Any]
 
 
 class Runs:
-    """What runs ended with. One that the file already holds is not played again. `beside` are overrides that say where things are on this
-    machine, such as data.root: they are played with and not recorded. `kept` are the keys of a record that are; None: all."""
+    """What runs ended with. One that the file already holds is not played again. `beside` are overrides that say
+    where things are on this machine, such as data.root: they are played with and not recorded. `kept` are the keys of
+    a record that are; None: all."""
 
     def __init__(
         self,

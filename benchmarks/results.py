@@ -1,7 +1,8 @@
 """Plays the presets at five budgets over several seeds, and writes docs/results.md with its tables and pictures.
 
     make results DATA=DIR                                        # or:
-    python benchmarks/results.py --data-root DIR [--seeds 3] [--data fashion_mnist mnist] [--presets NAME ...] [--workers 2]
+    python benchmarks/results.py --data-root DIR [--seeds 3] [--data fashion_mnist mnist]
+        [--presets NAME ...] [--workers 2]
     python benchmarks/results.py --data-root DIR --so-far        # the page from what was played so far
     python benchmarks/results.py --page-only                     # the page again, from the records that are committed
 

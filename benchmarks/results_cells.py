@@ -1,4 +1,5 @@
-"""What `make results` has recorded, by data set, preset and epsilon: means and deviations over seeds, and who is ahead."""
+"""What `make results` has recorded, by data set, preset and epsilon: means and deviations over seeds, and who is
+ahead."""
 
 import math
 from collections import defaultdict

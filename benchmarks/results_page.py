@@ -1,4 +1,5 @@
-"""The page docs/results.md, from records: tables, sentences about who is ahead, and the text of results_template.txt around them."""
+"""The page docs/results.md, from records: tables, sentences about who is ahead, and the text of results_template.txt
+around them."""
 
 import re
 import textwrap
@@ -16,7 +17,8 @@ NAMES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "digits": "the 8x8 
 
 
 def page(results: Results, origin: Mapping[str, str], images: Sequence[str], parts: Path) -> str:
-    """The whole page. `origin` says how and where the records were made; `parts` is a folder of pages by others, which are put in."""
+    """The whole page. `origin` says how and where the records were made; `parts` is a folder of pages by others,
+    which are put in."""
     sections = [_panel(results, panel, images) for panel in PANELS]
     filled = {
         "origin": "\n".join(_prose(f"- {key}: {value}") for key, value in origin.items()),

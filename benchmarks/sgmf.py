@@ -6,8 +6,8 @@ client once in each.
 
 Accuracy: logistic regression (d = 7,850), 1,000 clients of 60 images, 50 in a round, 80 rounds, one gradient of each
 client in a pass, against those who see the models. Learning rates were chosen for each row and epsilon, with seed 0,
-on test accuracy (docs/strategies/sgmf.md has the grid). Noise follows from the seed, so that the table can be reproduced.
-With --records FILE runs that are in it already are not repeated.
+on test accuracy (docs/strategies/sgmf.md has the grid). Noise follows from the seed, so that the table can be
+reproduced. With --records FILE runs that are in it already are not repeated.
 """
 
 import argparse

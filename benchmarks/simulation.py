@@ -51,7 +51,8 @@ ONE_EPOCH = ("strategy.local.epochs=1", "strategy.local.batch=32")  # as Flower'
 
 @dataclass(frozen=True)
 class Speed:
-    """Client updates per second of the clock, and milliseconds of CPU for each, of all processes; None where nobody counted."""
+    """Client updates per second of the clock, and milliseconds of CPU for each, of all processes; None where nobody
+    counted."""
 
     per_second: float
     cpu: float | None = None

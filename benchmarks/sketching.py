@@ -30,7 +30,7 @@ from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.streaming_pca import StreamingPCA
 
 D = 1_000_000
@@ -63,7 +63,7 @@ def generate(count: int) -> None:
     """Draw this many Gaussians and discard them, on torch's number of threads."""
 
     def tile(index: int) -> None:
-        Words(1, Purpose.GAUSSIAN, index).gaussian(min(TILE, count - index * TILE))
+        PublicStream(1, Purpose.GAUSSIAN, index).gaussian(min(TILE, count - index * TILE))
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for _ in pool.map(tile, range(-(-count // TILE))):
@@ -95,7 +95,7 @@ def generators(repeats: int) -> None:
     out = np.empty(TILE, dtype=np.float32)
     tensor = torch.empty(TILE)
     peers: dict[str, Callable[[], object]] = {
-        "ours (SFC64, table)": lambda: Words(1, Purpose.GAUSSIAN).gaussian(TILE),
+        "ours (SFC64, table)": lambda: PublicStream(1, Purpose.GAUSSIAN).gaussian(TILE),
         "torch.randn (Mersenne twister)": tensor.normal_,
     }
     for kind in (np.random.SFC64, np.random.Philox):

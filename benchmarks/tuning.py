@@ -5,12 +5,11 @@
 Fashion-MNIST, a seed that no table uses. 5,000 examples of the training set, which no client has then, choose: the
 test set has no part in it, and its accuracy is not even recorded. Three rates are tried, a factor of 2 apart, and
 more in the direction of the best until the best has neighbours on both sides. That is done at epsilon 0.5, 2 and 8
-for DP-FedAvg, with which the others are compared, and for DOME with public directions, which has another optimiser.
-The others are tuned at epsilon 2, and change with epsilon as the one that they are like (`presets.py`). Epsilon 1 and
-4 take the geometric means of their neighbours. MNIST, and any other data set, takes the rates of Fashion-MNIST.
+for every preset alike. Epsilon 1 and 4 take the geometric means of their neighbours. MNIST, and any other data set,
+takes the rates of Fashion-MNIST.
 
-With --also KEY=VALUE the same rates are tried in another setting, such as rounds=50: recorded, and not chosen from. Lines
-with `set_aside` are tries of settings that were given up, and say why.
+With --also KEY=VALUE the same rates are tried in another setting, such as rounds=50: recorded, and not chosen from.
+Lines with `set_aside` are tries of settings that were given up, and say why.
 
 Every try is a line of benchmarks/tuning.jsonl. What is there already is not played again, so an interrupted search
 can be resumed, and `tests/conf/test_presets.py` checks that the presets hold what this file says.
@@ -85,12 +84,8 @@ def missing(preset: Preset, epsilon: float, known: Scores) -> list[tuple[str, ..
     return [one for one in wanted if one not in known]
 
 
-def tuned_at(preset: Preset) -> tuple[float, ...]:
-    return TUNED if preset.like is None else (MIDDLE,)
-
-
 def best(preset: Preset, epsilon: float, known: Scores) -> float:
-    """The best rate at one of the epsilons of `tuned_at`."""
+    """The best rate at one of the epsilons of `TUNED`."""
     step = best_step(preset, epsilon, known)
     if step is None:
         raise ValueError(f"{preset.name} was not tuned at epsilon {epsilon:g}")
@@ -99,22 +94,15 @@ def best(preset: Preset, epsilon: float, known: Scores) -> float:
 
 def chosen(preset: Preset, known: Scores) -> dict[float, float]:
     """The rates of a preset by epsilon, with geometric means between those that were tuned."""
-    model = preset if preset.like is None else PRESETS[preset.like]
-    rates = {e: best(model, e if e in tuned_at(model) else MIDDLE, known) for e in TUNED}
+    rates = {epsilon: best(preset, epsilon, known) for epsilon in TUNED}
     for low, high in pairwise(TUNED):
         rates[math.sqrt(low * high)] = math.sqrt(rates[low] * rates[high])
-    scale = best(preset, MIDDLE, known) / rates[MIDDLE]
-    return {epsilon: two_digits(scale * rates[epsilon]) for epsilon in sorted(rates)}
+    return {epsilon: two_digits(rates[epsilon]) for epsilon in sorted(rates)}
 
 
 def complete(preset: Preset, known: Scores) -> bool:
-    """Whether nothing is left to try, of the one that it is like either."""
-    needed = {preset.name, preset.like or preset.name}
-    return not any(
-        missing(PRESETS[name], epsilon, known)
-        for name in needed
-        for epsilon in tuned_at(PRESETS[name])
-    )
+    """Whether nothing is left to try."""
+    return not any(missing(preset, epsilon, known) for epsilon in TUNED)
 
 
 def table(rates: dict[float, float]) -> str:
@@ -149,16 +137,12 @@ def main() -> None:
         for row in runs.play_all(steps, options.workers):
             print(*row["overrides"][:3], *options.also, f"{row['validation']:.2f} %", flush=True)
         return
-    for preset in (
-        presets
-    ):  # one after the other: what is finished when the search is interrupted can be used
-        while tries := [
-            try_ for e in tuned_at(preset) for try_ in missing(preset, e, _known_tries())
-        ]:
+    # One after the other: what is finished when the search is interrupted can be used.
+    for preset in presets:
+        while tries := [try_ for e in TUNED for try_ in missing(preset, e, _known_tries())]:
             for row in runs.play_all(tries, options.workers):
                 print(*row["overrides"][:3], f"{row['validation']:.2f} %", flush=True)
-        for finished in (p for p in presets if complete(p, _known_tries())):
-            write(finished, chosen(finished, _known_tries()))
+        write(preset, chosen(preset, _known_tries()))
 
 
 def _known_tries() -> Scores:

@@ -1,30 +1,31 @@
-"""A whole cohort in one process (`runtime=cohort`): what the server would see of it, without messages and masks.
+"""Simulates a whole cohort in one process (`runtime=cohort`). It computes the sum that the server would see, without
+messages and masks.
 
-Nothing here is a device's: there is no policy, no ledger and no secret. A sum is that of the vectors which devices
-would have released.
+Nothing of a device's protection is simulated: there is no policy, no ledger and no secret. The sum is that of the
+vectors that the devices would have released. The key `runtime.noise` chooses how it is made:
 
 - `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the
-  uploads are added up. Sums of integers have no rounding, so they are bit by bit those that secure aggregation gives.
-- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_blocks` or `cohort_rows` where it
-  has one for the model; they are bounded each by itself, and what a device would round is rounded; and the noise of all
-  these clients is drawn at once (`Mechanism.release_sum`). The sum has the same law, up to the rounding of
-  floating-point rows. Where noise is a part of training (`privacy.mechanisms.noisy_training`), and in evaluations, each
-  client draws its own.
+  uploads are added. Sums of integers have no rounding, so they equal those of secure aggregation bit by bit.
+- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_blocks` or `cohort_rows` if it
+  supports the model. Each row is clipped by itself, and rounded if a device would round it. The noise of all these
+  clients is drawn at once (`Mechanism.release_sum`). The sum has the same distribution, up to the rounding of
+  floating-point rows. If noise is added during training (`privacy.mechanisms.noisy_training`), and in evaluations,
+  each client draws its own noise.
 
-What is computed at once fits into `runtime.memory`, however many clients there are. Parts of a cohort are shared out to
-threads, each with a copy of the model; what is made of a part does not depend on who makes it, nor when.
+What is computed at once fits into `runtime.memory`, for any number of clients. A cohort is split into parts, and
+threads compute the parts, each thread with its own copy of the model. The result of a part does not depend on which
+thread computes it, or when.
 """
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from flwr.app import RecordDict
@@ -47,19 +48,19 @@ from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Assignment, Job
 from fedsketch.tasks.per_client import PerClient
 
-_Made = TypeVar("_Made")
-_COPIES = 6  # vectors of the model's size that a client needs at once, about
-_CACHED = (
-    32 << 20
-)  # bytes: more at once makes caches and page tables busy, and less is much work around small products
+_COPIES = 6  # roughly how many vectors of the model's size a client needs at once
+# Bytes. With more memory at once, the processor's caches are used badly. With less, matrix products are small and the
+# work around them takes most of the time.
+_CACHED = 32 << 20
 _NOT_FINITE = (
-    "UnsafeUpdateError: the update holds nan or inf: lower the learning rate or check the data."
+    "UnsafeUpdateError: the update contains nan or inf: lower the learning rate or check the data."
 )
 
 
 @dataclass
 class CohortSum:
-    """The sum of the uploads of those who are in it, and why others are not; no vector if nobody is."""
+    """The sum of the uploads of `members`, and the reason why each of the `lost` clients is not in it. `vector` is
+    None if there are no members."""
 
     members: list[int] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
@@ -76,13 +77,13 @@ class _Round:
 
     broadcast: Broadcast
     job: Job
-    models: "SimpleQueue[PerClient]"  # that are not in use
+    models: "SimpleQueue[PerClient]"  # those that no thread is using
     half: DeviceHalf
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of some clients, one after the other, and how many each has."""
+    """The rows of some clients, one client after the other, and how many rows each has."""
 
     rows: torch.Tensor
     clients: list[int]
@@ -93,12 +94,12 @@ class CohortWorkspace(Workspace):
     """Trains for all clients of a round."""
 
     def __init__(self, settings: CohortRuntimeConfig, job: Job | None = None) -> None:
-        """`job`, if given, is that of the run: its data are then held once."""
+        """Pass the run's `job` if there is one, so that its data are held in memory only once."""
         super().__init__(Job if job is None else lambda config, kind: job)
         self._settings = settings
         self._kept = KeptProducts(settings.memory << 20)
         self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
-        # Of clients that have something to keep: as Flower would, and where rows are made together.
+        # What clients keep from round to round: as Flower's state, and as memories where rows are made together.
         self._states: dict[int, RecordDict] = {}
         self._memories: dict[int, MutableMapping[str, torch.Tensor]] = {}
         self._copies = lru_cache(maxsize=1)(
@@ -106,10 +107,10 @@ class CohortWorkspace(Workspace):
         )
 
     def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[CohortSum]:
-        """One sum for each group of clients, which are disjoint; where uploads cannot be added up, one for each
-        client."""
+        """Yield one sum for each of these disjoint groups of clients, or one for each client if uploads cannot be
+        added."""
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
-        if not mechanism.adds:
+        if not mechanism.additive:
             groups = [[client] for group in groups for client in group]
         evaluates = EVALUATION in content.config_records.get(NUMBERS, {})
         if evaluates or self._settings.noise == "per_device" or not mechanism.takes_rows:
@@ -117,34 +118,34 @@ class CohortWorkspace(Workspace):
             return
         common = self._common(content)
         with ThreadPoolExecutor(self._workers, "cohort") as pool:
-            if mechanism.at_once and any(len(group) > 1 for group in groups):
+            if mechanism.can_release_sum and any(len(group) > 1 for group in groups):
                 for group in groups:
                     parts = self._parts(common, group)
-                    yield _added(_mapped(pool, partial(self._sum, common), parts))
+                    yield _added(pool.map(partial(self._sum, common), parts))
                 return
             parts = self._parts(common, [client for group in groups for client in group])
-            for each in _mapped(pool, partial(self._each, common), parts):
+            for each in pool.map(partial(self._each, common), parts):
                 yield from each
 
     def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
-        """As it came: what devices would make of it by replay is in it."""
+        """Return the broadcast unchanged. With `broadcast=replay`, it already contains what devices would compute."""
         return broadcast
 
     def _copy(self, task: Assignment) -> FlatModel:
-        """A model for one of the threads, with the frozen part that came."""
+        """Return a model for one of the threads, with the frozen part that was received."""
         model = self._new_model(task)
         model.load_frozen(self._model(task).model.frozen)
         return model
 
     # ------------------------------------------------------------------ the noise of each device
     def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:
-        """As the devices would do it."""
+        """Add up uploads that are made as the devices would make them."""
         result = CohortSum()
         for client in clients:
             state = self._states.get(client, RecordDict())
             try:
                 vector = uploaded(self.take_part(content, client, state, None))
-            except Exception as error:  # as in the other runtimes: a client's failure is its own
+            except Exception as error:  # as in other runtimes, one failure does not stop the round
                 result.lost[client] = _reason(error)
                 continue
             if state:
@@ -154,7 +155,7 @@ class CohortWorkspace(Workspace):
 
     # ------------------------------------------------------------------ rows of many clients, and noise of their sum
     def _sum(self, common: _Round, clients: Sequence[int]) -> CohortSum:
-        """Of some clients."""
+        """Return the sum of some clients."""
         broadcast, factored = common.broadcast, self._factored(common, clients)
         rows: torch.Tensor | list[Rows]
         if factored is None:
@@ -170,7 +171,7 @@ class CohortWorkspace(Workspace):
         return result
 
     def _each(self, common: _Round, clients: Sequence[int]) -> list[CohortSum]:
-        """One upload for each of these clients, by rows that were made together."""
+        """Return one upload for each of these clients, from rows that are computed together."""
         made, lost = self._rows(common, clients)
         result, broadcast = [CohortSum(lost=lost)], common.broadcast
         for client, rows in zip(made.clients, torch.split(made.rows, made.counts), strict=True):
@@ -191,7 +192,8 @@ class CohortWorkspace(Workspace):
         return _Round(broadcast, self._job(task), models, half)
 
     def _parts(self, common: _Round, clients: Sequence[int]) -> Iterator[list[int]]:
-        """The clients in parts that fit into the memory, those with as many examples together: they fill up little."""
+        """Split the clients into parts that fit into memory. Clients with similar numbers of examples come together,
+        so that little padding is needed."""
         job, config, example = common.job, common.broadcast.config, common.job.train.inputs[:1]
         with _one_of(common.models) as gradients:
             d, numbers = gradients.model.size, gradients.numbers(example)
@@ -202,11 +204,11 @@ class CohortWorkspace(Workspace):
             room = min(room, _CACHED)
         waiting, planned, take = sorted(clients, key=job.size, reverse=True), math.inf, 1
         while waiting:
-            examples = _at_once(job.size(waiting[0]), config)  # of the largest of its part
+            examples = _at_once(job.size(waiting[0]), config)  # of the part's largest client
             need = 4 * (_COPIES * d + examples * numbers)
             if config.privacy.unit is Unit.EXAMPLE:
                 need = 4 * examples * (numbers + 2 * dense)
-            if 2 * need <= planned:  # equal parts of what is left, as many for each worker
+            if 2 * need <= planned:  # plan the rest anew: equal parts, as many for each worker
                 planned, most = need, max(1, room // need)
                 count = -(-len(waiting) // (most * self._workers)) * self._workers
                 take = -(-len(waiting) // count)
@@ -225,8 +227,8 @@ class CohortWorkspace(Workspace):
         )
 
     def _factored(self, common: _Round, clients: Sequence[int]) -> list[Rows] | None:
-        """The rows of each client, where the mechanism needs no more than sums of finite ones and the strategy has
-        them."""
+        """Return the rows of each client, possibly as factors. None if the mechanism needs more than the sum of rows,
+        if the strategy has no `cohort_blocks`, or if a row is not finite."""
         privacy, mechanism = common.broadcast.config.privacy, common.broadcast.mechanism
         if not mechanism.takes_blocks or privacy.clip == ADAPTIVE:
             return None
@@ -236,7 +238,7 @@ class CohortWorkspace(Workspace):
         return rows if finite else None
 
     def _rows(self, common: _Round, clients: Sequence[int]) -> tuple[_Rows, dict[int, str]]:
-        """The rows of those whose rows are finite, and why the others have none."""
+        """Return the rows of the clients that have only finite rows, and why the others failed."""
         with _one_of(common.models) as gradients:
             work = self._work(common, clients, gradients)
             rows = common.half.cohort_rows(work)
@@ -253,7 +255,7 @@ class CohortWorkspace(Workspace):
         return replace(made, rows=with_counts(made.rows, common.broadcast)), lost
 
     def _rows_in_turn(self, common: _Round, work: CohortWork) -> tuple[_Rows, dict[int, str]]:
-        """Where there is no other way."""
+        """Compute the rows of one client after the other, for strategies and models that have no other way."""
         found, lost = dict[int, torch.Tensor](), dict[int, str]()
         for place, client in enumerate(work.clients):
             work.model.load(common.broadcast.model)
@@ -262,7 +264,7 @@ class CohortWorkspace(Workspace):
                 common.broadcast, shard, work.model, generator, work.memories[place], client
             )
             try:
-                # A copy: rows may be the model's own buffer.
+                # Copied, because rows may share memory with the model's gradient.
                 found[client] = common.half.rows(local).clone()
             except Exception as error:
                 lost[client] = _reason(error)
@@ -273,7 +275,7 @@ class CohortWorkspace(Workspace):
 
 
 def _at_once(examples: int, config: Config) -> int:
-    """How many examples of a client with so many are worked on together."""
+    """Return how many examples of a client are processed together, if it has this many."""
     batch = config.strategy.local.batch
     if config.privacy.unit is Unit.EXAMPLE or not batch:
         return examples
@@ -281,8 +283,8 @@ def _at_once(examples: int, config: Config) -> int:
 
 
 def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
-    """Without the clients one of whose rows is not finite, as in other simulations: they fail, and all see it."""
-    if math.isfinite(float(made.rows.sum())):  # which one that is not would spoil
+    """Remove the clients that have a row with nan or inf. They fail visibly, as in other simulations."""
+    if math.isfinite(float(made.rows.sum())):  # a quick test: nan or inf would be in the sum too
         return made, {}
     fine = torch.isfinite(made.rows).all(dim=1)
     if bool(fine.all()):
@@ -301,7 +303,7 @@ def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
 
 @contextmanager
 def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
-    """A model that nobody else uses meanwhile."""
+    """Borrow a model that no other thread uses meanwhile."""
     own = models.get()
     try:
         yield own
@@ -309,18 +311,8 @@ def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
         models.put(own)
 
 
-def _mapped(
-    pool: ThreadPoolExecutor, make: Callable[[list[int]], _Made], parts: Iterator[list[int]]
-) -> Iterator[_Made]:
-    """In order. The first by itself: a device half that keeps what all clients need, such as a sketch, then makes it
-    once."""
-    for first in islice(parts, 1):
-        yield make(first)
-    yield from pool.map(make, parts)
-
-
 def _added(sums: Iterable[CohortSum]) -> CohortSum:
-    """In the order given."""
+    """Add sums in the given order."""
     result = CohortSum()
     for part in sums:
         result.lost |= part.lost

@@ -185,7 +185,9 @@ class _EvaluationAtWork:
         yield Rows.of(self.rows())
 
     def trainee(self) -> Trainee:
-        raise UnsafeUpdateError("the mechanism noises steps, and an evaluation takes none.")
+        raise UnsafeUpdateError(
+            "the mechanism adds noise during training, and an evaluation does not train."
+        )
 
 
 def noise_stream(client: int, round: int, *labels: str) -> Stream:

@@ -36,7 +36,8 @@ def _resolve(value: Any, table: Any, *, _node_: Node) -> float:
     key = _node_._get_full_key(None)
     if not isinstance(table, Mapping) or not table:
         raise ConfigError(
-            f"{key} takes the nearest value of a table: write it as in ${{nearest:${{privacy.epsilon}},{{1:0.02,8:0.1}}}}."
+            f"{key} takes the nearest value of a table: "
+            "write it as in ${nearest:${privacy.epsilon},{1:0.02,8:0.1}}."
         )
     for entry in (*table, *table.values()):
         if not _positive(entry):
@@ -45,7 +46,8 @@ def _resolve(value: Any, table: Any, *, _node_: Node) -> float:
             )
     if not _positive(value):
         raise ConfigError(
-            f"{key} follows privacy.epsilon by a table, and {value} is nowhere near: set {key}, or a positive privacy.epsilon."
+            f"{key} follows privacy.epsilon by a table, and {value} is not a finite positive number: "
+            f"set {key}, or a positive privacy.epsilon."
         )
     return nearest(float(value), {float(k): float(v) for k, v in table.items()})
 

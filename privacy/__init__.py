@@ -1,1 +1,1 @@
-"""What was released to whom, what it costs, and the mechanisms that pay for it on the device."""
+"""Differential privacy: the mechanisms that protect data on the device, and the accounting of what they release."""

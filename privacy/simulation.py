@@ -1,27 +1,26 @@
-"""How a process learns that the devices of its run are simulated: by its environment and by who started it, never by a
-message."""
+"""How a process finds out that the devices of its run are simulated: from its environment variables and from the
+program that started it, never from a message."""
 
 import sys
 from types import ModuleType
 
-# Set by the simulating runtimes for the processes that they start, and by docker-compose.insecure.yml; on a device
-# nobody sets it.
+# The simulation runtimes and docker-compose.insecure.yml set this variable for the processes that they start. On a
+# real device nobody sets it.
 SIMULATION_VARIABLE = "FEDSKETCH_SIMULATION"
 
-# The seed of a run that was asked to be reproducible (privacy.randomness=seeded): its noise is then no secret.
+# The seed of a reproducible run (privacy.randomness=seeded). The noise of such a run is not secret.
 SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"
 
 
 def in_simulation_engine() -> bool:
-    """Whether this process is an actor of Ray, which is where Flower's simulation engine, and nothing else of Flower,
-    runs ClientApps.
+    """Whether this process is a Ray actor. Of all parts of Flower, only the simulation engine runs ClientApps in Ray
+    actors.
 
-    No message can bring this about. A SuperNode handles messages in a process of its own (`flwr-clientapp`), which Ray
-    did not start:
-    a process becomes an actor only when Ray's own program for workers starts it, and neither importing Ray nor
-    connecting to a cluster makes it one. Whoever can start processes on a device needs no message.
+    A message cannot make a process an actor. A SuperNode handles messages in a separate process (`flwr-clientapp`),
+    which Ray did not start. A process becomes an actor only if Ray's own worker program starts it; importing Ray or
+    connecting to a cluster is not enough. An attacker who can start processes on a device needs no message.
     """
-    ray = sys.modules.get("ray")  # an actor has imported it; a device need not
+    ray = sys.modules.get("ray")  # an actor has imported Ray; a device need not have it
     return ray is not None and ray.is_initialized() and _is_actor(ray)
 
 

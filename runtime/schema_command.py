@@ -17,7 +17,7 @@ from fedsketch.tasks.tables import Table, read_cells
 
 _HEAD = """\
 # Fill in what is null or empty, from public knowledge and not from the data: least and most of a number, the values of
-# a category or of a class. Instead of a category a column can be {text: 1024}, or ignore. See docs/how-to/own_tables.md.
+# a category or of a class. Instead of a category a column can be {text: 1024}, or ignore: docs/how-to/own_tables.md
 """
 
 

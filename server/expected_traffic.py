@@ -26,7 +26,7 @@ def expected_traffic(
     """Bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers."""
     if isinstance(config.secagg, NoSecAggConfig):
-        return _size(summed(mechanism.specimen(numbers))), _size(broadcast)
+        return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
     options, codec = secagg_options(config), RingCodec()
     form = codec.describe(broadcast, options.sizes(cohort))
     options = replace(options, groups=form.groups or 1)

@@ -10,6 +10,7 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.data.folder import FolderConfig
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.device_evaluations import DeviceEvaluations
@@ -21,7 +22,6 @@ from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.shared.base import FederatedStrategy
 from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.device_noise import DeviceNoise
 from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.job import Job
 from fedsketch.tasks.tabular import resolved
@@ -142,7 +142,7 @@ def make_plan(config: Config) -> Plan:
         downlink_bytes=down,
         mechanism=mechanism.to_record(),
         mechanism_facts={**clip, **mechanism.facts()},
-        best_snr=_best_snr(mechanism, noise, cohort),
+        best_snr=_best_snr(strategy, mechanism, cohort),
         epsilon_over_rounds=curve,
         epsilon_of_training=accounts.epsilon_against(strategy.bound),
         evaluations=None if evaluations is None else evaluations.planned(),
@@ -168,10 +168,13 @@ def _epsilon_curve(
     return curve
 
 
-def _best_snr(mechanism: Mechanism, noise: DeviceNoise, cohort: int) -> float | None:
-    """The signal-to-noise ratio if all updates were equal and as long as the clip: norm of the sum over norm of its
-    noise."""
+def _best_snr(strategy: FederatedStrategy, mechanism: Mechanism, cohort: int) -> float | None:
+    """The signal-to-noise ratio if all rows were equal and as long as the clip: norm of the sum over norm of its
+    noise. With examples as units a device adds up one row for each of its examples."""
+    noise, rows = strategy.noise, 1.0
+    if strategy.config.privacy.unit is Unit.EXAMPLE and mechanism.takes_rows:
+        rows = strategy.job.examples / strategy.config.clients.total
     noise_std = mechanism.noise_std(noise.variance(cohort, cohort))
     if noise_std == 0 or mechanism.reach is None:
         return None
-    return cohort * mechanism.reach / (noise_std * math.sqrt(noise.dim))
+    return cohort * rows * mechanism.reach / (noise_std * math.sqrt(noise.dim))

@@ -1,2 +1,2 @@
-"""Linear maps R^d -> R^k and back, what they are made of (a matrix, a seed, layers), and how the learned ones are
-learned."""
+"""Sketches: linear maps from R^d to R^k and back. Some are computed from a seed, others are learned from gradients.
+This package also has the methods that learn them."""

@@ -1,10 +1,10 @@
-"""The block sketch: every `length` neighbouring numbers become one, their sum with random signs from a seed.
+"""The block sketch: every block of neighbouring numbers becomes one number, their sum with random signs from a seed.
 
-A count sketch whose buckets are runs of the vector, so that it is O(d) and reads memory in order: for large d, and any
-k. With entries +-1, S S^T is 1 on the diagonal and a product of two independent signs elsewhere, so E[S S^T] = I over
-the seeds: S S^T x is an unbiased estimate of x. Signs differ from block to block. A layer-wise sketch looks at all rows
-of a weight in the same few directions, and so misses or overrates a whole layer at once; here such errors average out
-over the blocks.
+It is a count sketch whose buckets are consecutive pieces of the vector. It takes O(d) time and reads memory in order,
+so it suits large d, and any k. With entries +-1, S S^T is 1 on the diagonal. Within a block the other entries are
+products of two independent signs, and all remaining entries are 0. So E[S S^T] = I over the seeds: S S^T x is an
+unbiased estimate of x. Signs differ from block to block. A layer-wise sketch looks at all rows of a weight in the same
+few directions, so it can miss or overrate a whole layer at once; here such errors average out over the blocks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from torch import Tensor
 
 from fedsketch.sketching.fingerprint import Part
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 
 def block_folds(size: int, numbers: int) -> tuple[Fold, ...]:
-    """A vector of this size in blocks of equal length, with no more than so many numbers sent; the last block may be
-    shorter."""
+    """Divide a vector of this size into at most `numbers` blocks of equal length. The last block may be shorter. One
+    number per block is sent."""
     if not 1 <= numbers <= size:
-        raise ValueError(f"A block sketch of {size:,} numbers has 1 to {size:,}, not {numbers:,}.")
+        raise ValueError(
+            f"A block sketch of a vector of {size:,} numbers has 1 to {size:,} numbers, not {numbers:,}."
+        )
     length = -(-size // numbers)
     rows, rest = divmod(size, length)
     folds = [Fold(0, rows, length, 1)]
@@ -35,14 +37,14 @@ def block_folds(size: int, numbers: int) -> tuple[Fold, ...]:
 
 
 class BlockSketch(Sketch):
-    """S has one entry in every row: +-1 if `isotropic`; else its columns have length 1, so that S S^T is a
-    projection."""
+    """S has one nonzero entry in every row. It is +-1 if `isotropic`; otherwise it is scaled so that the columns have
+    length 1 and S S^T is a projection."""
 
     def __init__(self, folds: Iterable[Fold], seed: int, *, isotropic: bool = True) -> None:
         self._folds = tuple(folds)
         super().__init__(sum(fold.size for fold in self._folds), self._folds[-1].stop)
         self._seed, self._isotropic = checked_seed(seed), isotropic
-        self._signs = torch.from_numpy(Words(seed, Purpose.SIGNS).signs(self.shape[1]))
+        self._signs = torch.from_numpy(PublicStream(seed, Purpose.SIGNS).signs(self.shape[1]))
 
     @property
     def folds(self) -> tuple[Fold, ...]:

@@ -1,9 +1,9 @@
-"""Orthonormal rows from a few long vectors, by the Cholesky factor of their Gram matrix.
+"""CholeskyQR: orthonormal rows from a few long vectors, by the Cholesky factor of their Gram matrix.
 
-Reads the vectors twice and works by matrix products, where Householder QR of a tall matrix is bound by memory.
-The Gram matrix is float64 and is summed over blocks of columns in a fixed order, so the result on one machine
-depends on nothing but the input and the number of threads of the linear algebra library.
-One pass leaves an error of (condition number)^2 x 1e-16 plus rounding; two passes (CholeskyQR2) leave rounding.
+It reads the vectors twice and consists of matrix products, while the speed of a Householder QR of a tall matrix is
+limited by memory. The Gram matrix is in float64 and is summed over blocks of columns in a fixed order. So on one
+machine the result depends only on the input and on the number of threads of the linear algebra library. One pass
+leaves an error of (condition number)^2 x 1e-16 plus rounding. Two passes (CholeskyQR2) leave only rounding.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = 1 << 20  # numbers that are widened to float64 at a time: 8 MB
+_BLOCK = 1 << 20  # numbers that are converted to float64 at a time: 8 MB
 
 
 def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
@@ -25,15 +25,15 @@ def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
 
 
 def orthonormalise(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. Same span, in new memory or in `out`, which may
-    be `rows`.
+    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. The result has the same span. It is in new
+    memory, or in `out`, which may be `rows`.
 
-    Rows that are dependent, to within the rounding of their Gram matrix, are refused.
+    Raises if the rows are linearly dependent up to the rounding of their Gram matrix.
     """
     products = gram(rows)
     factor, failed = torch.linalg.cholesky_ex(products)
     remaining = factor.diagonal().square()
-    # NaN is never larger, so numbers that are not finite are refused here as well.
+    # Comparisons with NaN are false, so numbers that are not finite are refused here as well.
     if failed or not bool((remaining > _rounding(rows) * products.diagonal()).all()):
         raise ValueError(
             f"The {len(rows)} vectors are not linearly independent in floating point: take fewer."
@@ -48,19 +48,21 @@ def orthonormalise(rows: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _rounding(rows: Tensor) -> float:
-    """The share of a row's energy that rounding may leave of it where exact arithmetic would leave nothing.
+    """The share of a row's energy (squared norm) that rounding errors may leave if the row depends on the rows before
+    it.
 
-    L_ii^2 is the energy of row i outside the rows before it: 0 for a dependent row. An entry of the Gram matrix is a
-    sum of d products, wrong by at most d u |r_i| |r_j| in any order of summation, with u = 2^-53, and factoring k rows
-    adds an error of the same form with k in the place of d. For r_i = sum_j x_j r_j these errors change L_ii^2 by at
-    most (d + k) u (|r_i| + sum_j |x_j| |r_j|)^2, which is 4 (d + k) u |r_i|^2 for a row that is there twice. Roundings
-    rarely agree in sign, so the true error is nearer to the root of d + k, and the rest is room for larger x_j.
+    L_ii^2 is the energy of row i outside the span of the rows before it, which is 0 for a dependent row. An entry of
+    the Gram matrix is a sum of d products. Its error is at most d u |r_i| |r_j| in any order of summation, with u =
+    2^-53. Factoring k rows adds an error of the same form with k instead of d. For r_i = sum_j x_j r_j these errors
+    change L_ii^2 by at most (d + k) u (|r_i| + sum_j |x_j| |r_j|)^2, which is 4 (d + k) u |r_i|^2 for a row that
+    occurs twice. Rounding errors rarely have the same sign, so the true error grows more like the square root of d +
+    k. The difference leaves room for larger x_j.
     """
     count, d = rows.shape
     return 2.0 * (d + count) * torch.finfo(torch.float64).eps  # eps is 2 u
 
 
 def column_blocks(rows: Tensor, numbers: int) -> list[slice]:
-    """Slices of the columns such that a block of all rows holds about `numbers` numbers."""
+    """Slices of the columns. All rows of one slice together have about `numbers` numbers."""
     width = max(1, numbers // max(1, len(rows)))
     return [slice(start, start + width) for start in range(0, rows.shape[1], width)]

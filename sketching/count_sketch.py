@@ -1,7 +1,7 @@
 """The count sketch: every coordinate is added, with a random sign, into one of k random buckets, all from a seed.
 
-O(d) in time; E[adjoint(forward(x))] = x over the seed, since two coordinates that share a bucket have independent
-signs.
+It takes O(d) time. E[adjoint(forward(x))] = x over the seeds, because two coordinates in the same bucket have
+independent signs.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.fingerprint import Part
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 
 class CountSketch(Sketch):
-    """S has one entry, +-1, in every row. On a GPU the order in which a bucket is summed is not fixed."""
+    """S has one nonzero entry, +-1, in every row. On a GPU the order in which a bucket is summed is not fixed."""
 
     def __init__(self, k: int, d: int, seed: int) -> None:
         super().__init__(k, d)
         if not 1 <= k < 1 << 32:
             raise ValueError(f"A count sketch has 1 to 2^32 - 1 buckets, not {k:,}.")
         self._seed = checked_seed(seed)
-        self._signs = torch.from_numpy(Words(seed, Purpose.SIGNS).signs(d))
-        self._buckets = torch.from_numpy(Words(seed, Purpose.BUCKETS).below(k, d))
+        self._signs = torch.from_numpy(PublicStream(seed, Purpose.SIGNS).signs(d))
+        self._buckets = torch.from_numpy(PublicStream(seed, Purpose.BUCKETS).below(k, d))
 
     @property
     def description_bytes(self) -> int:
@@ -36,7 +36,7 @@ class CountSketch(Sketch):
 
     def _forward(self, rows: Tensor) -> Tensor:
         signs, buckets = self._signs.to(rows), self._buckets.to(rows.device)
-        # One row at a time: float64 sums need another copy of what is summed.
+        # One row at a time, because float64 sums need a copy of what is summed.
         sums = [
             torch.bincount(buckets, weights=(row * signs).double(), minlength=self.shape[0])
             for row in rows

@@ -1,6 +1,7 @@
-"""One hash for a state of numbers, strings and tensors, the same wherever the bits are the same.
+"""A hash of numbers, strings and tensors. It is the same on all machines if all bits are the same.
 
-Two sides that make a sketch by the same steps compare these before they trust each other's numbers.
+If server and devices compute a sketch by the same steps, they compare fingerprints before they rely on each other's
+numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Part = int | float | str | Tensor
 
 
 def digest(parts: Iterable[Part]) -> str:
-    """SHA-256 over the parts in order; every part carries its type, and tensors shape and dtype."""
+    """SHA-256 of the parts in order. The type of every part is hashed too, and the shape and dtype of tensors."""
     state = hashlib.sha256(b"fedsketch sketch state")
     for part in parts:
         header, body = _encoded(part)
@@ -28,7 +29,7 @@ def digest(parts: Iterable[Part]) -> str:
 def _encoded(part: Part) -> tuple[str, memoryview]:
     if isinstance(part, Tensor):
         if part.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"Only float32 and float64 have canonical bytes, not {part.dtype}.")
+            raise ValueError(f"Only float32 and float64 tensors can be hashed, not {part.dtype}.")
         array = part.detach().cpu().contiguous().numpy()
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         return f"{little.dtype.str}{list(part.shape)}", little.reshape(-1).view(np.uint8).data

@@ -1,7 +1,7 @@
-"""How the tensors of a model become matrices, and which of them are sketched.
+"""Folding: how the tensors of a model are viewed as matrices, and which of them are sketched.
 
-A weight of shape (o, i, ...) is folded to o rows of i * ... inputs, as a convolution multiplies it; a layer-wise sketch
-shortens the rows to `rank` numbers. Vectors and small tensors are sent whole.
+A weight of shape (o, i, ...) is folded to a matrix with o rows of i * ... inputs, which is how a convolution
+multiplies it. A layer-wise sketch shortens each row to `rank` numbers. Vectors and small tensors are sent whole.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-Slot = tuple[
-    tuple[int, ...], int, int
-]  # shape, start, stop: where a tensor lies in the flat vector
+Slot = tuple[tuple[int, ...], int, int]
+"""Shape, start and stop of a tensor in the flat vector."""
 
 
 @dataclass(frozen=True)
 class Fold:
-    """vector[start:stop] as `rows` x `columns`; `rank` numbers a row are sent, `columns` if it is sent whole."""
+    """vector[start:stop], viewed as a matrix of `rows` x `columns`. `rank` numbers per row are sent; if the tensor is
+    sent whole, `rank` is `columns`."""
 
     start: int
     rows: int
@@ -36,7 +36,7 @@ class Fold:
 
     @property
     def size(self) -> int:
-        """The numbers sent."""
+        """How many numbers are sent."""
         return self.rows * self.rank
 
     def matrix(self, vector: Tensor) -> Tensor:
@@ -45,16 +45,16 @@ class Fold:
 
 
 def folds_of_rank(layout: Sequence[Slot], rank: int, whole_up_to: int = 1024) -> tuple[Fold, ...]:
-    """Every matrix with `rank` numbers a row; whole are vectors, tensors of at most `whole_up_to` numbers, and
-    those with no more than `rank` columns."""
+    """Fold every matrix with `rank` numbers per row. Vectors, tensors of at most `whole_up_to` numbers and matrices
+    with at most `rank` columns are sent whole."""
     if rank < 1:
-        raise ValueError(f"A layer-wise sketch keeps at least 1 number a row, not {rank}.")
+        raise ValueError(f"A layer-wise sketch keeps at least 1 number per row, not {rank}.")
     folds = []
     end = 0
     for shape, start, stop in layout:
         if start != end or stop - start != math.prod(shape):
             raise ValueError(
-                f"The tensor of shape {shape} cannot lie in {start}:{stop}: the layout must list all "
+                f"The tensor of shape {shape} cannot be at {start}:{stop}: the layout must list all "
                 "tensors of the vector in order, without gaps."
             )
         end = stop
@@ -65,7 +65,7 @@ def folds_of_rank(layout: Sequence[Slot], rank: int, whole_up_to: int = 1024) ->
 
 
 def folds_of_size(layout: Sequence[Slot], size: int, whole_up_to: int = 1024) -> tuple[Fold, ...]:
-    """The largest common rank with which no more than `size` numbers are sent in all."""
+    """Fold with the largest common rank for which at most `size` numbers are sent in total."""
     low, high = 1, max(math.prod(shape[1:]) for shape, _, _ in layout)
     smallest = _size(folds_of_rank(layout, 1, whole_up_to))
     if size < smallest:

@@ -1,9 +1,11 @@
-"""The Gaussian sketch of Fed-SGM: R (b x d) with independent N(0, 1/b) entries, made from a seed and never stored.
+"""The Gaussian sketch of Fed-SGM (sketched Gaussian mechanism): R (b x d) with independent N(0, 1/b) entries, computed
+from a seed and never stored as a whole.
 
-The paper's "1/sqrt(b)" is the standard deviation. R is cut into tiles of at most 2^18 numbers, each with a
-stream of its own, so client and server make bit-equal entries in any order, on any number of threads and devices;
-they are made on the CPU, by `threads` workers, while this thread multiplies. Sums over tiles are float64, in a fixed
-order. Products within a tile are the linear algebra library's, whose last bits may differ between machines.
+The paper's "1/sqrt(b)" is the standard deviation of an entry. R is divided into tiles of at most 2^18 numbers, each
+with its own random stream. So client and server compute bit-equal entries in any order, with any number of threads and
+on any device. The tiles are made on the CPU by `threads` workers, while the calling thread multiplies. Sums over tiles
+are in float64 and in a fixed order. Products within a tile are computed by the linear algebra library, and their last
+bits may differ between machines.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.fingerprint import Part
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
-_TILE = 1 << 18  # numbers: 1 MB, in the cache between making and multiplying
+_TILE = 1 << 18  # numbers of a tile: 1 MB, so that it is still in the cache when it is multiplied
 _TILE_COLUMNS = 1 << 14
 
-_Tile = tuple[int, int]  # its place in the grid of tiles: row, column
+_Tile = tuple[int, int]  # row and column in the grid of tiles
 
 
 class GaussianSketch(Sketch):
-    """forward is R x, adjoint R^T y; E[R^T R] = I, so adjoint(forward(x)) is unbiased.
+    """forward is R x, and adjoint is R^T y. E[R^T R] = I, so adjoint(forward(x)) is an unbiased estimate of x.
 
-    Time is that of making b d Gaussians, whatever the number of rows sketched together.
+    Most of the time is spent on making b d Gaussians, however many rows are sketched together.
     """
 
     def __init__(self, b: int, d: int, seed: int, *, threads: int | None = None) -> None:
@@ -45,7 +47,7 @@ class GaussianSketch(Sketch):
         return SEED_BYTES
 
     def row_norms_squared(self) -> Tensor:
-        """Exact for this R, so it costs as much as a sketch; its expectation is 1."""
+        """The exact norms of this R, which take as long as a sketch. Their expectation is 1."""
         b, d = self.shape
         total = torch.zeros(d, dtype=torch.float64)
         for (_, column), tile in self._tiles(by_rows=False):
@@ -53,7 +55,7 @@ class GaussianSketch(Sketch):
         return total / b
 
     def block(self, rows: slice) -> Tensor:
-        """These rows of R, float32: for looking at it."""
+        """These rows of R in float32, for inspection."""
         b, d = self.shape
         start, stop, _ = rows.indices(b)
         strip = torch.empty(max(0, stop - start), d)
@@ -80,7 +82,7 @@ class GaussianSketch(Sketch):
             return result
         scaled = rows / math.sqrt(b)
         last = -(-b // self._rows) - 1
-        # One strip of columns at a time: only the strip is float64.
+        # One strip of columns at a time, so that only the strip needs float64.
         total = torch.zeros(len(rows), self._columns, dtype=torch.float64, device=rows.device)
         for (i, j), tile in self._tiles(by_rows=False):
             if i == 0:
@@ -99,7 +101,7 @@ class GaussianSketch(Sketch):
         b, d = self.shape
         row, column = self._span(place[0], self._rows, b), self._span(place[1], self._columns, d)
         height, width = row.stop - row.start, column.stop - column.start
-        numbers = Words(self._seed, Purpose.GAUSSIAN, *place).gaussian(height * width)
+        numbers = PublicStream(self._seed, Purpose.GAUSSIAN, *place).gaussian(height * width)
         return torch.from_numpy(numbers).view(height, width)
 
     def _tiles(self, *, by_rows: bool) -> Iterator[tuple[_Tile, Tensor]]:
@@ -114,7 +116,7 @@ class GaussianSketch(Sketch):
             return
         with ThreadPoolExecutor(self._threads, "gaussian-sketch") as pool:
             waiting: deque[tuple[_Tile, Future[Tensor]]] = deque()
-            # Two tiles a worker: none is idle while this thread multiplies, and memory stays small.
+            # Two tiles per worker: no worker is idle while this thread multiplies, and memory stays small.
             for place in islice(places, 2 * self._threads):
                 waiting.append((place, pool.submit(self._tile, place)))
             while waiting:

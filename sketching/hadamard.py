@@ -1,9 +1,10 @@
 """The randomised Hadamard sketch: random signs, the Walsh-Hadamard transform, a random sample of the coordinates.
 
-Everything follows from a seed, and a sketch costs O(d log d) instead of O(d k). The vector is padded with zeros
-to m, the next power of two, and y = sqrt(m / k) P H D x, with H orthonormal. Every k coordinates are equally likely,
-so E[P^T P] = k/m I and adjoint(forward(x)) is unbiased; with k = m it is x itself.
-Its entries are not Gaussian: the theorem of Fed-SGM about a secret R does not hold for it.
+Everything is computed from a seed, and a sketch takes O(d log d) time instead of O(d k). The vector is padded with
+zeros to m numbers, the next power of two. The sketch is y = sqrt(m / k) P H D x, where D has random signs, H is the
+orthonormal Walsh-Hadamard matrix, and P selects k coordinates. All sets of k coordinates are equally likely, so E[P^T
+P] = k/m I, and adjoint(forward(x)) is an unbiased estimate of x; for k = m it is x itself. The entries of S are not
+Gaussian, so the theorem of Fed-SGM about a secret R does not apply.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.fingerprint import Part
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
-_RADIX_BITS = 6  # the transform is a product with 64 x 64 matrices along each digit of the index
+_RADIX_BITS = 6  # the transform multiplies by a 64 x 64 matrix along each digit of the index
 _PADDED_BLOCK = 1 << 22  # numbers that are transformed at a time
 
 
 class HadamardSketch(Sketch):
-    """k of the m coordinates of the transform of the randomly signed vector, k <= m = 2^ceil(log2 d)."""
+    """k of the m coordinates of the transformed vector with random signs, k <= m = 2^ceil(log2 d)."""
 
     def __init__(self, k: int, d: int, seed: int) -> None:
         super().__init__(k, d)
@@ -32,13 +33,13 @@ class HadamardSketch(Sketch):
         self._padded = 1 << (d - 1).bit_length()
         if not 1 <= k <= self._padded:
             raise ValueError(
-                f"A Hadamard sketch of {d:,} numbers has 1 to {self._padded:,}, not {k:,}."
+                f"A Hadamard sketch of a vector of {d:,} numbers has 1 to {self._padded:,} numbers, not {k:,}."
             )
-        signs = Words(seed, Purpose.SIGNS).signs(d)
-        coordinates = Words(seed, Purpose.COORDINATES).subset(self._padded, k)
+        signs = PublicStream(seed, Purpose.SIGNS).signs(d)
+        coordinates = PublicStream(seed, Purpose.COORDINATES).subset(self._padded, k)
         self._signs = torch.from_numpy(signs)
         self._coordinates = torch.from_numpy(coordinates)
-        # sqrt(m / k) times the 1 / sqrt(m) that makes H orthonormal.
+        # This is sqrt(m / k) times 1 / sqrt(m), the factor that makes H orthonormal.
         self._scale = 1.0 / math.sqrt(k)
 
     @property
@@ -78,9 +79,10 @@ class HadamardSketch(Sketch):
 
 
 def walsh_hadamard(rows: Tensor) -> Tensor:
-    """The unnormalised Walsh-Hadamard transform of each row (a power of two long): H_m = H_64 x H_64 x ...
+    """The unnormalised Walsh-Hadamard transform of each row. The length of a row must be a power of two.
 
-    Kronecker factors act on one digit of the index each, so it is a few products with small matrices.
+    H_m is a Kronecker product of small matrices (H_64 x H_64 x ...). Each factor acts on one digit of the index, so
+    the transform is a few products with small matrices.
     """
     n, size = rows.shape
     if size & (size - 1):
@@ -90,7 +92,7 @@ def walsh_hadamard(rows: Tensor) -> Tensor:
     while done < bits:
         digit = min(_RADIX_BITS, bits - done)
         factor = _hadamard_matrix(digit).to(rows)
-        # The last digit from the right, as one large product; the others from the left.
+        # The last digit is multiplied from the right, as one large product; the others from the left.
         rows = (
             rows.reshape(-1, 1 << digit) @ factor
             if done == 0

@@ -1,4 +1,4 @@
-"""The sketch that changes nothing: full dimension, for warm-up rounds and for comparison."""
+"""The identity sketch, which sends the full vector: for warm-up rounds and for comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IdentitySketch(Sketch):
         return torch.ones(self.shape[1], dtype=torch.float64)
 
     def _forward(self, rows: Tensor) -> Tensor:
-        # A copy: a result that is the caller's own memory would change when the caller clips it.
+        # Return a copy. Otherwise clipping the sketch in place would also change the caller's vector.
         return rows.clone()
 
     def _adjoint(self, rows: Tensor) -> Tensor:

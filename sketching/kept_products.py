@@ -1,6 +1,7 @@
-"""Products of inputs that come again in every round with directions that seldom change, kept while both are the same.
+"""A cache of matrix products X P. The inputs X are the same in every round, and the directions P rarely change.
 
-A device or a simulation owns one of these; nothing in it leaves. Entries are found by what they were made of.
+A device or a simulation owns one cache, and its contents never leave it. Entries are found by a key that identifies X
+and P.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ ROOM = 256 << 20  # bytes
 
 
 class KeptProducts:
-    """X P by a key that says which X and which P; those that were asked for last, up to so many bytes."""
+    """Keeps the products that were used last, up to `room` bytes."""
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
@@ -24,7 +25,7 @@ class KeptProducts:
         self._lock = Lock()  # threads of a simulation share it
 
     def product(self, inputs: Tensor, basis: Tensor, key: Hashable) -> Tensor:
-        """Not to be written into."""
+        """inputs @ basis, from the cache if the key is known. The caller must not write into the result."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:

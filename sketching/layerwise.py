@@ -1,13 +1,14 @@
-"""The layer-wise sketch of DOME: for a weight matrix with gradient G (o x i) send G P, with P (i x r) orthonormal.
+"""The layer-wise sketch of DOME: for a weight matrix with gradient G (o x i), send G P with orthonormal P (i x r).
 
-S = blockdiag(I kron P_l), small tensors whole: linear like any other, so secure aggregation and noise are as before.
-The subspace of a layer's inputs is learned from o rows a round, a client needs O(d) memory, and the description is sum
-i r numbers instead of d k.
+S = blockdiag(I kron P_l); small tensors are sent whole. S is linear like every sketch, so secure aggregation and noise
+work as usual. The subspace of a layer's inputs is learned from o rows per round. A client needs O(d) memory, and a
+description of the sketch takes sum i r numbers instead of d k.
 
-Probes see a share q / (i - learned) of the energy that the learned directions leave. `isotropic` makes them longer by
-the root of its inverse: then E[S S^T] = I over the seeds, so that S S^T g is an unbiased estimate of g, and the sketch
-of a tensor has the energy of the tensor, in the mean: tensors that are sent whole do not crowd the others out of a
-common clip.
+The columns of P are learned directions and q random probes. Probes see the share q / (i - learned) of the energy
+(squared norm) outside of the learned directions. With `isotropic` their length is multiplied by the square root of the
+inverse of this share. Then E[S S^T] = I over the seeds, so S S^T g is an unbiased estimate of g, and the sketch of a
+tensor has on average the same energy as the tensor. So tensors that are sent whole do not take more than their share
+of a common clip.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from torch import Tensor
 from fedsketch.sketching.fingerprint import Part
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.probes import probes
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 Factors = tuple[Tensor, Tensor | None]
 
 
 class LayerwiseSketch(Sketch):
-    """P_l = [U_l | Q_l]: what is learned of each fold (columns x any number up to its rank; None is nothing, as for
-    tensors sent whole), and probes from the seed for the rest of its rank."""
+    """P_l = [U_l | Q_l] for each fold: the learned directions U_l (columns x any number up to the rank) and, for the
+    rest of the rank, probes Q_l from the seed. `learned` is None for a fold without learned directions, such as
+    tensors sent whole."""
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class LayerwiseSketch(Sketch):
             missing = fold.rank - basis.shape[1]
             if missing:
                 # Layers of one shape must not get the same probes.
-                own_seed = int(Words(seed, Purpose.LAYERS, index).uint64(1)[0])
-                # In float64 and rounded, so that another machine makes the same ones.
+                own_seed = int(PublicStream(seed, Purpose.LAYERS, index).uint64(1)[0])
+                # Computed in float64 and then rounded, so that other machines most likely get the same probes.
                 fresh = probes(own_seed, missing, basis.double())
                 if isotropic:
                     fresh = fresh * probe_length(fold, basis.shape[1])
@@ -99,11 +101,11 @@ class LayerwiseSketch(Sketch):
         pieces: Sequence[Factors],
         product: Callable[[Tensor, int, Tensor], Tensor] | None = None,
     ) -> list[Factors]:
-        """The sketches of n rows that are given fold by fold, each as b and a of outer products b_i a_i^T, or as it is
-        and None.
+        """Sketch n rows that are given fold by fold: each fold either as the factors (b, a) of outer products b_i
+        a_i^T, or as (dense rows, None).
 
-        (b a^T) P = b (P^T a)^T, so the sketch of an outer product is one. `product` may make a P of (a, the fold's
-        index, P) otherwise.
+        (b a^T) P = b (P^T a)^T, so the sketch of an outer product is again an outer product. `product(a, index of the
+        fold, P)`, if given, computes a P, for example from a cache.
         """
         if len(pieces) != len(self._folds):
             raise ValueError(
@@ -141,7 +143,7 @@ class LayerwiseSketch(Sketch):
 
 
 def probe_length(fold: Fold, learned: int) -> float:
-    """Of isotropic probes beside this many learned directions."""
+    """The length of isotropic probes if there are this many learned directions."""
     probed = fold.rank - learned
     return math.sqrt((fold.columns - learned) / probed) if probed else 1.0
 
@@ -150,6 +152,6 @@ def _check(fold: Fold, known: Tensor | None) -> None:
     room = 0 if fold.whole else fold.rank
     if known is not None and (known.shape[0] != fold.columns or known.shape[1] > room):
         raise ValueError(
-            f"The tensor at {fold.start} takes up to {room} learned directions of {fold.columns:,} numbers, "
+            f"The tensor at {fold.start} can have up to {room} learned directions of {fold.columns:,} numbers, "
             f"not a matrix of shape {tuple(known.shape)}: keep fewer, or learn from this fold."
         )

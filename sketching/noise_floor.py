@@ -1,25 +1,27 @@
-"""What the known noise alone would give: the eigenvalue above which a direction is signal.
+"""The noise floor: the eigenvalue that noise alone would rarely exceed. A direction with a larger eigenvalue is
+signal.
 
-The PCA accumulates C = sum_t decay^(T-t) m_t m_t^T from desketched vectors g_t = S_t y_t, or their moving average m_t,
-and y_t carries Gaussian noise of known standard deviation s_t on each of its k coordinates, k the columns of S_t. The
-noise part of C is N N^T with N = S Xi A: Xi is k x T with independent N(0, 1) entries, and A (T x T) holds s_t, the
-averaging, sqrt(decay^(T-t)).
+The PCA accumulates C = sum_t decay^(T-t) m_t m_t^T. Here m_t is the desketched vector g_t = S_t y_t, or the moving
+average of these vectors. y_t has Gaussian noise of known standard deviation s_t on each of its k coordinates; S_t has
+k columns. The noise part of C is N N^T with N = S Xi A. Xi is k x T with independent N(0, 1) entries, and A (T x T)
+contains s_t, the averaging and sqrt(decay^(T-t)).
 
-For a fixed S only the squared singular values a_j of A matter. Gordon's comparison of u^T Xi z with |z| <g, u> + <h,
-z>, over unit u and z = A v, gives at any size, not only in the limit,
+For a fixed S only the squared singular values a_j of A matter. Gordon's comparison of u^T Xi z with
+|z| <g, u> + <h, z>, over unit vectors u and z = A v, gives for every size, not only in the limit,
 
-    E ||Xi A|| <= sqrt(edge),   edge = min over 0 < x < 1 / max a of   k / x + sum_j a_j / (1 - a_j x),
+    E ||Xi A|| <= sqrt(edge),   edge = min over 0 < x < 1 / max a of   k / x + sum_j a_j / (1 - a_j x).
 
-which is the right edge of the weighted Marchenko-Pastur law: (sqrt(T) + sqrt(k))^2 for T equal weights 1. The norm is
-sqrt(max a)-Lipschitz in Xi, so by Gaussian concentration
+This is the right edge of the weighted Marchenko-Pastur distribution; for T equal weights 1 it is
+(sqrt(T) + sqrt(k))^2. The norm is sqrt(max a)-Lipschitz in Xi, so by Gaussian concentration
 
     P( ||N||^2 > floor ) <= p,   floor = ( sqrt(edge) + sqrt(2 ln(1/p) max a) )^2.
 
-If n vectors come per round (the rows of a layer), every a_j counts n times. By Weyl's inequality sigma_(r+1)(signal +
-noise) <= sigma_1(noise) for a signal of rank r: with probability 1 - p at most r directions lie above the floor; none,
-if there is only noise. That is a theorem for a fixed S. Fresh probes spread the noise over more directions, which
-lowers its top; for a sketch that follows the PCA back to its own noise there is no proof here, and the tests simulate
-that closed loop. p is per look at the floor.
+If there are n vectors per round (the rows of a layer), every a_j counts n times. By Weyl's inequality
+sigma_(r+1)(signal + noise) <= sigma_1(noise) for a signal of rank r. So with probability 1 - p at most r directions
+are above the floor, and none if there is only noise. This is a theorem for a fixed S. New probes in every round spread
+the noise over more directions, which lowers its largest eigenvalue. If the sketch is chosen by the PCA itself, it
+depends on its own past noise; there is no proof for this case, and the tests simulate that closed loop. The
+probability p is for one evaluation of the floor.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_FORGOTTEN = 1e-8  # of the weight of the last round: what is older changes the floor by less than its digits matter
+# Rounds with less than this share of the last round's weight are dropped: they hardly change the floor.
+_FORGOTTEN = 1e-8
 
 
 def noise_floor(
     weights: NDArray[np.float64], width: int, vectors: int = 1, failure: float = 1e-3
 ) -> float:
-    """The floor for the squared singular values of A (`weights`), k = `width`, and `vectors` of each weight."""
+    """The floor for the squared singular values of A (`weights`), k = `width` and n = `vectors` vectors per round.
+    Noise alone exceeds it with probability `failure` (p) at most."""
     if not 0.0 < failure < 1.0:
-        raise ValueError(f"The failure probability is between 0 and 1, not {failure}.")
+        raise ValueError(f"The failure probability must be between 0 and 1, not {failure}.")
     peak = float(weights.max(initial=0.0))
     if peak <= 0.0:
         return 0.0
@@ -47,11 +51,12 @@ def noise_floor(
 
 
 class NoiseFloor:
-    """Follows the noise that a `StreamingPCA` of the same `decay` is fed: one `update` for each of its own.
+    """Tracks the noise in the vectors that a `StreamingPCA` with the same `decay` receives. Call `update` once for
+    each update of the PCA.
 
-    `momentum` is beta if the PCA is fed m_t = beta m_(t-1) + (1 - beta) g_t (the raw moment, from zero, not
-    bias-corrected); 0 if it is fed g_t. `vectors` is how many it gets per round. With momentum a look costs O(T^3) for
-    T remembered rounds.
+    `momentum` is beta if the PCA receives m_t = beta m_(t-1) + (1 - beta) g_t (the raw moment, starting from zero,
+    without bias correction), and 0 if it receives g_t. `vectors` is the number of vectors per round. With momentum,
+    computing the floor takes O(T^3) for T remembered rounds.
     """
 
     def __init__(self, decay: float, momentum: float = 0.0, vectors: int = 1) -> None:
@@ -66,8 +71,8 @@ class NoiseFloor:
         self._rounds: list[tuple[float, int]] = []  # deviation, width; the last is the newest
 
     def update(self, deviation: float, width: int) -> None:
-        """A round whose desketched vectors came from `width` numbers each, with noise `deviation` on every one (the
-        mean's noise, if the mean was desketched)."""
+        """Add a round. Its vectors were desketched from `width` numbers each, with noise of standard deviation
+        `deviation` on every number (that of the mean, if the mean was desketched)."""
         if not (0.0 <= deviation < math.inf and width >= 1):
             raise ValueError(f"No such noise: {deviation} on a sketch of {width} numbers.")
         self._rounds.append((deviation, width))
@@ -75,9 +80,10 @@ class NoiseFloor:
             del self._rounds[0]
 
     def value(self, failure: float = 1e-3) -> float:
-        """The floor for the eigenvalues now, exceeded by noise alone with at most this probability.
+        """The current floor for the eigenvalues. Noise alone exceeds it with probability `failure` at most.
 
-        Rounds with sketches of different sizes (warm-up rounds sense everything) are bounded apart and added.
+        Rounds with sketches of different sizes (warm-up rounds are not compressed) are bounded separately, and the
+        bounds are added.
         """
         widths = {width for _, width in self._rounds}
         floors = [
@@ -85,7 +91,7 @@ class NoiseFloor:
             for width in widths
         ]
         if self._momentum > 0.0:
-            # One vector holds noise of both kinds of rounds: norms add.
+            # One vector contains noise of rounds with different sizes, so norms add up, not their squares.
             return sum(math.sqrt(floor) for floor in floors) ** 2
         return sum(floors)
 
@@ -102,7 +108,7 @@ class NoiseFloor:
         deviations = np.array([deviation for deviation, _ in self._rounds])[mine]
         if self._momentum == 0.0:
             return deviations**2 * self._decay ** ages[mine]
-        # Row s, column t: how much of the noise of round s is in the vector of round t >= s.
+        # Entry (s, t): how much of the noise of round s is in the vector of round t >= s.
         delay = ages[mine, None] - ages[None, :]
         beta = self._momentum
         averaging = np.where(delay >= 0, (1.0 - beta) * beta ** np.maximum(delay, 0.0), 0.0)
@@ -111,9 +117,10 @@ class NoiseFloor:
 
 
 def _edge(weights: NDArray[np.float64], width: int, vectors: int) -> float:
-    """min over 0 < x < 1 of k / x + n sum a / (1 - a x), for weights whose largest is 1: convex, by golden section.
+    """min over 0 < x < 1 of k / x + n sum a / (1 - a x), for weights with maximum 1. The function is convex; it is
+    minimised by golden-section search.
 
-    Every x gives a valid bound, so the search only has to come near.
+    Every x gives a valid bound, so the search need not be exact.
     """
 
     def bound(x: float) -> float:

@@ -1,7 +1,8 @@
-"""The principal directions of rows that come one part after the other: exact, in the memory of one square matrix.
+"""The principal directions of a matrix whose rows arrive in parts. They are exact and need the memory of one square
+matrix.
 
-A QR decomposition replaces all rows seen so far by as many as there are columns, which have the same right singular
-vectors and values.
+A QR decomposition replaces all rows seen so far by as many rows as there are columns. These have the same singular
+values and right singular vectors.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NEGLIGIBLE = 1e-6  # singular values below this times the largest are taken for rounding
+NEGLIGIBLE = 1e-6  # singular values below this share of the largest count as rounding errors
 
 
 class PrincipalDirections:
-    """Of the matrix whose rows were fed."""
+    """The principal directions of all rows that were passed to `feed`."""
 
     def __init__(self, columns: int) -> None:
         self._columns = columns
         self._rows: Tensor | None = None
 
     def feed(self, rows: Tensor) -> None:
-        """More rows, (any number, columns)."""
+        """Add rows, a matrix of shape (any number, columns)."""
         if rows.ndim != 2 or rows.shape[1] != self._columns:
             raise ValueError(
                 f"Rows of {self._columns:,} numbers are expected, not shape {tuple(rows.shape)}."
@@ -31,11 +32,11 @@ class PrincipalDirections:
         self._rows = torch.linalg.qr(rows, mode="r").R if len(rows) > self._columns else rows
 
     def top(self, count: int, negligible: float = NEGLIGIBLE) -> tuple[Tensor, Tensor]:
-        """At most `count` orthonormal directions as columns, and their singular values, falling; fewer where the rows
-        span fewer."""
+        """At most `count` orthonormal directions as columns, and their singular values in descending order. There are
+        fewer if the rows span fewer dimensions."""
         if self._rows is None:
             return torch.empty(self._columns, 0).double(), torch.empty(0).double()
-        # Of a few long rows, the SVD of a small triangle takes a third of the time.
+        # For a few long rows, the SVD of a small triangular matrix takes a third of the time.
         basis, triangle = torch.linalg.qr(self._rows.T)
         _, values, directions = torch.linalg.svd(triangle.T, full_matrices=False)
         kept = int((values[:count] > negligible * values[0]).sum())

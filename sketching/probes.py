@@ -1,8 +1,9 @@
-"""Random directions that look where the learned ones do not: Gaussian from a seed, minus their part in U, orthonormal.
+"""Probes: random directions that are orthogonal to the learned directions U, so that a sketch also sees the rest of
+the space. They are Gaussian vectors from a seed, minus their part in U, made orthonormal.
 
-They travel as a seed. The Gaussians are bit-equal everywhere; what the linear algebra library makes of them may differ
-in the last bits between machines or thread counts, and is the same on one machine (compare fingerprints before relying
-on more).
+Only the seed is sent. The Gaussians are bit-equal everywhere. The linear algebra library then computes probes that may
+differ in their last bits between machines or thread counts; on one machine they are the same. Compare fingerprints if
+you rely on more.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import checked_seed
 
 
 def probes(seed: int, count: int, basis: Tensor) -> Tensor:
     """`count` orthonormal columns (d x count), orthogonal to the orthonormal columns of `basis` (d x r, r may be 0).
 
-    On the basis's device and of its dtype; uniformly distributed in the orthogonal complement.
+    They have the device and dtype of the basis, and are uniformly distributed in its orthogonal complement.
     """
     checked_seed(seed)
     d, rank = basis.shape
@@ -29,8 +30,8 @@ def probes(seed: int, count: int, basis: Tensor) -> Tensor:
         )
     rows = torch.empty(count, d, dtype=basis.dtype, device=basis.device)
     for i in range(count):
-        rows[i] = torch.from_numpy(Words(seed, Purpose.PROBES, i).gaussian(d))
-    # Projecting twice, and CholeskyQR2 around the second time: each first pass leaves what cancellation lost.
+        rows[i] = torch.from_numpy(PublicStream(seed, Purpose.PROBES, i).gaussian(d))
+    # Two rounds of projection and CholeskyQR: the second removes the errors that cancellation leaves in the first.
     for _ in range(2):
         rows = orthonormalise(rows - (rows @ basis) @ basis.T)
     return rows.T

@@ -1,15 +1,16 @@
-"""Public randomness from a seed, the same bits on every machine, in every process, on any number of threads.
+"""Public randomness from a seed: the same bits on every machine, in every process, with any number of threads.
 
-Sketches are public, so speed and agreement matter here, not secrecy (noise that protects someone comes from
-`privacy.mechanisms.randomness`). Words come from SFC64, seeded by numpy's SeedSequence with (seed, purpose, index):
-both streams are frozen by numpy's compatibility policy, and every index is a stream of its own, so blocks can be made
-in any order. From there on only integers, table look-ups and exact float operations are used: numpy's own Gaussians
-call the C library's log and exp, whose last bits, and so the position in the stream, differ between machines, and
-torch's depend on the vector instructions of the processor.
+Sketches are public, so speed and reproducibility matter here, not secrecy. (Noise that protects someone comes from
+`privacy.mechanisms.randomness`.) The 64-bit words come from numpy's SFC64 generator, seeded by its SeedSequence with
+(seed, purpose, index). numpy's compatibility policy guarantees that neither changes. Every index has its own stream,
+so blocks can be made in any order. From the words on, only integers, table look-ups and exact float operations are
+used. numpy's own Gaussians call the C library's log and exp; their last bits, and so the position in the stream,
+differ between machines. The Gaussians of torch depend on the vector instructions of the processor.
 
-A Gaussian is the sum of two independent draws from a table of 65,536 quantiles, each of variance 1/2. On their
-own they are within 8e-6 of the normal distribution function; the sum is smoother by orders of magnitude and reaches
-6.1 standard deviations (two-sided probability beyond: 1e-9). It is also faster than numpy's Gaussians.
+A Gaussian is the sum of two independent draws, each of variance 1/2, from a table of 65,536 quantiles. The
+distribution function of a single draw is within 8e-6 of the normal one. That of the sum is closer by orders of
+magnitude, and the sum reaches 6.1 standard deviations (a normal variable exceeds this with two-sided probability
+1e-9). It is also faster than numpy's Gaussians.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LEVELS = 1 << 16
-_UNIT = (
-    2.0**-20
-)  # table entries are multiples of this, below 2^2: float32 holds them and their sums exactly
+# Table entries are multiples of this and below 2^2, so float32 represents them and their sums exactly.
+_UNIT = 2.0**-20
 _SCALE = 0.707113951835  # makes the variance of the table 1/2 to 4e-9
 _TABLE_SHA256 = "f79c71e52c2e4af31c97819b3134cd30a64494200d1440b83cf44f1ba5faa8e5"
-_CHUNK = 1 << 16  # numbers per step: indices and table stay in the second-level cache
+_CHUNK = 1 << 16  # numbers per step; indices and table stay in the second-level cache
 
 
 class Purpose(IntEnum):
@@ -42,15 +42,16 @@ class Purpose(IntEnum):
     LAYERS = 6
 
 
-class Words:
-    """The stream of (seed, purpose, index)."""
+class PublicStream:
+    """The stream of random numbers for (seed, purpose, index)."""
 
     def __init__(self, seed: int, purpose: Purpose, *index: int) -> None:
         sequence = np.random.SeedSequence(entropy=seed, spawn_key=(int(purpose), *index))
         self._generator = np.random.Generator(np.random.SFC64(sequence))
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
-        """The next n words, raw. (`integers` over the whole range is `random_raw` that lets threads run.)"""
+        """The next n raw 64-bit words. (`integers` over the whole range gives the same as `random_raw`, and does not
+        block other threads.)"""
         return self._generator.integers(0, 2**64 - 1, size=n, dtype=np.uint64, endpoint=True)
 
     def signs(self, n: int) -> NDArray[np.float32]:
@@ -60,19 +61,19 @@ class Words:
         return np.float32(1.0) - np.float32(2.0) * bits.astype(np.float32)
 
     def below(self, bound: int, n: int) -> NDArray[np.int64]:
-        """n whole numbers in [0, bound), bound < 2^32; each has its probability to within 2^-32."""
+        """n whole numbers in [0, bound), bound < 2^32. Each has its probability up to an error of 2^-32."""
         halves = self.uint64(-(-n // 2)).astype("<u8").view("<u4")[:n].astype(np.uint64)
         return ((halves * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
     def subset(self, size: int, n: int) -> NDArray[np.int64]:
-        """n distinct numbers of [0, size), in ascending order, every subset as likely as another."""
+        """n distinct numbers of [0, size), in ascending order. All subsets are equally likely."""
         if n == size:
             return np.arange(size, dtype=np.int64)
         keys = self.uint64(size)
         return np.sort(np.argpartition(keys, n)[:n]).astype(np.int64)
 
     def gaussian(self, n: int) -> NDArray[np.float32]:
-        """n independent standard normals."""
+        """n independent standard normal numbers."""
         table = _quantiles()
         out = np.empty(n, dtype=np.float32)
         second = np.empty(min(n, _CHUNK), dtype=np.float32)
@@ -80,7 +81,7 @@ class Words:
             part = out[start : start + _CHUNK]
             count = len(part)
             levels = self.uint64(-(-count // 2)).astype("<u8", copy=False).view("<u2")
-            # Indices have 16 bits, so none can be out of range: "wrap" only spares the check.
+            # Indices have 16 bits, so none can be out of range. The mode "wrap" avoids the check.
             np.take(table, levels[:count], mode="wrap", out=part)
             np.take(table, levels[count : 2 * count], mode="wrap", out=second[:count])
             part += second[:count]
@@ -91,8 +92,8 @@ class Words:
 def _quantiles() -> NDArray[np.float32]:
     """The normal quantiles at (i + 1/2) / 65,536, scaled to variance 1/2 and rounded to the grid.
 
-    No entry is nearer than 1e-11 (relative) to where rounding would flip, so a last bit in which a
-    machine's logarithm differs changes nothing; the hash is there to be sure.
+    Every entry is at least 1e-11 (relative) away from a point where rounding would change it. So it does not matter if
+    the logarithms of two machines differ in the last bit. The hash makes sure.
     """
     half = _LEVELS // 2
     quantile = NormalDist().inv_cdf
@@ -100,7 +101,7 @@ def _quantiles() -> NDArray[np.float32]:
     integers = np.array([-value for value in reversed(upper)] + upper, dtype="<i4")
     if hashlib.sha256(integers.tobytes()).hexdigest() != _TABLE_SHA256:
         raise RuntimeError(
-            "This machine's mathematical functions give another table of Gaussian quantiles than the "
-            "one all clients share: use a CPython with IEEE doubles, or report the platform."
+            "On this machine the table of Gaussian quantiles differs from the one that all clients share: "
+            "use a CPython with IEEE doubles, or report the platform."
         )
     return integers.astype(np.float32) * np.float32(_UNIT)

@@ -1,8 +1,8 @@
-"""What every sketch is: a linear map from R^d to R^k that can be undone approximately by its adjoint.
+"""The base class of all sketches. A sketch is a linear map from R^d to R^k; its adjoint undoes it approximately.
 
-Written as a d x k matrix S, `forward` is S^T x and `adjoint` is S y. Both are linear, so the sketch of a
-sum is the sum of the sketches: that is what lets secure aggregation add sketches that nobody may see.
-Nobody else multiplies by S, and large ones are never stored when a seed will do.
+Written as a d x k matrix S, `forward` is S^T x and `adjoint` is S y. Both are linear, so the sketch of a sum is the
+sum of the sketches. This is why secure aggregation can add up sketches that nobody may see. No other code multiplies
+by S, and a large S is never stored if a seed is enough to compute it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 from fedsketch.sketching.fingerprint import Part, digest
 
 SEED_BYTES = 16  # a seed is a whole number below 2^128
-_COLUMN_BLOCK = 1 << 22  # numbers of S that the generic row norms look at, at a time
+_COLUMN_BLOCK = 1 << 22  # numbers of S that the generic row norms compute at a time
 
 
 class Sketch(ABC):
-    """A linear map; data may be float32 or float64, on any device, one vector or rows of them."""
+    """A linear map. Data may be float32 or float64, on any device, and one vector or several as rows."""
 
     def __init__(self, k: int, d: int) -> None:
         if k < 0 or d < 1:
@@ -30,7 +30,7 @@ class Sketch(ABC):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(k, d): the size of a sketch and of what is sketched."""
+        """(k, d): the size of a sketch, and the size of the vector that is sketched."""
         return self._shape
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,10 +44,11 @@ class Sketch(ABC):
         return x if y.ndim == 2 else x[0]
 
     def row_norms_squared(self) -> Tensor:
-        """diag(S S^T), float64 of size d: noise of variance v on every sketched coordinate becomes
-        v times this after `adjoint` (Lemma 3.2 of DOME, with the squared rows of S, not its columns).
+        """diag(S S^T), float64 of size d. Noise of variance v on every sketched coordinate has v times this variance
+        after `adjoint` (Lemma 3.2 of DOME, with the squared rows of S, not its columns).
 
-        This way works for every sketch and costs k calls of `adjoint`; those who know better override it.
+        This implementation works for every sketch and applies `adjoint` to k unit vectors. Subclasses override it if
+        they know a faster way.
         """
         k, d = self._shape
         total = torch.zeros(d, dtype=torch.float64)
@@ -61,10 +62,10 @@ class Sketch(ABC):
     @property
     @abstractmethod
     def description_bytes(self) -> int:
-        """What it costs to tell someone which sketch this is, beyond the run's settings."""
+        """How many bytes must be sent to describe this sketch to someone who knows the run's settings."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of kind, shape and contents: equal if and only if the sketches are, bit by bit."""
+        """SHA-256 of kind, shape and contents: equal if and only if the sketches are equal bit by bit."""
         return digest([type(self).__name__, *self._shape, *self._parts()])
 
     @abstractmethod
@@ -75,12 +76,12 @@ class Sketch(ABC):
 
     @abstractmethod
     def _parts(self) -> Iterable[Part]:
-        """What, beside kind and shape, makes this sketch the one it is."""
+        """The contents that identify this sketch, besides its kind and shape."""
 
 
 def checked_seed(seed: int) -> int:
     if not 0 <= seed < 1 << (8 * SEED_BYTES):
-        raise ValueError(f"A sketch's seed is a whole number from 0 to 2^128 - 1, not {seed}.")
+        raise ValueError(f"The seed of a sketch must be from 0 to 2^128 - 1, not {seed}.")
     return seed
 
 
@@ -91,5 +92,5 @@ def _rows(x: Tensor, size: int, what: str) -> Tensor:
             "take it from the model or sketch that this one was made for."
         )
     if not x.dtype.is_floating_point:
-        raise ValueError(f"Sketches are of floats, not {x.dtype}: convert the vector first.")
+        raise ValueError(f"Only floats can be sketched, not {x.dtype}: convert the vector first.")
     return x.reshape(math.prod(x.shape[:-1]), size)

@@ -1,13 +1,15 @@
-"""The directions in which the gradients seen so far have their energy, kept up to date exactly.
+"""Streaming PCA: the directions in which the gradients seen so far have most of their energy (squared norm), updated
+exactly.
 
-The state stands for C = U diag(lambda) U^T, and an update makes the eigenpairs of C' = decay C + sum_j g_j g_j^T: with
-G = U W + Q Z, Q orthonormal and orthogonal to U (two Gram-Schmidt passes), all of C' lives in [U | Q], where it is a
-small matrix. Its eigenproblem is float64; then one product d x (k + m) x k. This replaces the QR of DOME's
-UpdateSketch, whose column norms of R are no eigenvalues; the first update needs no case of its own.
+The state represents C = U diag(lambda) U^T. An update computes the eigenpairs of C' = decay C + sum_j g_j g_j^T. Write
+the matrix G of new vectors as G = U W + Q Z, with Q orthonormal and orthogonal to U (two Gram-Schmidt passes). Then
+all of C' is in the span of [U | Q], where it is a small matrix. Its eigenproblem is solved in float64; after that
+comes one product of size d x (k + m) x k. This replaces the QR in DOME's UpdateSketch, because the column norms of its
+R are not eigenvalues. The first update is not a special case.
 
-Replay: a state is a function of the vectors it was fed. On one machine, with the same versions and number of threads,
-the same updates give bit-equal U. Elsewhere last bits may differ: float64 arithmetic on a state that rests in float32
-makes that rare, and `fingerprint` finds it.
+Replay: a state is a function of the vectors that the PCA received. On one machine, with the same versions and number
+of threads, the same updates give bit-equal U. On other machines the last bits may differ; `fingerprint` detects
+this. It is rare if `arithmetic` is float64 and the state is stored in float32.
 """
 
 from __future__ import annotations
@@ -21,17 +23,16 @@ from torch import Tensor
 from fedsketch.sketching.cholesky_qr import column_blocks, gram, orthonormalise
 from fedsketch.sketching.fingerprint import digest
 
-_REORTHONORMALISE = 128  # updates: float32 products lose about 3e-9 of orthogonality in each
-_BLOCK = 1 << 19  # numbers of the product made at a time, so that its two terms meet in the cache
+_REORTHONORMALISE = 128  # after so many updates; in each, float32 loses about 3e-9 of orthogonality
+_BLOCK = 1 << 19  # numbers computed at a time, so that both terms of a sum are in the cache
 
 
 class StreamingPCA:
-    """At most `max_rank` eigenpairs of the decayed sum, in the precision of `dtype`; `arithmetic` is that of the
-    products, the same unless given.
+    """Keeps at most `max_rank` eigenpairs of the decayed sum, in the precision `dtype`. `arithmetic` is the precision
+    of the products; by default it is the same.
 
-    An update writes over the directions that are there, a block at a time, so that they are in memory once. Only where
-    they were handed out since the last update, or become more, it makes new ones: a basis that somebody has never
-    changes.
+    To save memory, an update overwrites the directions in place, block by block. It allocates new ones if their number
+    grows, or if the old ones were handed out since the last update. So a basis that a caller has never changes.
     """
 
     def __init__(
@@ -52,21 +53,21 @@ class StreamingPCA:
         self.max_rank = max_rank
         self.decay = decay
         self._arithmetic = arithmetic or dtype
-        # Directions are rows: long vectors stay contiguous, and dropping some is a slice.
+        # Directions are stored as rows, so that each is contiguous in memory and some can be dropped by a slice.
         self._directions = torch.empty(0, d, dtype=dtype, device=device)
         self._eigenvalues = torch.empty(0, dtype=torch.float64)
         self._updates = 0
-        self._lent = False  # whether somebody may hold the directions
+        self._lent = False  # whether a caller may have a reference to the directions
 
     @property
     def basis(self) -> Tensor:
-        """U, d x r, orthonormal columns, by descending eigenvalue."""
+        """U (d x r): orthonormal columns, ordered by descending eigenvalue."""
         self._lent = True
         return self._directions.T
 
     @property
     def eigenvalues(self) -> Tensor:
-        """lambda, as float64 of size r, descending, on the CPU."""
+        """lambda: float64 of size r, in descending order, on the CPU."""
         return self._eigenvalues
 
     @property
@@ -74,7 +75,7 @@ class StreamingPCA:
         return len(self._eigenvalues)
 
     def update(self, vectors: Tensor) -> None:
-        """C' = decay C + sum g g^T, for one vector (d,) or all rows of (m, d) at once; then the top `max_rank`."""
+        """C' = decay C + sum g g^T for one vector (d,) or all rows of (m, d); keeps the top `max_rank` eigenpairs."""
         rows, known = self._checked(vectors), self._directions
         inside = _coordinates(known, rows)
         fresh = _outside(rows, known, inside, torch.finfo(known.dtype).eps)
@@ -83,7 +84,7 @@ class StreamingPCA:
         core.diagonal()[: self.rank] += self.decay * self._eigenvalues
         values, rotation = torch.linalg.eigh(core)
         values, rotation = values.flip(0), rotation.flip(1)
-        # Eigenvalues of rounding error have no direction.
+        # Drop eigenvalues that consist of rounding errors: their directions mean nothing.
         real = int((values > 1e-14 * values[:1].clamp(min=0.0)).sum())
         count = min(self.max_rank, real)
         directions = known
@@ -99,7 +100,7 @@ class StreamingPCA:
         self._eigenvalues = values[:count].to(known.dtype).double()
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and an int: directions (r x d), eigenvalues, number of updates."""
+        """The directions (r x d), the eigenvalues and the number of updates."""
         self._lent = True
         return {
             "directions": self._directions,
@@ -120,7 +121,7 @@ class StreamingPCA:
         self._updates = int(state["updates"])
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that the next update depends on."""
+        """SHA-256 of everything that the next update depends on."""
         return digest(
             [self.max_rank, self.decay, self._updates, self._directions, self._eigenvalues]
         )
@@ -139,18 +140,18 @@ class StreamingPCA:
 
 
 def _outside(rows: Tensor, known: Tensor, inside: Tensor, precision: float) -> Tensor:
-    """Orthonormal rows that span what the vectors have outside U; none, if rounding error (of a U of this precision) is
-    all there is."""
+    """Orthonormal rows that span the part of the vectors outside of U. There are none if that part is only rounding
+    error (for a U of this precision)."""
     length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
     rounding = 16.0 * precision * length
     fresh = _orthonormal_span(_without(rows, known, inside), rounding**2)
-    # The second pass removes what cancellation left of U in the first. A direction that loses half of
-    # its energy here was made of rounding errors of the first pass: it is no new one.
+    # The second pass removes the part of U that cancellation left in the first pass. A direction that loses half of
+    # its energy here consisted of rounding errors, so it is not a new direction.
     return _orthonormal_span(_without(fresh, known, _coordinates(known, fresh)), 0.5)
 
 
 def _coordinates(known: Tensor, rows: Tensor) -> Tensor:
-    """known @ rows^T in the precision of the rows, without a copy of all that is known in it."""
+    """known @ rows^T in the precision of the rows, without converting all of `known` at once."""
     if known.dtype == rows.dtype:
         return known @ rows.T
     product = rows.new_zeros(len(known), len(rows))
@@ -168,9 +169,9 @@ def _without(rows: Tensor, known: Tensor, inside: Tensor) -> Tensor:
 
 
 def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
-    """Orthonormal rows for the principal directions of the rows with more than `smallest` energy."""
+    """Orthonormal rows: those principal directions of the rows that have more than `smallest` energy."""
     values, vectors = torch.linalg.eigh(gram(rows))
-    # A float64 Gram matrix knows no energies below 1e-16 of its largest.
+    # A float64 Gram matrix cannot represent energies below 1e-16 of its largest.
     floor = max(smallest, 1e-14 * float(values[-1])) if len(values) else smallest
     real = values > floor
     return (vectors[:, real] / values[real].sqrt()).T.to(rows) @ rows
@@ -195,8 +196,8 @@ def _fix_signs(directions: Tensor, precision: float) -> None:
 
 
 def _combine(rotation: Tensor, known: Tensor, fresh: Tensor, out: Tensor) -> None:
-    """rotation @ [known; fresh] into `out`, which may be the first rows of `known`: every block is read before it is
-    written."""
+    """Compute rotation @ [known; fresh] into `out`, which may be the first rows of `known`: every block is read before
+    it is written."""
     weights = rotation.to(fresh)
     of_known, of_fresh = weights[:, : len(known)], weights[:, len(known) :]
     for part in column_blocks(known if len(known) > len(out) else out, _BLOCK):

@@ -1,9 +1,10 @@
-"""A projection onto a few orthonormal directions of every part of a vector, such as the tensors of a model.
+"""The subspace sketch: it projects every part of a vector, such as each tensor of a model, onto a few orthonormal
+directions.
 
-The directions of a part are the strongest ones of given vectors (their top right singular vectors). A part with no more
-numbers than directions asked for is kept whole, so that nothing is lost and nothing is rotated. Where the given vectors
-have a smaller rank than asked for, random directions fill up: the size of a sketch stays the same, all its rows are
-orthonormal, and noise has one law in all of it.
+The directions of a part are the top right singular vectors of given vectors. A part that has no more numbers than
+requested directions is kept whole, so that nothing is lost or rotated. If the given vectors have a smaller rank than
+requested, random directions are added. So the size of a sketch is always the same, all its directions are orthonormal,
+and the noise has the same distribution in all coordinates.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from fedsketch.sketching.fingerprint import Part
 from fedsketch.sketching.principal import PrincipalDirections
 from fedsketch.sketching.sketch import Sketch
 
-CUTOFF = 1e-10  # of the largest singular value: what is smaller is rounding
+CUTOFF = 1e-10  # singular values below this share of the largest count as rounding errors
 
 
 @dataclass(frozen=True)
 class Block:
-    """vector[start:stop], of which `size` numbers are kept."""
+    """The part vector[start:stop], which is sketched to `size` numbers."""
 
     start: int
     stop: int
@@ -36,12 +37,12 @@ class Block:
 
 
 def blocks_of(bounds: Iterable[tuple[int, int]], rank: int) -> tuple[Block, ...]:
-    """Parts from `start` to `stop`, each with at most `rank` directions."""
+    """Blocks for these (start, stop) bounds, each with at most `rank` directions."""
     return tuple(Block(start, stop, min(rank, stop - start)) for start, stop in bounds)
 
 
 class SubspaceSketch(Sketch):
-    """S = blockdiag(V_1, V_2, ...), V_l^T V_l = I; None stands for the identity of a part that is kept whole."""
+    """S = blockdiag(V_1, V_2, ...) with V_l^T V_l = I. A basis of None means the identity: the part is kept whole."""
 
     def __init__(self, blocks: Sequence[Block], bases: Sequence[Tensor | None]) -> None:
         super().__init__(sum(block.size for block in blocks), blocks[-1].stop)
@@ -54,9 +55,10 @@ class SubspaceSketch(Sketch):
 
     @classmethod
     def restored(cls, blocks: Sequence[Block], rounded: Sequence[Tensor | None]) -> SubspaceSketch:
-        """From directions that were rounded on their way: made orthonormal again, alike on both sides.
+        """Make a sketch from directions that were rounded for sending. They are made orthonormal again, in the same
+        way on server and device.
 
-        Refuses directions that are not finite or depend on each other.
+        Raises if directions are not finite or not linearly independent.
         """
         bases = [None if basis is None else orthonormalise(basis.float()) for basis in rounded]
         return cls(blocks, bases)
@@ -110,10 +112,10 @@ class SubspaceSketch(Sketch):
 
 
 def principal_directions(rows: Tensor, size: int, seed: int) -> tuple[Tensor, int]:
-    """The top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of them
-    `rows` spans.
+    """The top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of them are
+    in the span of `rows`.
 
-    The others are random directions in what is left, from the seed.
+    The others are random directions from the seed, orthogonal to these.
     """
     principal = PrincipalDirections(rows.shape[1])
     principal.feed(rows)

@@ -1,11 +1,13 @@
 """Low-rank smoothing of a stack of matrices, one per client: the tensor SVD of FedCEO.
 
-A stack is (K, rows, columns). Its slices are the K matrices of the unnormalised Fourier transform over the clients;
-slice 0 is the sum. The tensor nuclear norm is the mean over slices of their nuclear norms. A real stack has conjugate
-pairs of slices, so K//2 + 1 of them are enough; of those, slice 0 (and K/2 for an even K) is real.
+A stack has the shape (K, rows, columns). Its slices are the K matrices of the unnormalised Fourier transform over the
+clients; slice 0 is the sum. The tensor nuclear norm is the mean of the nuclear norms of the slices. The slices of a
+real stack are conjugate in pairs, so K//2 + 1 of them are enough. Of these, slice 0 is real, and so is slice K/2 for
+an even K.
 
-The transform treats the clients as a circle: the result depends on the order of the clients but for rotations and
-reversal of it, and for a threshold so large that only slice 0 is left.
+The transform treats the clients as if they were arranged in a circle. So the result depends on the order of the
+clients, but not on a rotation or reversal of that order. With a threshold so large that only slice 0 is left, the
+order does not matter.
 """
 
 from __future__ import annotations
@@ -15,26 +17,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# From this ratio of the sides on, the eigenvectors of the small Gram matrix cost less than the singular vectors of the
-# slice.
+# If a slice has at least this ratio of rows to columns, the eigenvectors of its small Gram matrix take less time than
+# its singular vectors.
 _TALL = 1.5
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """The smoothed stack, and the singular values of its slices before: (K//2 + 1, min(rows, columns)), descending."""
+    """The smoothed stack, and the singular values of the slices before smoothing: (K//2 + 1, min(rows, columns)), in
+    descending order."""
 
     stack: Tensor
     spectrum: Tensor
 
 
 def smooth(stack: Tensor, threshold: float) -> Smoothed:
-    """argmin over W of |W|_* + |W - stack|_F^2 / (2 threshold): the singular values of every slice, less the threshold.
+    """argmin over W of |W|_* + |W - stack|_F^2 / (2 threshold): subtract the threshold from the singular values of
+    every slice, down to 0 at most.
 
     FedCEO, Eq. (2) and (3), with threshold = 1 / (2 lambda).
     """
     if threshold < 0:
-        raise ValueError(f"a threshold is not negative, and {threshold} is.")
+        raise ValueError(f"The threshold must not be negative, but is {threshold}.")
     count = len(stack)
     if stack.shape[1] < stack.shape[2]:
         flipped = smooth(stack.transpose(1, 2), threshold)
@@ -52,11 +56,11 @@ def smooth(stack: Tensor, threshold: float) -> Smoothed:
 
 
 def _shrink(slices: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Every singular value of tall matrices less the threshold, at least 0; and the values before."""
+    """Tall matrices with the threshold subtracted from every singular value (at least 0), and the values before."""
     rows, columns = slices.shape[1:]
     if rows >= _TALL * columns:
-        # A V diag(f) V^*, from the eigenvectors of A^* A. In double precision a value is wrong by 1e-8 of the largest
-        # at most.
+        # The result is A V diag(f) V^*, with the eigenvectors V of A^* A. In double precision the error of a singular
+        # value is at most 1e-8 of the largest.
         wide = slices.to(torch.complex128 if slices.is_complex() else torch.float64)
         squares, right = torch.linalg.eigh(wide.mH @ wide)
         values, right = squares.clamp(min=0).sqrt().flip(-1), right.flip(-1)
@@ -69,20 +73,20 @@ def _shrink(slices: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
 
 
 def _factors(values: Tensor, threshold: float) -> Tensor:
-    """What is left of each singular value, as a share."""
+    """The share of each singular value that is left after subtracting the threshold."""
     if threshold == 0:
         return torch.ones_like(values)
     return (1 - threshold / values.clamp(min=torch.finfo(values.dtype).tiny)).clamp(min=0)
 
 
 def t_product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of two stacks, (K, m, n) and (K, n, p): slice by slice."""
+    """The t-product of two stacks, (K, m, n) and (K, n, p): their slices are multiplied one by one."""
     slices = torch.fft.rfft(left, dim=0) @ torch.fft.rfft(right, dim=0)
     return torch.fft.irfft(slices, n=len(left), dim=0)
 
 
 def tensor_nuclear_norm(stack: Tensor) -> Tensor:
-    """The mean over the K slices of their nuclear norms."""
+    """The mean of the nuclear norms of the K slices."""
     norms = torch.linalg.svdvals(torch.fft.rfft(stack, dim=0)).sum(dim=1)
     count = len(stack)
     paired = norms[1 : (count + 1) // 2].sum()

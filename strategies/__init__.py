@@ -1,5 +1,8 @@
-"""Strategies by name, ours or those of installed packages. Each module holds the server's half (SERVER) and the
-device's half (DEVICE) of one algorithm."""
+"""Finds strategies by name: our own, and those of installed packages (plug-ins).
+
+The module of a strategy defines SERVER, the class of its server half, and DEVICE, the class of its device half. A
+strategy with `broadcast=replay` also defines REPLICA (see `make_replica`).
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 def make_strategy(
     config: "Config", job: "Job", model: "FlatModel", cohorts: "Cohorts"
 ) -> "FederatedStrategy":
-    """The server's half of the configured strategy."""
+    """Return the server half of the configured strategy."""
     return _module(config.strategy.name).SERVER(config, job, model, cohorts)
 
 
@@ -25,12 +28,12 @@ def make_device_half(name: str) -> "DeviceHalf":
 
 
 def make_replica(config: "Config", model: "FlatModel") -> "Replayed":
-    """Version 0 of the state that devices follow by replay."""
+    """Return the initial state (version 0) for devices that update the model themselves from the broadcast sums."""
     return _module(config.strategy.name).REPLICA(config, model)
 
 
 def _module(name: str) -> Any:
-    # Not above: most messages to a device need neither a strategy nor a configuration.
+    # Imported here, because most messages to a device need neither a strategy nor a configuration.
     from fedsketch.conf.plugins import built_in, implementation
 
     if name in built_in("strategy"):

@@ -1,15 +1,17 @@
-"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): every client sends a secret random share of its numbers, whose
-secrecy counts as privacy.
+"""L2-CSGM, the coordinate-subsampled Gaussian mechanism with an L2 clip (Chen, Isik, Kairouz, No, Oh, Xu 2024).
 
-- `mask: own`: each client keeps each number with probability `rate`, by a mask of its own
+Every client sends a random subset of the coordinates of its update. The subset is called its mask. There are two
+kinds:
+
+- `mask: own`: each client draws a mask of its own and keeps each coordinate with probability `rate`
   (`privacy.mechanisms.coordinate_sampling`). The server is trusted: it sees the masks and the values, and adds the
-  noise (`strategies.shared.server_noise`). What the masks hide from those who see models lets almost the same noise do
-  as without compression.
-- `mask: common`: one public random set of coordinates for all clients of a round, after a randomised Hadamard rotation.
-  Sums of these can be masked, and devices bring the noise (`strategies.shared.device_noise`); that the set is random
-  counts for nothing.
+  noise (`strategies.shared.server_noise`). The masks are secret from those who see only models. This secrecy counts as
+  privacy, so almost the same amount of noise is enough as without compression.
+- `mask: common`: after a randomised Hadamard rotation, all clients of a round send the same random set of coordinates,
+  which is public. Secure aggregation can sum such uploads, and the devices add the noise
+  (`strategies.shared.device_noise`). The randomness of a public set adds no privacy.
 
-Formal guarantees: see these modules. Where this corrects the paper's text is listed in docs/strategies/csgm.md.
+Formal guarantees: see these modules. docs/strategies/csgm.md lists where the code corrects the paper's text.
 """
 
 from dataclasses import replace
@@ -23,6 +25,7 @@ from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling,
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.hadamard import HadamardSketch
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
@@ -38,14 +41,14 @@ SEED = "mask-seed"
 
 
 class Csgm(DPFedAvg):
-    """The server's half: an optimiser step on the mean of what the masks let through."""
+    """The server half: an optimiser step on the mean of the masked updates."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         self.settings = _settings(config)
         super().__init__(config, job, model, cohorts)
         self._clipped: float | None = None
 
-    # ------------------------------------------------------------------ a mask of each client's own
+    # ------------------------------------------------------------------ mask: own
     def plan_noise(self) -> DeviceNoise:
         if self._common:
             return super().plan_noise()
@@ -72,8 +75,8 @@ class Csgm(DPFedAvg):
         return super()._aggregate(server_round, mechanism, cohort, parts)
 
     def metrics(self) -> dict[str, Any]:
-        """The fraction of values that stood at Dinf, without noise: the trusted server counts it, and no device is
-        told."""
+        """Return the fraction of values that were clipped at Dinf. It has no noise: the trusted server counts it and
+        sends it to no device."""
         return {} if self._common else {"server": "trusted", "clipped_fraction": self._clipped}
 
     def remarks(self) -> str:
@@ -87,9 +90,12 @@ class Csgm(DPFedAvg):
             return trusted
         plain = replace(noise, law=replace(self._law(), rate=1.0)).noise_multiplier
         ratio = noise.noise_multiplier / plain
-        return f"{trusted} Without compression the noise multiplier would be {plain:.4g}: this is {ratio:.4g} times as much."
+        return (
+            f"{trusted} Without compression the noise multiplier would be {plain:.4g}: "
+            f"this is {ratio:.4g} times as much."
+        )
 
-    # ------------------------------------------------------------------ one public mask for all
+    # ------------------------------------------------------------------ mask: common
     @property
     def _common(self) -> bool:
         return self.settings.mask == "common"
@@ -113,10 +119,10 @@ class Csgm(DPFedAvg):
 
 
 class CsgmDevice(DeviceHalf):
-    """The device's half: one row per client. The mechanism masks it, unless the mask is common to all."""
+    """The device half: one row per client. An own mask is applied by the mechanism, a common one here."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[CsgmConfig, int, bytes], HadamardSketch] | None = None
+        self._last = MadeOnce[HadamardSketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         config = work.broadcast.config
@@ -128,7 +134,7 @@ class CsgmDevice(DeviceHalf):
         return None if rows is None else self._masked(rows, work.broadcast)
 
     def _masked(self, rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
-        """By the common mask, where there is one."""
+        """Apply the common mask, if the strategy uses one."""
         settings = _settings(broadcast.config)
         if settings.mask == "own":
             return rows
@@ -137,20 +143,17 @@ class CsgmDevice(DeviceHalf):
         return self._sample(settings, rows.shape[1], seed).forward(rows)
 
     def _sample(self, settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
-        """Made once a round for all clients that share a process."""
-        key = (settings, d, seed)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, _sample(settings, d, seed))
-        return self._last[1]
+        """Make the sketch once a round for all clients that share a process."""
+        return self._last.of((settings, d, seed), lambda: _sample(settings, d, seed))
 
 
 def _sample(settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
-    """The coordinates that all clients send, on either side."""
+    """Return the common mask as a sketch, on the server or on a device."""
     return HadamardSketch(_kept(settings, d), d, int.from_bytes(seed, "big"))
 
 
 def _kept(settings: CsgmConfig, d: int) -> int:
-    """k, of a common mask."""
+    """Return k, the number of coordinates that a common mask keeps."""
     return max(1, round(settings.rate * d))
 
 

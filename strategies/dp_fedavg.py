@@ -1,7 +1,10 @@
-"""DP-FedAvg (McMahan et al. 2018): clip each unit's update, add noise on the device, step on the mean.
+"""DP-FedAvg (McMahan et al. 2018): devices clip their updates and add noise; the server takes a step along the mean.
 
-Formal guarantees: see `strategies.shared.device_noise`. Unit client: one update (a gradient, or theta - theta_K after K
-local steps) per client. Unit example: one gradient per example, each clipped, summed over the shard.
+The privacy unit (`privacy.unit`) is what the guarantee protects, and what is clipped:
+- `client`: each client has one update, a gradient or theta - theta_K after K local steps.
+- `example`: each example has one gradient. A client sums the clipped gradients of its shard.
+
+Formal guarantees: see `strategies.shared.device_noise`.
 """
 
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ from fedsketch.tasks.job import Job
 
 
 class DPFedAvg(FederatedStrategy):
-    """The server's half: an optimiser step on the noisy mean."""
+    """The server half: an optimiser step on the noisy mean."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         super().__init__(config, job, model, cohorts)
@@ -41,7 +44,7 @@ class DPFedAvg(FederatedStrategy):
 
 
 class DPFedAvgDevice(DeviceHalf):
-    """The device's half: one row per unit."""
+    """The device half: one row per privacy unit."""
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         return unit_rows(work.broadcast.config, work.model, work.shard, work.generator)

@@ -1,15 +1,18 @@
-"""Fed-SGM (Li, Chen, Banerjee 2025): local training, a random sketch from a seed, noise, and an optimiser on the
-desketched mean.
+"""Fed-SGM, federated learning with the sketched Gaussian mechanism (Li, Chen, Banerjee 2025).
 
-Per round: K local SGD steps from theta, Delta_i = theta - theta_K; s_i = R Delta_i, clipped, with noise, where R (b x
-d) has N(0, 1/b) entries; the server steps along R^T of their mean (moments of it are post-processing). Neither side
-ever holds R: both make it from the round's seed, in tiles. Where this corrects the paper's text is listed in
-docs/strategies/fed_sgm.md.
+A round:
+1. Client i runs K local SGD steps from the model theta. Its update is Delta_i = theta - theta_K, d numbers.
+2. It sends the sketch s_i = R Delta_i, b numbers, clipped and with noise. R (b x d) is random with N(0, 1/b) entries.
+3. The server multiplies the mean of the sketches by R^T ("desketches" it), and takes an optimiser step along the
+   result. The optimiser's moments are post-processing, so they cost no privacy.
 
-Formal guarantees, two readings:
-- `r_public`: those of `strategies.shared.device_noise`, with an upload of b numbers, whoever knows R. The last step
-  before the noise clips the sketch, so that this clip is the sensitivity.
-- `r_secret`: a claim against an eavesdropper only, who sees the noisy sums and neither R, nor a model made with it, nor
+Neither side stores R: both make it from the round's seed, tile by tile. docs/strategies/fed_sgm.md lists where the
+code corrects the paper's text.
+
+Formal guarantees. There are two ways to account for them (`strategy.accounting`):
+- `r_public`: the guarantees of `strategies.shared.device_noise`, with an upload of b numbers. They hold also against
+  those who know R. The last step before the noise clips the sketch, so this clip is the sensitivity.
+- `r_secret`: holds only against an eavesdropper who sees the noisy sums, and neither R, nor a model made with it, nor
   a single upload (`privacy.accounting.sketched`). It counts R's randomness as privacy.
 """
 
@@ -40,6 +43,7 @@ from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
@@ -53,9 +57,13 @@ from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.job import Job
 
 SEED = "sketch-seed"
-EAVESDROPPER = "eavesdropper (r_secret)"  # so named wherever its epsilon is shown
-_EAVESDROPPER_IN_WORDS = "an eavesdropper who sees the noisy sums, and neither the sketch's seed, nor a model, nor a single upload"
-_CUT = 1e-20  # probability that a row of a Gaussian sketch is longer than the last clip
+EAVESDROPPER = "eavesdropper (r_secret)"  # the name under which its epsilon is shown
+_EAVESDROPPER_IN_WORDS = (
+    "an eavesdropper who sees the noisy sums, and neither the sketch's seed, "
+    "nor a model, nor a single upload"
+)
+# The probability that the Gaussian sketch of a clipped update is longer than the last clip.
+_CUT_PROBABILITY = 1e-20
 _SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
     "gaussian": GaussianSketch,
     "hadamard": HadamardSketch,
@@ -64,7 +72,7 @@ _SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
 
 
 class FedSgm(DPFedAvg):
-    """The server's half: an optimiser step on the desketched mean."""
+    """The server half: an optimiser step on the desketched mean."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         self.settings = _settings(config)
@@ -77,7 +85,8 @@ class FedSgm(DPFedAvg):
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
-        """The seed of R. It is public, unless r_secret rests on it: then nobody can know it before the round."""
+        """Send the seed of R. For `r_secret` it is drawn anew in each round, so that nobody can know it earlier. (A
+        reproducible run derives it from its public seed instead.)"""
         if self._r_secret and self.config.privacy.randomness is Randomness.secret:
             self._seed = secrets.token_bytes(16)
         else:
@@ -90,7 +99,7 @@ class FedSgm(DPFedAvg):
         sketch = make_sketch(self.settings, self.model.size, self._seed)
         self.optimizer.step(sketch.adjoint(mean))
 
-    # ------------------------------------------------------------------ the two readings
+    # ------------------------------------------------------------------ r_public and r_secret
     def plan_noise(self) -> DeviceNoise:
         noise = super().plan_noise()
         if noise.clip is not None:
@@ -98,20 +107,21 @@ class FedSgm(DPFedAvg):
         given = self.config.privacy.noise_multiplier is not None
         if self._r_secret and not given:
             cohort, dim = self.config.clients.per_round, noise.dim
-            secret = calibrated(self.config, lambda z: self._overheard(z, dim, cohort * noise.rows))
+            rows = cohort * noise.rows
+            secret = calibrated(self.config, lambda z: self._to_eavesdropper(z, dim, rows))
             noise = replace(noise, multiplier=secret / self._stretch)
         return noise
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        """The usual ones, and the eavesdropper's where the theorem covers the run."""
+        """Return the usual releases, and the one to the eavesdropper if the theorem of `r_secret` covers the run."""
         usual = super().releases(server_round, cohort, clients)
         if r_secret_needs(self.config):
             return usual
         mechanism, variance = self.noise.mechanism(cohort), self.noise.variance(cohort, clients)
-        # Over privacy.clip, which bounds the update before it is sketched.
+        # Relative to privacy.clip, which bounds the update before it is sketched.
         multiplier = mechanism.noise_multiplier(variance, self.noise.unit) * self._stretch
         rows = cohort * self.noise.rows
-        return {**usual, EAVESDROPPER: self._overheard(multiplier, self.noise.dim, rows)}
+        return {**usual, EAVESDROPPER: self._to_eavesdropper(multiplier, self.noise.dim, rows)}
 
     def worst(self, server_round: int) -> Release:
         if not self._r_secret:
@@ -127,14 +137,14 @@ class FedSgm(DPFedAvg):
         return _EAVESDROPPER_IN_WORDS if name == EAVESDROPPER else super().adversary(name)
 
     def remarks(self) -> str:
-        """Both readings of the sketched Gaussian mechanism over all rounds, side by side."""
+        """Say what all rounds cost, by `r_public` and by `r_secret`."""
         if self.settings.sketch != "gaussian":
             return ""
         cohort = self.config.clients.per_round
         shown = self.releases(1, cohort, self.sizes.survivors(cohort))
         spent = {name: self._spent(seen) for name, seen in shown.items()}
         public = ", ".join(f"{spent[name]} against {name.value}" for name in Against)
-        sentence = f" r_public, which holds whoever knows the sketch, is {public}"
+        sentence = f" r_public, which holds even against those who know the sketch, is {public}"
         if self._r_secret:
             return f"{sentence}."
         needs = r_secret_needs(self.config)
@@ -147,13 +157,13 @@ class FedSgm(DPFedAvg):
 
     @property
     def _r_secret(self) -> bool:
-        """Whether the budget binds the eavesdropper only."""
+        """Whether the privacy budget holds against the eavesdropper only."""
         return self.settings.accounting == "r_secret"
 
-    def _overheard(self, multiplier: float, dim: int, rows: int) -> Release:
-        """What one round shows to the eavesdropper; the noise multiplier is over the clip of an update, before it is
-        sketched."""
-        # Down to 12 digits, so that what is booked is what was calibrated.
+    def _to_eavesdropper(self, multiplier: float, dim: int, rows: int) -> Release:
+        """Return what one round reveals to the eavesdropper. The noise multiplier is relative to the clip of an update
+        before it is sketched."""
+        # Rounded down to 12 digits, so that the accountant books exactly the release that was calibrated.
         rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
         return Release(
             SketchedGaussian(rounded, dim, rows, SketchKnowledge.SECRET),
@@ -168,7 +178,7 @@ class FedSgm(DPFedAvg):
         return stretch(self.settings, self.model.size)
 
     def _spent(self, seen: Release) -> str:
-        """Epsilon of all rounds."""
+        """Return the epsilon of all rounds, as text."""
         accountant = Accountant(self.config.privacy.delta)
         accountant.record(seen, self.config.rounds)
         epsilon = accountant.epsilon().epsilon
@@ -176,10 +186,10 @@ class FedSgm(DPFedAvg):
 
 
 class FedSgmDevice(DeviceHalf):
-    """The device's half: R Delta of every unit."""
+    """The device half: R Delta for every privacy unit."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[FedSgmConfig, int, bytes], Sketch] | None = None
+        self._last = MadeOnce[Sketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model.size)
@@ -198,7 +208,7 @@ class FedSgmDevice(DeviceHalf):
         return _settings(config).sketch == "gaussian"
 
     def _shorten(self, broadcast: Broadcast, d: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What becomes of rows."""
+        """Return the function that sketches rows, and clips them before if `strategy.clip=before`."""
         settings, seed = _settings(broadcast.config), broadcast.numbers[SEED]
         assert isinstance(seed, bytes)
         sketch = self._sketch(settings, d, seed)
@@ -206,37 +216,36 @@ class FedSgmDevice(DeviceHalf):
         return lambda rows: sketch.forward(rows if clip is None else clip_rows(rows, clip))
 
     def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
-        """Made once a round for all clients that share a process."""
-        key = (settings, d, seed)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, make_sketch(settings, d, seed))
-        return self._last[1]
+        """Make the sketch once a round for all clients that share a process."""
+        return self._last.of((settings, d, seed), lambda: make_sketch(settings, d, seed))
 
 
 def stretch(settings: FedSgmConfig, d: int) -> float:
-    """The norm to which an uploaded row is clipped, over privacy.clip.
+    """Return the norm to which an uploaded row is clipped, divided by privacy.clip.
 
-    A device clips the row that it uploads, as its last step, whatever was done before. Where the update was clipped to
-    C before sketching (`strategy.clip=before`), the last clip must leave its sketch alone, so it stands at C times
-    this:
-    - gaussian: R x of a fixed x has the squared norm |x|^2 chi^2_b / b; this is where that is exceeded with probability
-      1e-20. Who knows R can find an x that R makes longer, by up to 1 + sqrt(d/b); such an update is cut, so the bound
-      holds for every x and R.
-    - hadamard: sqrt(m/k) times a part of a rotation: the largest stretch there is.
-    - identity: 1. A count sketch, up to sqrt(d) if all coordinates meet in one bucket, is not offered.
+    A device always clips the row that it uploads, as its last step. With `strategy.clip=before` the update was already
+    clipped to C before sketching. Then the last clip should leave its sketch unchanged, so it is C times this factor:
+    - gaussian: the squared norm of R x, for a fixed x, is distributed as |x|^2 chi^2_b / b. The factor is exceeded
+      with probability 1e-20. Whoever knows R can find an x that R makes longer, by up to 1 + sqrt(d/b). Such a sketch
+      is clipped, so the bound holds for every x and R.
+    - hadamard: the sketch is sqrt(m/b) times a part of a rotation of R^m, so the factor is sqrt(m/b), the largest
+      possible stretch. m is d rounded up to a power of 2.
+    - identity: 1.
+    - count_sketch: not offered with `clip=before`, because the stretch is up to sqrt(d), if all coordinates fall into
+      one bucket.
     """
     size = _upload_size(settings, d)
     if settings.clip == "before" and settings.sketch == "gaussian":
-        from scipy import stats  # half a second
+        from scipy import stats  # imported here, because it takes half a second
 
-        return math.sqrt(float(stats.chi2.isf(_CUT, size)) / size)
+        return math.sqrt(float(stats.chi2.isf(_CUT_PROBABILITY, size)) / size)
     if settings.clip == "before" and settings.sketch == "hadamard":
         return math.sqrt((1 << (d - 1).bit_length()) / size)
     return 1.0
 
 
 def make_sketch(settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
-    """The sketch of a round, on either side."""
+    """Return the sketch of a round, on the server or on a device."""
     if settings.sketch == "identity":
         return IdentitySketch(d)
     kind = _SKETCHES[settings.sketch]

@@ -1,6 +1,7 @@
-"""FedAvg (McMahan et al. 2017): updates averaged by the number of examples. No privacy: the baseline.
+"""FedAvg, federated averaging (McMahan et al. 2017): the mean of the updates, weighted by the number of examples.
 
-The weight travels inside the vector, as its last coordinate, so that any sum of vectors is a sum of weights too.
+This is the baseline without privacy. A client's weight is the last coordinate of the vector that it sends. So the sum
+of the vectors also contains the sum of the weights.
 """
 
 import torch
@@ -13,8 +14,7 @@ from fedsketch.strategies.shared.messages import Aggregate
 
 
 class FedAvg(DPFedAvg):
-    """The server's half: an optimiser step (stochastic gradient descent with rate 1: plain averaging) on the weighted
-    mean."""
+    """The server half: an optimiser step on the weighted mean. SGD with a learning rate of 1 is plain averaging."""
 
     def upload_size(self, server_round: int) -> int:
         return self.model.size + 1
@@ -24,7 +24,7 @@ class FedAvg(DPFedAvg):
 
 
 class FedAvgDevice(DeviceHalf):
-    """The device's half: (n Delta, n) with n examples."""
+    """The device half: a client with n examples and the update Delta sends (n Delta, n)."""
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         local = work.broadcast.config.strategy.local

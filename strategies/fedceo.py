@@ -1,21 +1,27 @@
-"""FedCEO (Li et al. 2024): UDP-FedAvg, and every I rounds the stack of noisy models is smoothed by the tensor SVD.
+"""FedCEO, in which "clients collaborate with each other" (Li et al. 2024): the server smooths the clients' noisy
+models.
 
-UDP-FedAvg (`every: null`) is local training whose update is clipped and noised on the device, and a mean. In a
-smoothing round the K noisy models are folded, tensor by tensor, into stacks (K, rows, columns) whose slices lose
-singular values (`sketching.tensor_svd`).
+Most rounds are UDP-FedAvg, federated averaging with user-level differential privacy: clients train, clip their updates
+and add noise, and the server takes the mean. With `every: null` all rounds are.
 
-- `start: slots`, as in the paper: the next round's clients start from the K smoothed models. Client c takes slot c mod
-  K. All who see those models see functions of single parts of the stack, so `model` and `server` are charged for the
-  noise of one part. The draw of the cohort counts against nobody then: the theorems swap one client for another, which
-  in a stack moves others to other places.
-- `start: mean`: all start from the mean of the smoothed models. That mean depends on the first slice alone, which is
-  the sum:
-  it is TruncatedSVD(mean, threshold / K) (Proposition 3.2 without its condition), the server needs the sum alone, and a
-  smoothing round costs no more than any other.
+Every `every` rounds (the paper's I) there is a smoothing round. It puts K noisy models, tensor by tensor, into a stack
+of shape (K, rows, columns), and lowers the singular values of its slices (tensor SVD: `sketching.tensor_svd`). The
+next round's clients start from the result:
 
-What a part is: one client's model without masks, which the server then sees under that client's noise alone; under
-secure aggregation the mean model of one of `groups` disjoint groups, each with the noise that the budget asks of a sum.
-Averaging rounds are one sum always. Formal guarantees: see `strategies.shared.device_noise`.
+- `start: slots`, as in the paper: clients start from the K smoothed models. Client c starts from number c mod K, its
+  slot. Each of these models reveals something about single parts of the stack, so `model` and `server` are charged for
+  the noise of one part. The random draw of the cohort gives no amplification then: the theorems replace one client by
+  another, and in a stack this would also move other clients to other places.
+- `start: mean`: all clients start from the mean of the smoothed models. This mean depends only on the first slice,
+  which is the sum of the models. It equals TruncatedSVD(mean, threshold / K) (Proposition 3.2 without its condition).
+  So the server needs only the sum, and a smoothing round costs no more privacy than any other.
+
+A part of the stack is:
+- without secure aggregation one client's model. The server sees it protected by that client's noise alone.
+- with secure aggregation the mean model of one of `groups` disjoint groups. The sum of each group has the noise that
+  the budget requires of a sum.
+
+Rounds without smoothing always release one sum. Formal guarantees: see `strategies.shared.device_noise`.
 """
 
 from dataclasses import replace
@@ -40,14 +46,14 @@ _SLOTS = "slots"
 
 
 class FedCeo(FederatedStrategy):
-    """The server's half: averages, and smooths every few rounds."""
+    """The server half: averages, and smooths every few rounds."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         assert isinstance(config.strategy, FedCeoConfig)
         self.settings = config.strategy
         super().__init__(config, job, model, cohorts)
-        self.slots: torch.Tensor | None = None  # (K, d): where the next round's clients start
-        self.smoothings: dict[str, Any] = {}  # of the last round, by tensor
+        self.slots: torch.Tensor | None = None  # (K, d): starts of the next round's clients
+        self.smoothings: dict[str, Any] = {}  # metrics of the last smoothing, by tensor
 
     # ------------------------------------------------------------------ rounds
     def smooths(self, server_round: int) -> bool:
@@ -81,8 +87,8 @@ class FedCeo(FederatedStrategy):
         self.model.load(self.slots.mean(dim=0))
 
     def _moved(self, part: Aggregate, clients: float) -> torch.Tensor:
-        """The mean of these clients' noisy models: where they started, less their updates (Algorithm 1, line 10, with
-        the rate eta)."""
+        """Return the mean of these clients' noisy models: the models that they started from minus eta times their
+        updates (Algorithm 1, line 10; eta is `server.lr`)."""
         start = self.model.vector
         if self.slots is not None:
             start = self.slots[[client % len(self.slots) for client in part.members]].mean(dim=0)
@@ -95,7 +101,8 @@ class FedCeo(FederatedStrategy):
     def _smoothed(
         self, server_round: int, stack: torch.Tensor, noise: float, models: float
     ) -> torch.Tensor:
-        """All matrices of a stack of models smoothed; `models` is K, of which a stack of one is the mean."""
+        """Smooth all matrices of a stack of models. `models` is K, also if the stack holds only the mean of the K
+        models."""
         result = stack.clone()
         for slot in self.model.layout:
             if len(slot.shape) == 1 and self.settings.tensors == "matrices":
@@ -113,14 +120,16 @@ class FedCeo(FederatedStrategy):
     def _threshold(
         self, server_round: int, folded: torch.Tensor, noise: float, models: float
     ) -> float:
-        """Relative to the largest singular value of the noise in a slice, sigma (sqrt(rows) + sqrt(columns)) sqrt(K);
-        or Eq. (3)'s."""
+        """Return how much is subtracted from singular values. With `threshold: noise` it is relative to the largest
+        singular value of the noise in a slice, sigma (sqrt(rows) + sqrt(columns)) sqrt(K). Otherwise it is that of Eq.
+        (3)."""
         count, rows, columns = folded.shape
         if self.settings.threshold == "noise":
             return self.settings.edge * noise * (rows**0.5 + columns**0.5) * count**0.5
         assert self.settings.every is not None
         absolute = self.settings.growth ** (server_round / self.settings.every)
-        # The first slice of K models is K times their mean.
+        # The first slice of a stack of K models is K times their mean. A stack of the mean alone (`count` = 1) has the
+        # mean as its slice, so its threshold is K times smaller.
         return absolute / (2 * self.settings.weight) * count / models
 
     def metrics(self) -> dict[str, Any]:
@@ -138,8 +147,8 @@ class FedCeo(FederatedStrategy):
         return noise.releases(cohort, noise.sizes.survivors(cohort) if self.sizes.masked else 1)
 
     def noise_of(self, server_round: int) -> DeviceNoise:
-        """The noise of a round. In a smoothing round each part of a stack needs its own; if the noise is given, no
-        client adds more than usual."""
+        """Return the noise of a round. In a smoothing round each part of the stack needs enough noise by itself. If
+        the user sets the noise multiplier, clients add no more noise than in other rounds."""
         if not self.wants_parts(server_round):
             return self.noise
         if self.sizes.masked:
@@ -164,7 +173,7 @@ class FedCeo(FederatedStrategy):
 
 
 class FedCeoDevice(DeviceHalf):
-    """The device's half: local training from the model that was sent, or from this client's slot."""
+    """The device half: local training from the model that was sent, or from this client's slot."""
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         slots = work.broadcast.arrays.get(_SLOTS)
@@ -182,8 +191,8 @@ class FedCeoDevice(DeviceHalf):
 
 
 def _folded(stack: torch.Tensor, slot: Slot) -> torch.Tensor:
-    """One tensor of every model as a matrix: outputs by inputs, a convolution's kernel being part of the inputs; a
-    vector is one row."""
+    """Return one tensor of every model as a matrix with a row per output. The kernel of a convolution is part of its
+    inputs; a vector becomes one row."""
     rows = slot.shape[0] if len(slot.shape) > 1 else 1
     return stack[:, slot.start : slot.stop].reshape(len(stack), rows, -1)
 

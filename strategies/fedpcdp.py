@@ -1,16 +1,24 @@
-"""FedPCDP (a withdrawn preprint: docs/strategies/fedpcdp.md): local DP-SGD in a subspace that public examples span.
+"""FedPCDP, federated learning with projection, then clipping, and differential privacy (Sha, Liu, Liu, Chen 2023).
 
-Per refresh the server takes m public examples and the top k right singular vectors of their gradients, for every tensor
-by itself (or for the whole gradient): V. Devices run T local steps; in each, the rows of a Poisson batch are projected,
-clipped, summed, noised (`privacy.mechanisms.noisy_training`), and the model moves along V of the noised sum. They send
-V^T of all their moves, which the server averages, restores and applies with its rate.
-- `projection=before`: V^T g, then clip and noise in the subspace (FedPCDP, Algorithm 2; with one client PCDP-SGD,
-  Algorithm 1).
-- `projection=after`: clip and noise in R^d, then V V^T of the noised sum (FedPDP).
-- `projection=none`: FedAvg with DP-SGD; V is the identity and no public data is needed.
+The paper is a withdrawn preprint: see docs/strategies/fedpcdp.md. Devices run DP-SGD in a subspace that the gradients
+of public examples span.
 
-Formal guarantees: those of `privacy.mechanisms.noisy_training`. V is made from public data and earlier releases only,
-and the clip comes after whatever V does to a row, so a V that somebody made up changes accuracy and not privacy.
+1. Every `refresh` rounds the server takes m public examples. V are the top k right singular vectors of their
+   gradients, computed for every tensor by itself (or for the whole gradient).
+2. A device runs T local steps. In each, it draws a batch by Poisson sampling, projects the gradient of each example,
+   clips each, adds noise to their sum (`privacy.mechanisms.noisy_training`), and moves its model by V times the noisy
+   sum.
+3. It sends the sum of all its steps in the coordinates of the subspace, V^T times the total change.
+4. The server averages these, multiplies by V, and applies the result with its learning rate.
+
+Variants:
+- `projection=before`: project with V^T, then clip and add noise in the subspace. This is FedPCDP (Algorithm 2); with
+  one client it is PCDP-SGD (Algorithm 1).
+- `projection=after`: clip and add noise in R^d, then project the noisy sum with V V^T. This is FedPDP.
+- `projection=none`: FedAvg with DP-SGD. V is the identity and no public data is needed.
+
+Formal guarantees: those of `privacy.mechanisms.noisy_training`. V is made only from public data and earlier releases.
+The clip comes after a row was multiplied by V, so a wrong or malicious V can change the accuracy, but not the privacy.
 """
 
 import math
@@ -37,7 +45,7 @@ from fedsketch.tasks.per_example import PerExample
 
 
 class FedPcdp(DPFedAvg):
-    """The server's half, with the virtual client that holds the public data."""
+    """The server half, with the paper's virtual client, which holds the public data."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         self.settings = _settings(config)
@@ -49,7 +57,7 @@ class FedPcdp(DPFedAvg):
                 f"There are {len(job.public):,} public examples and strategy.public_examples asks for "
                 f"{self.settings.public_examples:,}: raise data.public, or lower it and strategy.rank."
             )
-        self._refresh = -1  # the number of the refresh that `_bases` is of
+        self._refresh = -1  # the number of the refresh that computed `_bases`
         self._bases: list[torch.Tensor | None] = []
         self._sketch: SubspaceSketch | None = None
         self._rank: int | None = None
@@ -71,7 +79,7 @@ class FedPcdp(DPFedAvg):
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
-        """The directions of every tensor that is not sent whole."""
+        """Send the directions (V) of every tensor that is not uploaded whole."""
         refresh = (server_round - 1) // self.settings.refresh
         if refresh != self._refresh:
             self._take_directions(refresh)
@@ -79,7 +87,7 @@ class FedPcdp(DPFedAvg):
         return arrays, {}
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
-        assert self._sketch is not None  # since the round's broadcast
+        assert self._sketch is not None  # set when the round's broadcast was made
         self.optimizer.step(self._sketch.adjoint(aggregate.sum / self.clients(aggregate)))
 
     def metrics(self) -> dict[str, float | None]:
@@ -91,9 +99,9 @@ class FedPcdp(DPFedAvg):
         one = noise.mechanism(self.config.clients.per_round)
         steps = "one step" if one.steps == 1 else f"{one.steps} steps"
         sentence = (
-            f" The noise is that of one local step: {steps} in a round, an example in each with probability {one.rate:.4g}, "
-            "by a draw that the device keeps to itself. It is each device's own, so other clients, masks and cohorts change nothing, and "
-            "it holds against everybody alike."
+            f" The noise multiplier is that of one local step. A round has {steps}, and an example is in each with "
+            f"probability {one.rate:.4g}, by a draw that the device keeps secret. Every device's own noise protects "
+            "its examples, so the guarantee is the same against everybody, whatever the other clients do."
         )
         if self.config.privacy.accounting is Accounting.paper and math.isfinite(
             noise.paper_epsilon()
@@ -127,7 +135,7 @@ class FedPcdp(DPFedAvg):
                 continue
             part = gradients[:, block.start : block.stop]
             directions, found = principal_directions(part, block.size, self._seed(refresh, i))
-            bases.append(directions.half())  # as it travels
+            bases.append(directions.half())  # the precision in which it is sent
             self._rank += found
         self._use(bases)
 
@@ -137,7 +145,7 @@ class FedPcdp(DPFedAvg):
             self._sketch = SubspaceSketch.restored(self._blocks, bases)
 
     def _public_block(self, refresh: int) -> Examples:
-        """The m public examples of a refresh (the paper's G.3)."""
+        """Return the m public examples of a refresh (the paper's G.3)."""
         count, all_of_them = self.settings.public_examples, len(self.job.public)
         if self.settings.blocks == "random":
             generator = torch.Generator().manual_seed(self._seed(refresh))
@@ -151,7 +159,7 @@ class FedPcdp(DPFedAvg):
 
 
 class FedPcdpDevice(DeviceHalf):
-    """The device's half: a model that the mechanism trains."""
+    """The device half: a model that the mechanism trains."""
 
     def __init__(self) -> None:
         self._last: tuple[list[torch.Tensor | None], SubspaceSketch] | None = None
@@ -165,7 +173,7 @@ class FedPcdpDevice(DeviceHalf):
         return Training(work.model, work.shard, sketch, settings, clip)
 
     def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> SubspaceSketch:
-        """Made once a round for all clients that share a process: they are handed the same tensors."""
+        """Make the sketch once a round for all clients that share a process: they get the same tensor objects."""
         bases = [
             None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)
         ]
@@ -175,8 +183,8 @@ class FedPcdpDevice(DeviceHalf):
 
 
 class Training:
-    """A `Trainee`: rows are gradients of examples, in coordinates of the subspace where it is projected onto before the
-    clip."""
+    """A `Trainee`, a model that a mechanism trains. Its rows are the gradients of examples. With `projection=before`
+    they are in the coordinates of the subspace."""
 
     def __init__(
         self,
@@ -190,10 +198,10 @@ class Training:
         self._model, self._shard, self._sketch = model, shard, sketch
         self._gradients = PerExample(model)
         self._settings, self._clip = settings, clip
-        self._late = settings.projection == "after"
-        self.width = model.size if self._late else sketch.shape[0]
+        self._project_after = settings.projection == "after"
+        self.width = model.size if self._project_after else sketch.shape[0]
         self._bases: torch.Tensor | list[torch.Tensor] | None = None
-        if not self._late and not all(block.whole for block in sketch.blocks):
+        if not self._project_after and not all(block.whole for block in sketch.blocks):
             bases = sketch.matrices(model.device)
             self._bases = bases[0] if len(bases) == 1 else bases
 
@@ -207,19 +215,20 @@ class Training:
             yield scaled(rows, self._settings, self._clip)
 
     def step(self, update: torch.Tensor) -> None:
-        kept = self._sketch.forward(update) if self._late else update
+        kept = self._sketch.forward(update) if self._project_after else update
         move = self._sketch.adjoint(kept.to(self._model.vector))
         self._model.vector.sub_(move)
 
     def upload(self, total: torch.Tensor) -> torch.Tensor:
-        return self._sketch.forward(total) if self._late else total
+        return self._sketch.forward(total) if self._project_after else total
 
 
 def scaled(rows: torch.Tensor, settings: FedPcdpConfig, clip: float) -> torch.Tensor:
-    """Every row g scaled to a norm of at most c by the chosen function (the paper's 6.2.2); `flat` is left to the
-    mechanism.
+    """Scale every row g to a norm of at most c, by the chosen clipping function (the paper's Section 6.2.2).
 
-    |g| / (|g| + r) and |g| / (|g| + r / (|g| + r)) are below 1. The mechanism clips what rounding adds.
+    The new norm is c |g| / (|g| + r) for `automatic`, c |g| / (|g| + r / (|g| + r)) for `adaptive`, and c for
+    `normalised`. The mechanism clips once more, because rounding may exceed c. `flat` clipping is left to the
+    mechanism.
     """
     if settings.clipping == "flat":
         return rows
@@ -231,7 +240,7 @@ def scaled(rows: torch.Tensor, settings: FedPcdpConfig, clip: float) -> torch.Te
 
 
 def _blocks(settings: FedPcdpConfig, model: FlatModel) -> tuple[Block, ...]:
-    """The parts of a gradient that have directions of their own."""
+    """Return the parts of a gradient. Each has directions of its own."""
     if settings.projection == "none":
         return (Block(0, model.size, model.size),)
     parts = [(slot.start, slot.stop) for slot in model.layout]

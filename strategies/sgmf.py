@@ -1,18 +1,21 @@
-"""SGMF (Chen, Isik, Kairouz, No, Oh, Xu 2024): L2-CSGM with noise that is correlated over rounds, so that models carry
-less of it.
+"""SGMF, sparsified Gaussian matrix factorisation (Chen, Isik, Kairouz, No, Oh, Xu 2024).
 
-In round t the trusted server adds row t of C^-1 Z to the sum (`privacy.mechanisms.correlated_noise`) and takes a step
-of SGD. C is made for the workload A of that optimiser, momentum included, so the models of a pass carry the noise A
-C^-1 Z. With `rate: 1` this is DP-FTRL (Denisov et al. 2022).
+This is L2-CSGM (`strategies.csgm`) with noise that is correlated over rounds, so that the models contain less of it.
+In round t the trusted server adds row t of C^-1 Z to the sum, where Z is independent Gaussian noise
+(`privacy.mechanisms.correlated_noise`), and takes a step of SGD. The workload A is the matrix that turns the sums of
+the rounds into models; it includes the server's momentum. C is computed for A, and the models of a pass contain the
+noise A C^-1 Z. With `rate: 1` this is DP-FTRL (Denisov et al. 2022).
 
 Formal guarantees, against `model` and `client`, per client, zero-out adjacency (proofs:
-`privacy.accounting.factorisation`):
-- `restarts: true`: noise and order begin anew with every pass; a client is in at most one round of it.
-- `restarts: false`: one C for all rounds, with no more diagonals than a pass has rounds; a client's rounds are at least
-  as far apart.
-Either way a pass costs one release. That a client comes once is not left to the draw: who took part, and when, is
-remembered here, and a client that comes too early is not asked. An attempt that was aborted is no participation: the
-trusted server threw it away.
+`privacy.accounting.factorisation`). A pass is a series of rounds in which every client is drawn once.
+- `restarts: true`: the noise and the order of the clients start anew with every pass. A client is in at most one round
+  of a pass.
+- `restarts: false`: one C for all rounds, with at most as many diagonals as a pass has rounds. Two rounds of the same
+  client are at least a pass apart.
+
+Either way a pass costs one release. The server enforces this: it remembers the last round of each client, and does not
+ask a client that would come too early. An aborted attempt does not count as taking part, because the trusted server
+throws it away.
 """
 
 import logging
@@ -58,8 +61,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MatrixNoise(ServerNoise):
-    """Noise of a server that is correlated over rounds. The noise multiplier is that of Z over the sensitivity of a
-    pass, clip times `column_norm`; a sum carries `row_norm` times the standard deviation of Z."""
+    """Noise of a trusted server that is correlated over rounds.
+
+    The noise multiplier is the standard deviation of Z divided by the sensitivity of a pass, which is the clip times
+    `column_norm`. The noise in the sum of a round has `row_norm` times the standard deviation of Z.
+    """
 
     column_norm: float
     row_norm: float
@@ -81,7 +87,7 @@ class MatrixNoise(ServerNoise):
 
 
 class Sgmf(Csgm):
-    """The server's half: a step of SGD on the mean, with the row of a factorisation's noise."""
+    """The server half: a step of SGD on the mean, which has correlated noise."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         assert isinstance(config.strategy, SgmfConfig)
@@ -89,19 +95,19 @@ class Sgmf(Csgm):
         self.rounds_per_pass = cohorts.rounds_per_pass
         super().__init__(config, job, model, cohorts)
         self.correlated = CorrelatedNoise(self.strategy_matrix, model.size)
-        self.took_part: dict[int, int] = {}  # the last round of a client
+        self.took_part: dict[int, int] = {}  # the last round that each client took part in
 
     # ------------------------------------------------------------------ the noise
     @cached_property
     def strategy_matrix(self) -> Matrix:
-        """The matrix C."""
+        """The matrix C, called strategy matrix in the literature."""
         rounds, momentum, passes = self._span
         band = min(self.matrix.band or self.rounds_per_pass, rounds)
         return factorise(self.matrix.factorisation, rounds, momentum, band, passes)
 
     @property
     def _span(self) -> tuple[int, float, int]:
-        """The rounds of a factorisation, the optimiser's momentum, and how many times the noise begins anew."""
+        """The number of rounds that C covers, the optimiser's momentum, and how many times the noise starts anew."""
         rounds, momentum = self.config.rounds, self.matrix.server.momentum
         if not self.matrix.restarts:
             return rounds, momentum, 1
@@ -133,7 +139,7 @@ class Sgmf(Csgm):
         return self._law().turned(deviation * row, server_round)
 
     def clients(self, aggregate: Aggregate) -> float:
-        """One number for all rounds, or their noise would not cancel."""
+        """Return the same number for all rounds. Otherwise the noise of one round would not cancel that of another."""
         return self.config.clients.total / self.rounds_per_pass
 
     # ------------------------------------------------------------------ who may take part
@@ -147,7 +153,7 @@ class Sgmf(Csgm):
         }
         if early:
             log.warning(
-                "Round %d: clients %s are not asked, they took part in this pass already.",
+                "Round %d: clients %s are not asked, because they took part too recently.",
                 server_round,
                 sorted(early),
             )
@@ -166,13 +172,13 @@ class Sgmf(Csgm):
         self.took_part |= dict.fromkeys(aggregate.members, server_round)
         super().update(server_round, aggregate)
 
-    # ------------------------------------------------------------------ what is said, and kept
+    # ------------------------------------------------------------------ remarks and checkpoints
     def remarks(self) -> str:
         said = super().remarks()
         if self.rounds_per_pass == 1:
             return (
-                f"{said} Every client is in every round: correlated noise cannot beat the best independent noise "
-                "then, and this run's is independent. Lower clients.per_round for noise that cancels."
+                f"{said} Every client is in every round. Then correlated noise cannot beat the best independent noise, "
+                "so the noise of this run is independent. Lower clients.per_round for noise that cancels."
             )
         matrix = self.strategy_matrix
         target = workload(*self._span)
@@ -181,13 +187,13 @@ class Sgmf(Csgm):
         )
         kept = bandwidth(matrix) - 1
         return (
-            f"{said} The noise is correlated over {len(matrix)} rounds ({self.matrix.factorisation}): models carry "
-            f"{ratio:.3g} times less variance of it than with independent noise. The server keeps the noise of {kept} "
-            "rounds, a secret, also in its checkpoints."
+            f"{said} The noise is correlated over {len(matrix)} rounds ({self.matrix.factorisation}): its variance in "
+            f"the models is {ratio:.3g} times smaller than that of independent noise. The server keeps the noise of "
+            f"{kept} rounds, also in its checkpoints: keep these secret."
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint. It contains the noise of released models, and is therefore secret."""
+        """Return the state for a checkpoint. It contains the noise of released models, and is therefore secret."""
         kept = {"noise": self.correlated.state_dict(), "took_part": dict(self.took_part)}
         return {**super().state_dict(), **kept}
 

@@ -1,1 +1,1 @@
-"""What is learned: data sets, how they are spread over clients, and the models that fit them."""
+"""Data sets, their partition over clients, models, losses and metrics."""

@@ -1,4 +1,4 @@
-"""Tasks by name. Our own have the usual losses and metrics."""
+"""Finds tasks by name. The built-in ones have the usual losses and metrics."""
 
 from collections.abc import Callable
 
@@ -38,13 +38,12 @@ class Binary(Task):
     def outputs(self, classes: int) -> int:
         if classes != 2:
             raise DataError(
-                f"task=binary tells 2 classes apart, and the data have {classes}: choose task=classification, or "
-                "other data."
+                f"task=binary needs data of 2 classes, got {classes}: choose task=classification, or other data."
             )
         return 1
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        # Scaled so that no example counts more than 1, whichever class is the rare one.
+        # Scaled so that no example has a weight above 1, for positive weights above and below 1.
         weight = float(self.settings.positive_weight)
         weights = torch.where(targets == 1, min(weight, 1.0), min(1 / weight, 1.0))
         wrong = functional.binary_cross_entropy_with_logits(
@@ -65,7 +64,7 @@ class Binary(Task):
 
 
 class Regression(Task):
-    """One output: the number."""
+    """One output: the predicted number."""
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         guess = outputs.squeeze(1)
@@ -109,7 +108,7 @@ class Multilabel(Task):
         super().check(name, examples, classes)
         if not bool(((examples.targets == 0) | (examples.targets == 1)).all()):
             raise DataError(
-                f"task=multilabel learns labels that are 0 or 1, and data={name} has other numbers: change them."
+                f"task=multilabel needs labels that are 0 or 1, and data={name} has other numbers: change them."
             )
 
 
@@ -124,20 +123,20 @@ CLASSIFICATION = Classification(ClassificationConfig("classification"))
 
 
 def make_task(settings: TaskSettings) -> Task:
-    """The task of these settings, ours or that of an installed package."""
+    """Return the task of these settings, a built-in one or one of an installed package."""
     make = BUILT_IN.get(settings.name) or implementation("task", settings.name)
     task: Task = make(settings)
     return task
 
 
 def treats_examples_apart(task: Task) -> bool:
-    """Whether it is known that an example's loss depends on no other example."""
+    """Whether the task is known to compute the loss of an example from this example alone."""
     return type(task) in BUILT_IN.values()
 
 
 def area_under_curve(guess: Tensor, truth: Tensor) -> float:
-    """The chance that an example of class 1 has a larger output than one of class 0, equal ones counting half; 0.5
-    without both."""
+    """Return the probability that a random example of class 1 has a larger output than one of class 0. Equal outputs
+    count half. 0.5 if one of the classes is missing."""
     positives = int(truth.sum())
     pairs = positives * (len(truth) - positives)
     if pairs == 0:
@@ -150,6 +149,6 @@ def area_under_curve(guess: Tensor, truth: Tensor) -> float:
 
 
 def _f1(guess: Tensor, truth: Tensor) -> float:
-    """2 TP / (2 TP + FP + FN); 1 where there is nothing to find and nothing was found."""
+    """Return 2 TP / (2 TP + FP + FN), or 1 if there are no positives and none were predicted."""
     found, claimed, there = int((guess & truth).sum()), int(guess.sum()), int(truth.sum())
     return 2 * found / (claimed + there) if claimed + there else 1.0

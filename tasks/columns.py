@@ -1,7 +1,8 @@
-"""From the cells of a table to numbers, column by column, by what the schema says and nothing else.
+"""Turns the cells of a table into numbers, column by column, using only the schema.
 
-A cell that is empty, or NA, NaN, null or ?, is missing. A missing number becomes the middle of its bounds, a missing
-category has the place of unknown ones, a missing text is empty. A target cannot be missing.
+A cell that is empty, or NA, NaN, null or ?, is missing. A missing number becomes the middle of its bounds. A missing
+category is treated as an unknown one, which has an input of its own. A missing text is empty. A target cannot be
+missing.
 """
 
 from collections.abc import Sequence
@@ -23,12 +24,12 @@ _Floats = npt.NDArray[np.float32]
 
 
 def examples_of(table: Table, schema: Schema) -> Examples:
-    """The rows of a table as vectors and targets."""
+    """Return the rows of a table as input vectors and targets."""
     return Examples(inputs_of(table, schema), torch.from_numpy(_targets(table, schema)))
 
 
 def inputs_of(table: Table, schema: Schema) -> torch.Tensor:
-    """The rows of a table as vectors, (N, width)."""
+    """Return the rows of a table as input vectors, (N, width)."""
     (width,) = schema.shape
     refuse_beyond_memory(
         len(table) * width, f"take fewer rows of {table.path}, or fewer buckets", DataError
@@ -48,7 +49,7 @@ def inputs_of(table: Table, schema: Schema) -> torch.Tensor:
 
 
 def flags(table: Table, name: str, yes: Sequence[str], no: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """A column of yes and no; raises `DataError` for any other cell."""
+    """Return a column of yes and no as booleans. Raises `DataError` for any other cell."""
     cells = [cell.strip().lower() for cell in table.columns[name]]
     for row, cell in enumerate(cells):
         if cell not in yes and cell not in no:
@@ -77,24 +78,24 @@ def _targets(table: Table, schema: Schema) -> npt.NDArray[np.int64] | _Floats:
 
 
 def _scaled(table: Table, name: str, column: Number) -> _Floats:
-    """From -1 to 1; not a number where one is missing."""
+    """Return a column of numbers, scaled to [-1, 1]; nan for missing cells."""
     cells = table.columns[name]
     try:
         numbers = np.array(cells, dtype=np.float64)
-    except ValueError:  # some are missing, or no numbers
+    except ValueError:  # some cells are missing or are not numbers
         numbers = np.array([table.number(row, name) for row in range(len(cells))])
     scaled = (np.clip(numbers, column.least, column.most) - column.least) / column.unit - 1
     return scaled.astype(np.float32)
 
 
 def _places(cells: Sequence[str], values: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The index of each cell among the values; that after the last one for all others."""
+    """Return the index of each cell among the values. Cells with any other value get the index after the last."""
     index = {value: place for place, value in enumerate(values)}
     return np.array([index.get(cell.strip(), len(values)) for cell in cells], dtype=np.int64)
 
 
 def _hashed(cells: Sequence[str], column: Text) -> _Floats:
-    """Murmur hashes with seed 0, the same on every machine."""
+    """Return hashed texts. They are Murmur hashes with seed 0, the same on every machine."""
     from sklearn.feature_extraction.text import HashingVectorizer  # slow to import
 
     vectorizer = HashingVectorizer(

@@ -1,4 +1,5 @@
-"""Data sets by name, loaded once per process, because a process that simulates many clients must hold one copy."""
+"""Finds data sets by name. They are loaded once per process, so that a process that simulates many clients holds one
+copy."""
 
 import functools
 import threading
@@ -11,7 +12,7 @@ from fedsketch.tasks import digits, folder, synthetic, tabular, vision
 from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.examples import Dataset
 
-Load = Callable[[Any, int], Dataset]  # its settings, the seed of the run
+Load = Callable[[Any, int], Dataset]  # arguments: settings of the data set, seed of the run
 
 BUILT_IN: dict[str, Load] = {
     "digits": digits.load,
@@ -25,13 +26,13 @@ BUILT_IN: dict[str, Load] = {
     "cifar10": vision.load,
 }
 
-# lru_cache lets two threads that ask at once both load: then there would be two copies.
+# Without a lock, lru_cache would let two threads load the same data set at once: then there would be two copies.
 _lock = threading.Lock()
 
 
 def load(settings: DataSettings, seed: int) -> Dataset:
-    """The data set of these settings, ours or that of an installed package; the same arguments give the same object,
-    which is read-only."""
+    """Return the data set of these settings, a built-in one or one of an installed package. The same arguments give
+    the same object, which is read-only."""
     with _lock:
         return _load(settings, seed)
 

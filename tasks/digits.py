@@ -1,7 +1,6 @@
-"""The 8 x 8 handwritten digits that scikit-learn carries: real data with no download.
+"""The 8 x 8 handwritten digits that come with scikit-learn: real data without a download.
 
-The file is read and split here, because importing scikit-learn takes more than a second of every process that loads the
-data.
+The file is read and split here, because importing scikit-learn takes more than a second in every process.
 """
 
 import importlib.util
@@ -23,7 +22,8 @@ Integers = NDArray[np.int64]
 
 
 def load(settings: DataSettings, seed: int) -> Dataset:
-    """1,437 examples to train on and 360 to test on, the same for every seed; every class in the same share in both."""
+    """Return 1,437 training examples and 360 test examples, the same for every seed, with the same share of each class
+    in both."""
     table = np.loadtxt(_file(), delimiter=",")
     images, labels = table[:, :-1] / 16.0, table[:, -1].astype(np.int64)
 
@@ -43,7 +43,7 @@ def _file() -> Path:
 
 
 def _stratified_split(labels: Integers, random: np.random.RandomState) -> tuple[Integers, Integers]:
-    """The rows for training and for testing that scikit-learn's `train_test_split` chooses with `stratify=labels`."""
+    """Return the training and test rows that scikit-learn's `train_test_split` chooses with `stratify=labels`."""
     classes, counts = np.unique(labels, return_counts=True)
     tested = math.ceil(TEST_SHARE * len(labels))
     of_train = _proportional(counts, len(labels) - tested, random)
@@ -57,7 +57,8 @@ def _stratified_split(labels: Integers, random: np.random.RandomState) -> tuple[
 
 
 def _proportional(counts: Integers, total: int, random: np.random.RandomState) -> Integers:
-    """Whole numbers that add up to `total`, in proportion to `counts`; equal remainders are rounded up at random."""
+    """Return whole numbers that add up to `total`, in proportion to `counts`. Among equal remainders, a random choice
+    is rounded up."""
     exact = counts / counts.sum() * total
     shares = np.floor(exact)
     remainders = exact - shares

@@ -2,7 +2,7 @@
 
 
 class TaskError(ValueError):
-    """Something about the data, its partition or the model cannot work as asked."""
+    """The data, their partition or the model cannot be used as configured."""
 
 
 class DataError(TaskError):
@@ -10,7 +10,7 @@ class DataError(TaskError):
 
 
 class PartitionError(TaskError):
-    """The examples cannot be spread over the clients as asked."""
+    """The examples cannot be distributed over the clients as configured."""
 
 
 class ModelError(TaskError):
@@ -18,4 +18,4 @@ class ModelError(TaskError):
 
 
 class DeviceError(TaskError):
-    """The processor asked for is not there."""
+    """The configured processor does not exist on this machine."""

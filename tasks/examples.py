@@ -1,7 +1,6 @@
-"""The two containers every data set is delivered in.
+"""The two containers of a data set: `Examples` and `Dataset`.
 
-All clients simulated in one process share one copy of the tensors, so nobody may write into them;
-`take` copies.
+All clients simulated in one process share one copy of the tensors, so they must not be changed. `take` copies.
 """
 
 from collections.abc import Sequence
@@ -21,8 +20,8 @@ _FORMS = {
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Inputs (N, *shape) in float32, or in int64 such as tokens, and targets in one of the forms of `Targets`;
-    read-only by convention."""
+    """Inputs (N, *shape) in float32, or in int64 (such as tokens), and targets in one of the forms of `Targets`.
+    Read-only by convention."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
@@ -31,7 +30,7 @@ class Examples:
         if self.inputs.ndim < 2 or self.targets.shape[:1] != self.inputs.shape[:1]:
             raise DataError(
                 f"Inputs of shape {tuple(self.inputs.shape)} and targets of shape "
-                f"{tuple(self.targets.shape)} do not go together: give (N, ...) and (N)."
+                f"{tuple(self.targets.shape)} do not fit together: give (N, ...) and (N)."
             )
         form = (self.targets.dtype, self.targets.ndim)
         if self.inputs.dtype not in (torch.float32, torch.int64) or form not in _FORMS:
@@ -55,20 +54,20 @@ class Examples:
         return _FORMS[self.targets.dtype, self.targets.ndim]
 
     def take(self, indices: torch.Tensor) -> "Examples":
-        """A copy of the examples at these indices, in their order."""
+        """Return a copy of the examples at these indices, in their order."""
         return Examples(self.inputs[indices], self.targets[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples to train on, to be spread over clients, and examples to test on.
+    """Training examples, which are distributed over clients, and test examples.
 
-    `classes` is how many classes, labels or values a target tells of, and `class_names` what they are called, where
-    they have names. `groups` tells to which natural group, such as a hospital, each example to train on belongs, from 0
-    on, and `group_names` their names.
-
-    `mean` and `deviation`, per channel, are those with which it normalised pixels from 0 to 1; without effect if it did
-    not.
+    - `classes` is the number of classes, labels or values of a target; `class_names` are their names, if they have
+      any.
+    - `groups` is the natural group (such as a hospital) of each training example, counted from 0; `group_names` are
+      their names.
+    - `mean` and `deviation`, per channel, are those with which the data set has normalised pixels from 0 to 1. The
+      defaults stand for no normalisation.
     """
 
     name: str
@@ -82,7 +81,7 @@ class Dataset:
     group_names: tuple[str, ...] = ()
 
     def normalised(self, examples: Examples) -> Examples:
-        """Examples with pixels from 0 to 1, on the scale of this data set."""
+        """Normalise examples with pixels from 0 to 1 as this data set is normalised."""
         inputs = normalise_(examples.inputs.clone(), self.mean, self.deviation)
         return Examples(inputs, examples.targets)
 
@@ -90,7 +89,7 @@ class Dataset:
 def normalise_(
     inputs: torch.Tensor, mean: Sequence[float], deviation: Sequence[float]
 ) -> torch.Tensor:
-    """Every channel less its mean, over its deviation; in place."""
+    """Subtract the mean of every channel and divide by its standard deviation, in place."""
     view = (1, -1) + (1,) * (inputs.ndim - 2)
     shift, scale = (torch.tensor(values).view(view) for values in (mean, deviation))
     return inputs.sub_(shift).div_(scale)

@@ -1,9 +1,10 @@
-"""One forward and one backward pass over a batch, from which the gradients of all its examples follow.
+"""Computes the gradients of all examples of a batch from one forward and one backward pass.
 
-Formal guarantee: what belongs to an example is what it would be if the example were alone in its batch, so a clip of
-its gradient bounds all that it contributes. A model that consists of layers that are known to work so (`_SEPARATE`),
-with a loss that is known to (`treats_examples_apart`), is run as it is. Any other runs under `torch.func.vmap`, where
-an example cannot see the others, whatever model and loss do.
+Formal guarantee: the gradient of an example is the one that it would have alone in its batch. So clipping the gradient
+bounds everything that the example contributes. Two ways ensure this:
+- If all layers (`_SEPARATE`) and the loss (`treats_examples_apart`) are known to treat examples independently, the
+  model runs on the batch as it is.
+- Any other model runs under `torch.func.vmap`, where an example cannot see the others, whatever model and loss do.
 """
 
 from collections import Counter
@@ -30,11 +31,11 @@ from fedsketch.tasks.task import losses_of
 from fedsketch.tasks.transformer import Encoder, MeanToken, Patches
 
 Hook = Callable[[nn.Module, tuple[Any, ...], Any], Tensor | None]
-# What examples brought to the known layers and the gradients of what these made, by layer; gradients of other
-# parameters. All (B, 1, ...) or, for parameters, (B, ...).
+# The result of a pass: the inputs of the known layers and the gradients of their outputs (both by layer, (B, 1, ...)),
+# and the gradients of all other parameters (B, ...).
 Pass = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 
-# Modules that treat the examples of a batch one by one, by their exact type.
+# Modules that treat the examples of a batch independently, by their exact type.
 _SEPARATE: frozenset[type[nn.Module]] = frozenset(
     {
         *(nn.Sequential, nn.Identity, nn.Flatten, Block, FixedNorm, LoraLinear),
@@ -48,26 +49,26 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
 
 @dataclass(frozen=True)
 class Plan:
-    """How the gradients of a model's parameters are made, for examples of one shape."""
+    """How the gradients of a model's parameters are computed, for examples of one shape."""
 
     known: dict[str, KnownLayer]  # by name of the layer
-    others: dict[
-        str, list[str]
-    ]  # parameters that take the general route, each with all names under which modules hold it
-    separate: bool  # whether the model treats the examples of a batch one by one, for sure
-    numbers: int  # how many numbers one example needs, about
+    # Parameters without a fast method, each with all names that it has in the module and its submodules.
+    others: dict[str, list[str]]
+    separate: bool  # whether the model is known to treat the examples of a batch independently
+    numbers: int  # roughly how many numbers one example needs in memory
 
     @property
     def factored(self) -> int:
-        """How many numbers of an example's gradient follow from short factors."""
+        """How many numbers of an example's gradient are stored as short factors."""
         return sum(layer.factored for layer in self.known.values())
 
 
 def plan(model: FlatModel, example: Tensor) -> Plan:
-    """Watches the model work on one example, (1, ...).
+    """Make a plan by watching the model process one example, (1, ...).
 
-    The parameters of a layer take the fast route where the layer is of a known kind and is called once, that call is
-    the only use of them, and nothing writes into the layer's input afterwards. All others take the general route.
+    The fast method is used for the parameters of a layer if the layer is of a known kind and is called once, if that
+    call is the only use of the parameters, and if nothing writes into the layer's input afterwards. All other
+    parameters are left to the general method, `torch.func.grad`.
     """
     calls: dict[str, list[tuple[Tensor, int, Tensor]]] = {}
 
@@ -86,7 +87,7 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
     left = {slot.name for slot in model.layout}
     for name, seen in calls.items():
         inputs, version, output = seen[0]
-        # Of a layer that is trained in part, the rest is a constant. A parameter that several layers hold is in the
+        # Parameters of the layer that are not trained are constants. A parameter that several layers share is in the
         # layout under one name.
         own = {
             _joined(name, key): uses.count[id(p)]
@@ -123,7 +124,8 @@ def _aliases(module: nn.Module, name: str) -> list[str]:
 
 
 def _refuse_hidden_uses(module: nn.Module, others: dict[str, list[str]], example: Tensor) -> None:
-    """The general route puts other tensors in the place of parameters, and misses a use that does not look there."""
+    """Raise ModelError if a parameter is also used in a way that the general method misses. It replaces the parameters
+    in the module by other tensors, so it misses code that does not read them from the module."""
     found = {name: module.get_parameter(name) for name in others}
     uses = _Uses(found.values())
     copies = {name: parameter.detach().clone() for name, parameter in found.items()}
@@ -132,18 +134,18 @@ def _refuse_hidden_uses(module: nn.Module, others: dict[str, list[str]], example
     for name, parameter in found.items():
         if uses.count[id(parameter)]:
             raise ModelError(
-                f"Parameter {name!r} is used from a place outside its module, so that gradients of single examples "
-                "cannot be told: read it from the module's attribute in `forward`."
+                f"Parameter {name!r} is used from a place outside its module, so the gradients of single examples "
+                "cannot be computed: read it from the module's attribute in `forward`."
             )
 
 
 def _call(
     module: nn.Module, tensors: dict[str, Tensor], others: dict[str, list[str]], inputs: Tensor
 ) -> Tensor:
-    """The module with these tensors as parameters, under all of their names.
+    """Call the module with these tensors as parameters, under all of their names.
 
-    All names are given and none is looked for, because torch's own search leaves a module that is held twice with wrong
-    parameters.
+    All names are passed, because torch's own search for tied weights (`tie_weights`) leaves a module that is used in
+    two places with wrong parameters.
     """
     placed = {alias: tensors[name] for name, aliases in others.items() for alias in aliases}
     made: Tensor = functional_call(module, placed, (inputs,), tie_weights=False)
@@ -151,13 +153,13 @@ def _call(
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether the layer does what its type says."""
+    """Whether the layer does what its type says: it has no hooks and no `forward` of its own."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
     return not any(hooks) and "forward" not in vars(layer)
 
 
 def _separate(layer: nn.Module) -> bool:
-    # Writing in place would change what is kept of the layer before.
+    # Writing in place would change the stored output of the layer before.
     in_place = bool(getattr(layer, "inplace", False))
     flattens_all = isinstance(layer, nn.Flatten) and layer.start_dim < 1
     return type(layer) in _SEPARATE and _plain(layer) and not in_place and not flattens_all
@@ -166,7 +168,7 @@ def _separate(layer: nn.Module) -> bool:
 def slot_gradients(
     model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor
 ) -> dict[str, SlotGradients]:
-    """The gradients of the examples, by parameter."""
+    """Return the gradients of the examples, by parameter."""
     run = _together if how.separate else _apart
     return _by_slot(model, how, run(model, how, inputs, targets))
 
@@ -174,7 +176,8 @@ def slot_gradients(
 def weighted_slot_gradients(
     model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor, weights: Tensor
 ) -> dict[str, SlotGradients]:
-    """Those of w_i loss_i, for weights (B,): only for a model that treats examples one by one for sure."""
+    """Return the gradients of w_i loss_i, for weights (B,). Only for a model that is known to treat examples
+    independently."""
     assert how.separate
     return _by_slot(model, how, _together(model, how, inputs, targets, weights))
 
@@ -193,7 +196,7 @@ def _by_slot(model: FlatModel, how: Plan, found_by_layer: Pass) -> dict[str, Slo
 def _together(
     model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Pass:
-    """The model on the batch as it is."""
+    """Run the model on the batch as it is."""
     brought: dict[str, Tensor] = {}
     made: dict[str, Tensor] = {}
 
@@ -217,7 +220,7 @@ def _together(
 
 
 def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass:
-    """The model on each example, vectorised."""
+    """Run the model on each example by itself, vectorised by `vmap`."""
 
     def loss(
         shifts: dict[str, Tensor], others: dict[str, Tensor], inputs: Tensor, targets: Tensor
@@ -225,7 +228,7 @@ def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass
         brought: dict[str, Tensor] = {}
 
         def shift(name: str) -> Hook:
-            # The derivative by a shift of the layer's output is the gradient of the output.
+            # The derivative with respect to a shift of the layer's output is the gradient of the output.
             def hook(layer: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
                 if name in brought:
                     raise ModelError(_CHANGED)
@@ -252,11 +255,14 @@ def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass
     return brought, outputs, rest
 
 
-_CHANGED = "The model calls its layers in another way than for the first batch: make that depend on nothing but the shape of the input."
+_CHANGED = (
+    "The model calls its layers in another way than for the first batch: "
+    "make that depend only on the shape of the input."
+)
 
 
 class _Uses(TorchFunctionMode):
-    """Counts how often each of these parameters is handed to a function of torch, and the numbers that the functions
+    """Counts how often each of these parameters is passed to a torch function, and how many numbers the functions
     return."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
@@ -287,7 +293,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def _hooked(hooks: Iterable[tuple[nn.Module, Hook]]) -> Iterator[None]:
-    """With these forward hooks in place."""
+    """Register these forward hooks for the duration of the block."""
     with ExitStack() as stack:
         for layer, hook in hooks:
             stack.enter_context(layer.register_forward_hook(hook))

@@ -1,11 +1,12 @@
-"""Frozen features: a fixed map in front of the model, that a configuration chooses by name (`model.features`).
+"""Frozen features: a fixed function of the examples in front of the model. The configuration chooses it by name
+(`model.features`).
 
-A map looks at one example at a time and learns nothing, so it costs no privacy: what a clip bounds is the gradient of
-an example, and that stays a function of this example and the model.
+A feature map processes one example at a time and learns nothing, so it costs no privacy: the gradient that is clipped
+is still a function of one example and the model.
 
 Features are as private as the examples. They stay on the machine that has the examples, in a folder of its user
-(`kept_in`), so that each is computed once, whatever partition, seed or run asks for it. A file there is named by a hash
-of map and example. Whatever is missing, or not whole, is computed again, so the folder may be deleted at any time.
+(`kept_in`). There each is computed only once, for all partitions, seeds and runs. A file is named by a hash of the map
+and the example. Files that are missing or damaged are computed again, so the folder may be deleted at any time.
 """
 
 import contextlib
@@ -32,9 +33,9 @@ from fedsketch.tasks.own_features import own_map
 from fedsketch.tasks.scattering import CHANNELS, SMALLEST, STRIDE, scattering
 
 CACHE_VARIABLE = "FEDSKETCH_CACHE"
-GROUPS = 27  # of three channels per channel of the image
-_CHECK = 16  # bytes
-_FREE = 0.1  # of the disk, which features leave to others
+GROUPS = 27  # of the group norm: three channels in each, times the channels of the image
+_CHECK = 16  # bytes of a checksum
+_FREE = 0.1  # share of the disk that features leave free
 
 Shape = tuple[int, ...]
 
@@ -43,8 +44,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A map of examples, (N, *shape) to (N, *after(shape)) in float32, each on its own. `edition` changes when its
-    values do."""
+    """A function of examples, (N, *shape) to (N, *after(shape)) in float32, each by itself. `edition` is a version,
+    which changes when the values change."""
 
     name: str
     edition: int | str
@@ -52,7 +53,7 @@ class FeatureMap:
     of: Callable[[Tensor], Tensor]
 
     def __call__(self, examples: Examples) -> Examples:
-        """The features of these examples."""
+        """Return the features of these examples."""
         return Examples(self._found_or_made(examples, _own_folder(self.name)), examples.targets)
 
     def _found_or_made(self, examples: Examples, folder: Path | None) -> Tensor:
@@ -86,8 +87,8 @@ def _shape_of_scattering(shape: Shape) -> Shape:
 
 
 def _normalised_scattering(images: Tensor) -> Tensor:
-    """Group norm without parameters: every group of channels of an example has mean 0 and variance 1 (less where it
-    hardly varies)."""
+    """Apply group norm without parameters: every group of channels of an example gets mean 0 and variance 1 (less if
+    it hardly varies)."""
     return functional.group_norm(scattering(images), GROUPS)
 
 
@@ -95,7 +96,7 @@ _SCATTERING = FeatureMap("scattering", 1, _shape_of_scattering, _normalised_scat
 
 
 def feature_map(name: str, shape: Shape) -> FeatureMap:
-    """The map of this name: ours, or that of an installed package for examples of this shape."""
+    """Return the map of this name: a built-in one, or one of an installed package for examples of this shape."""
     if name == _SCATTERING.name:
         return _SCATTERING
     own = own_map(name, shape)
@@ -103,23 +104,23 @@ def feature_map(name: str, shape: Shape) -> FeatureMap:
 
 
 def shape_after(name: str | None, shape: Shape) -> Shape:
-    """The shape of an example as the model sees it."""
+    """Return the shape of an example as the model sees it."""
     return shape if name is None else feature_map(name, shape).after(shape)
 
 
 def own_edition(name: str | None, shape: Shape) -> str | None:
-    """The edition of a map of an installed package; None for ours, which are as old as the program."""
+    """Return the edition of a map of an installed package. None for built-in maps, which change only with this
+    program."""
     return None if name is None or name == _SCATTERING.name else own_map(name, shape).edition
 
 
 def seen_through(name: str | None, examples: Examples) -> Examples:
-    """The examples as the model sees them."""
+    """Return the examples as the model sees them."""
     return examples if name is None else feature_map(name, examples.shape)(examples)
 
 
 def kept_in() -> Path:
-    """The folder for features, which this machine chooses: below FEDSKETCH_CACHE, or below the user's folder for such
-    things."""
+    """Return the folder for features: below FEDSKETCH_CACHE if it is set, otherwise below the user's cache folder."""
     own = os.environ.get(CACHE_VARIABLE)
     if own:
         return Path(own).expanduser() / "features"
@@ -128,14 +129,14 @@ def kept_in() -> Path:
 
 
 def _own_folder(name: str) -> Path | None:
-    """The folder for the features of one map, for its user alone; None where there can be none."""
+    """Return the folder for the features of one map, readable by its user alone. None if it cannot be made."""
     try:
         folder = kept_in()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / name).mkdir(exist_ok=True, mode=0o700)
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         log.warning(
-            "Features are computed anew in every round, because there is no place for them (%s): set %s to a folder.",
+            "Features are computed anew in every round, because they cannot be stored (%s): set %s to a folder.",
             error,
             CACHE_VARIABLE,
         )
@@ -144,14 +145,15 @@ def _own_folder(name: str) -> Path | None:
 
 
 def _named(head: bytes, content: bytes) -> str:
-    """Spread over 256 folders, because some file systems are slow with large ones."""
+    """Return a file name. Files are distributed over 256 folders, because some file systems are slow with large
+    folders."""
     digest = hashlib.blake2b(content, key=hashlib.blake2b(head).digest(), digest_size=24)
     name = digest.hexdigest()
     return f"{name[:2]}/{name[2:]}"
 
 
 def _read_into(row: NDArray[np.float32], file: Path) -> bool:
-    """Whether there was a whole file of the right size."""
+    """Read a file into the row. Returns whether the file was there, complete and of the right size."""
     try:
         data = file.read_bytes()
     except OSError:
@@ -166,7 +168,7 @@ def _read_into(row: NDArray[np.float32], file: Path) -> bool:
 def _write_all(
     rows: list[tuple[Path, NDArray[np.float32]]],
 ) -> None:
-    """Each into a file beside its goal, then into place: processes that write at once do not see each other's halves. A
+    """Write each row to a temporary file and then rename it, so that no other process reads a half-written file. A
     tenth of the disk stays free."""
     try:
         disk = shutil.disk_usage(kept_in())
@@ -186,7 +188,7 @@ def _write_all(
                 raise
     except OSError as error:
         log.warning(
-            "Not all features could be kept (%s): make room, or set %s.", error, CACHE_VARIABLE
+            "Not all features could be stored (%s): make room, or set %s.", error, CACHE_VARIABLE
         )
 
 

@@ -1,8 +1,8 @@
-"""Batch norm in a part of a model that is not trained.
+"""Batch norm in a frozen part of a model.
 
-Batch norm that learns mixes the examples of a batch, so it is refused (`tasks.flat`). With given statistics and no more
-learning it is a fixed map of one example, x -> (x - mean) / sqrt(variance + eps) * weight + bias per channel. Here it
-can be nothing else: there is no training mode that a forgotten `eval()` would leave on.
+Batch norm that is trained mixes the examples of a batch, so it is refused (`tasks.flat`). With given statistics and
+without training it is a fixed function of one example, x -> (x - mean) / sqrt(variance + eps) * weight + bias per
+channel. `FixedNorm` computes only this function. It has no training mode, so a forgotten `eval()` does no harm.
 """
 
 import torch
@@ -13,7 +13,7 @@ _BATCH_NORMS = frozenset({nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d})
 
 
 class FixedNorm(nn.Module):
-    """The map of a batch norm layer with its present statistics, under the same names of parameters and buffers."""
+    """A batch norm layer with its present statistics. Parameters and buffers keep their names."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -32,7 +32,7 @@ class FixedNorm(nn.Module):
 
 
 def fixed(layer: nn.Module) -> nn.Module:
-    """A batch norm of which nothing is trained, as a fixed map; every other layer as it is."""
+    """Return a `FixedNorm` for a batch norm layer without trained parameters, and every other layer as it is."""
     if type(layer) not in _BATCH_NORMS or not isinstance(layer.running_mean, torch.Tensor):
         return layer
     if any(parameter.requires_grad for parameter in layer.parameters()):

@@ -1,10 +1,10 @@
-"""A model seen as one vector, without copies.
+"""A model as one vector, without copies.
 
-Sketches, clipping and noise work on R^d; torch's modules hold a list of tensors. Here one flat
-tensor holds all parameters that are trained and every one is a view into it, and the same for the gradients:
-writing into `vector` changes the model, and `backward` writes into `gradient`.
+Sketches, clipping and noise work on vectors in R^d, while torch's modules hold many tensors. Here one flat tensor
+holds all trained parameters, and every parameter is a view into it. The same holds for the gradients. So writing into
+`vector` changes the model, and `backward` writes into `gradient`.
 
-A parameter that does not require a gradient is frozen (`tasks.trained`): it is no part of the vector.
+A parameter that does not require a gradient is frozen (`tasks.trained`) and not part of the vector.
 """
 
 import itertools
@@ -31,9 +31,10 @@ class Slot:
 
 
 class FlatModel:
-    """A module on a device, its trained parameters and their gradients as live float32 vectors of size d.
+    """A module on a device, with its trained parameters and their gradients as float32 vectors of size d.
 
-    The loss is the mean of the task's over a batch. Do not move the module afterwards: that would cut the views.
+    The loss is the mean of the task's losses over a batch. Do not move the module to another device afterwards: the
+    parameters would no longer be views into the vector.
     """
 
     def __init__(
@@ -74,18 +75,19 @@ class FlatModel:
 
     @property
     def frozen(self) -> dict[str, torch.Tensor]:
-        """What is not part of the vector: parameters that are not trained, and fixed statistics of layers."""
+        """The tensors that are not part of the vector: parameters that are not trained, and fixed statistics of
+        layers."""
         tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         return {name: x.detach() for name, x in tensors.items() if name not in self._parameters}
 
     def load_frozen(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies all of the frozen part into the model."""
+        """Copy the frozen part into the model."""
         own = self.frozen
         if {name: x.shape for name, x in tensors.items()} != {
             name: x.shape for name, x in own.items()
         }:
             raise ModelError(
-                "The frozen part that came is that of another model: take it from the same model and data."
+                "The received frozen part is that of another model: take it from the same model and data."
             )
         for name, tensor in tensors.items():
             own[name].copy_(tensor)
@@ -95,7 +97,7 @@ class FlatModel:
         return self.vector.device
 
     def load(self, vector: torch.Tensor) -> None:
-        """Copies these parameters into the model."""
+        """Copy these parameters into the model."""
         if vector.shape != self.vector.shape:
             raise ModelError(
                 f"A model of {self.size:,} parameters cannot load a vector of shape "
@@ -104,7 +106,7 @@ class FlatModel:
         self.vector.copy_(vector)
 
     def zero_grad(self) -> None:
-        """Zeroes the gradient, and ties it to the parameters again if an optimiser cut it off."""
+        """Set the gradient to zero, and make it the parameters' gradient again if an optimiser has replaced it."""
         self.gradient.zero_()
         for name, parameter in self._parameters.items():
             parameter.grad = self._gradient_views[name]
@@ -112,7 +114,7 @@ class FlatModel:
     def loss_and_gradient(
         self, inputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean loss over the batch, and its gradient: the live buffer, overwritten by the next."""
+        """Return the mean loss over the batch and its gradient. The next call overwrites the gradient."""
         if len(targets) == 0:
             raise ModelError("The mean gradient of an empty batch is not defined: leave it out.")
         self.zero_grad()
@@ -122,8 +124,9 @@ class FlatModel:
         return loss.detach(), self.gradient
 
     def views(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parameters by name, as views of a vector of all of them."""
-        # One split, because its derivative is one concatenation; slices would each add d zeros.
+        """Return the parameters by name, as views into a vector of size d."""
+        # One split, because its derivative is one concatenation. The derivative of each slice would be a sum with d
+        # zeros.
         pieces = torch.split(vector, [slot.stop - slot.start for slot in self.layout])
         return {
             slot.name: piece.view(slot.shape)
@@ -132,8 +135,8 @@ class FlatModel:
 
 
 def _refuse_batch_statistics(module: nn.Module) -> None:
-    """No clip bounds what one example changes in statistics over a batch, and they leave with the
-    model without noise."""
+    """Raise ModelError for a layer with statistics over a batch. No clip bounds how much one example changes them, and
+    they would be released with the model without noise."""
     for name, layer in module.named_modules():
         batch_norm = isinstance(layer, nn.modules.batchnorm._BatchNorm)
         buffers = any(True for _ in layer.buffers(recurse=False))

@@ -1,9 +1,8 @@
-"""Examples that somebody put into a folder: images by class, an .npz file, or a table with its schema
-(`tasks.tabular`).
+"""Examples in a folder: images by class, an .npz file, or a table with its schema (`tasks.tabular`).
 
-On a device they are its owner's own. Where they lie is said on the device, by FEDSKETCH_DATA, and never by a message: a
-server cannot point a device at another path. What is wrong with them is told to the owner; the server learns only that
-they do not fit.
+On a device these are the owner's own data. The path comes from FEDSKETCH_DATA on the device, and never from a message:
+a server cannot point a device to another path. Errors in the data are described in the device's log only. The server
+learns only that the data do not fit.
 """
 
 import logging
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def load(settings: FolderConfig, seed: int) -> Dataset:
-    """The server's view: a test set below `root`, and nothing to train on."""
+    """Return the server's data set: the test set below `root`, and no training examples."""
     if settings.root is None:
         raise DataError(
             "data=folder needs a test set on the server: set data.root to a folder of images by class or to an .npz "
@@ -59,14 +58,16 @@ def own(
     most: int | None = None,
     fingerprint: str | None = None,
 ) -> Examples:
-    """This device's examples, at most `most` of them; with a `fingerprint` a table whose schema has it.
+    """Return this device's examples, at most `most` of them. With a `fingerprint` they are a table, and the schema
+    must have this fingerprint.
 
-    Its log says what is wrong with them; the error, which the server sees, does not."""
+    The device's log says what is wrong with the data. The error does not, because the server sees it.
+    """
     try:
         place = os.environ.get(DATA_VARIABLE)
         if not place:
             raise DataError(
-                f"This device does not say where its data are: set {DATA_VARIABLE} to a folder of images by class, an "
+                f"The path of this device's data is not set: set {DATA_VARIABLE} to a folder of images by class, an "
                 ".npz file or a table."
             )
         examples = _found(Path(place), shape, classes, kind, fingerprint)
@@ -77,7 +78,7 @@ def own(
             )
     except DataError as error:
         log.error("%s", error)
-        # Not chained: names of files and classes are the owner's, and this error travels to the server.
+        # Without the cause, because this error is sent to the server, and names of files and classes are private.
         raise DataError(
             "This device's data do not fit the run: the log of its node says why."
         ) from None
@@ -93,7 +94,7 @@ def _found(
 
 
 def kind_of(path: Path) -> Targets:
-    """The form of the targets, as far as the form of the data shows it; `read` checks the rest."""
+    """Guess the form of the targets from the type and shape of the data; `read` checks the rest."""
     if path.suffix != ".npz" or not path.is_file():
         return Targets.classes
     _, targets = _arrays(path)
@@ -103,8 +104,8 @@ def kind_of(path: Path) -> Targets:
 
 
 def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The shape of the first example and the classes that the data show, for an owner who describes them; `read` checks
-    the rest."""
+    """Return the shape of the first example and the classes found in the data, for an owner who describes the data;
+    `read` checks the rest."""
     if path.is_dir():
         classes = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
         for file, _ in _files(path, classes):
@@ -126,13 +127,13 @@ def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
 def read(
     path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets = Targets.classes
 ) -> Examples:
-    """Examples of this shape, with the index of a class in `classes` as target, or with targets of another kind from an
-    .npz file."""
+    """Read examples of this shape. Their targets are indices into `classes`, or of another kind (only from an .npz
+    file)."""
     try:
         if path.is_dir():
             if kind is not Targets.classes:
                 raise DataError(
-                    f"{path} is a folder of images by class, and the run learns {kind}: put the examples into an .npz "
+                    f"{path} is a folder of images by class, but the run learns {kind}: put the examples into an .npz "
                     "file."
                 )
             return _read_images(path, tuple(shape), classes)
@@ -144,16 +145,16 @@ def read(
 
 
 def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> Examples:
-    """Pixels from 0 to 1. Folders are looked up among the classes, never the other way round: a class that a server
-    names opens nothing."""
+    """Read images, with pixels from 0 to 1. The names of existing folders are looked up among the classes, never the
+    other way round, so that a class name from a server cannot open a path."""
     if len(shape) != 3:
         raise DataError(
-            f"Images are channels x height x width, and the run wants examples of the shape {shape}: put them into an "
-            ".npz file."
+            f"Images are channels x height x width, but the run expects examples of the shape {shape}: put them into "
+            "an .npz file."
         )
     if shape[0] not in MODES:
         raise DataError(
-            f"Images have 1 or 3 channels, and the run wants {shape[0]}: put the examples into an .npz file."
+            f"Images have 1 or 3 channels, but the run expects {shape[0]}: put the examples into an .npz file."
         )
     found = list(_files(root, classes))
     if not found:
@@ -172,7 +173,7 @@ def _files(root: Path, classes: Sequence[str]) -> Iterator[tuple[Path, int]]:
             continue
         if folder.name not in index:
             raise DataError(
-                f"{folder} is no class of the run: rename it to one of {', '.join(classes)}, or move it away."
+                f"{folder} is not a class of the run: rename it to one of {', '.join(classes)}, or move it away."
             )
         for file in sorted(folder.iterdir()):
             if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
@@ -190,7 +191,7 @@ def _pixels(file: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     with _image(file) as image:
         if (image.mode, image.size) != (MODES[channels], (width, height)):
             raise DataError(
-                f"{file} is {image.mode}, {image.width} x {image.height}, and the run wants {MODES[channels]}, "
+                f"{file} is {image.mode}, {image.width} x {image.height}, but the run expects {MODES[channels]}, "
                 f"{width} x {height}: convert it, or move it away."
             )
         return np.asarray(image).reshape(height, width, channels).transpose(2, 0, 1)
@@ -198,8 +199,8 @@ def _pixels(file: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 @contextmanager
 def _image(file: Path) -> Iterator["Image.Image"]:
-    """A picture to read from, until the end of the block."""
-    # It comes with torchvision, whose own reader needs operators that a CPU build of torch lacks.
+    """Open an image for the duration of the block."""
+    # Pillow comes with torchvision. torchvision's own reader needs operators that a CPU build of torch lacks.
     from PIL import Image
 
     try:
@@ -207,17 +208,17 @@ def _image(file: Path) -> Iterator["Image.Image"]:
             yield image
     except PermissionError:
         raise
-    except (OSError, SyntaxError) as error:  # Pillow's word for a broken PNG is SyntaxError
-        raise DataError(f"{file} is no whole image: replace it, or move it away.") from error
+    except (OSError, SyntaxError) as error:  # Pillow raises SyntaxError for a broken PNG
+        raise DataError(f"{file} is not a complete image: replace it, or move it away.") from error
 
 
 def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets) -> Examples:
-    """Bytes become 0 to 1; floats are taken as they are."""
+    """Read an .npz file. Bytes are scaled to 0 to 1; floats are not changed."""
     inputs, targets = _arrays(file)
     of_each = (classes,) if kind is Targets.labels else ()
     if inputs.shape[1:] != shape or targets.shape != (len(inputs), *of_each):
         raise DataError(
-            f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run wants "
+            f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run expects "
             f"{('N', *shape)} and {('N', *of_each)}."
         )
     if len(inputs) == 0:
@@ -233,20 +234,18 @@ def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets
         )
         wanted = f"give integers from 0 to {classes - 1}"
     if not known:
-        raise DataError(f"{file} has targets that are no {kind}: {wanted}.")
+        raise DataError(f"{file} has targets that are not {kind}: {wanted}.")
     numbers = torch.from_numpy(inputs.astype(np.float32))
     if inputs.dtype == np.uint8:
         numbers.div_(255)
     if not torch.isfinite(numbers).all():
-        raise DataError(
-            f"{file} has inputs that are no numbers: take out what is infinite or not a number."
-        )
+        raise DataError(f"{file} has inputs that are infinite or not a number: remove these.")
     number = np.int64 if kind is Targets.classes else np.float32
     return Examples(numbers, torch.from_numpy(targets.astype(number)))
 
 
 def _arrays(file: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The two arrays of an .npz file, as they are."""
+    """Return the two arrays of an .npz file, unchanged."""
     try:
         with np.load(file, allow_pickle=False) as arrays:  # a pickle would run its code
             return arrays["inputs"], arrays["targets"]
@@ -254,5 +253,5 @@ def _arrays(file: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         raise
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{file} is no whole .npz file with arrays 'inputs' and 'targets': write it anew."
+            f"{file} is not a complete .npz file with arrays 'inputs' and 'targets': write it again."
         ) from error

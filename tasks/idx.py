@@ -1,8 +1,8 @@
 """Reads the idx files of MNIST and its relatives, plain or gzipped.
 
-The format: two zero bytes, a type byte (8: unsigned bytes), the number of dimensions, each
-dimension as a big-endian 32-bit number, then the bytes. Read here and not by torchvision, which
-cannot read gzipped files in place and takes seconds to import.
+The format: two zero bytes, a type byte (8: unsigned bytes), the number of dimensions, each dimension as a big-endian
+32-bit number, then the bytes. torchvision is not used, because it cannot read gzipped files in place and takes seconds
+to import.
 """
 
 import gzip
@@ -16,7 +16,7 @@ from fedsketch.tasks.errors import DataError
 
 
 def find(folder: Path, stem: str) -> Path | None:
-    """The file of this name in the folder, plain before gzipped; None where there is neither."""
+    """Return the file of this name in the folder, preferably not gzipped. None if there is none."""
     for candidate in (folder / stem, folder / f"{stem}.gz"):
         if candidate.is_file():
             return candidate
@@ -24,7 +24,7 @@ def find(folder: Path, stem: str) -> Path | None:
 
 
 def read(path: Path) -> torch.Tensor:
-    """The array in an idx file, as uint8."""
+    """Return the array in an idx file, as uint8."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
@@ -38,5 +38,5 @@ def read(path: Path) -> torch.Tensor:
             f"The file {path} has {len(content) - header:,} bytes of data where its header says "
             f"{math.prod(dimensions):,}, or none at all: replace it."
         )
-    # bytearray: torch warns about memory that it could not write to.
+    # A bytearray, because torch warns about read-only memory.
     return torch.frombuffer(bytearray(content[header:]), dtype=torch.uint8).reshape(dimensions)

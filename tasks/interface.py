@@ -1,13 +1,13 @@
-"""What a trained model takes and gives, for those who load it without the data. In a file of its own, because it needs
-no torch."""
+"""The inputs and outputs of a trained model, for those who load it without the data. This file does not import
+torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Interface:
-    """The inputs and outputs of a model. `shape` is that of an example, `network_shape` that of an example after frozen
-    features. `mean` and `deviation`, per channel, normalise the inputs; `classes` name the outputs."""
+    """The inputs and outputs of a model. `shape` is the shape of an example, `network_shape` its shape after frozen
+    features. `mean` and `deviation`, per channel, normalise the inputs. `classes` are the names of the outputs."""
 
     shape: tuple[int, ...]
     network_shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""A configuration's job: its task, its data, who has which part of them, and its model."""
+"""The job of a configuration: its task, its data, the part of each client, and its model."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -31,29 +31,30 @@ from fedsketch.tasks.weights import load_weights
 
 
 class Kind(NamedTuple):
-    """The form of examples."""
+    """The form of examples: the shape of an example, and how many classes, labels or values a target has."""
 
     shape: tuple[int, ...]
-    classes: int  # or labels, or values
+    classes: int
 
 
 class Assignment(NamedTuple):
-    """A configuration, and the kind of its data where that is known without reading them: on a device, from its owner's
-    card."""
+    """A configuration, and the kind of its data if it is known without reading them. On a device it is known from the
+    owner's data card."""
 
     config: Config
     kind: Kind | None = None
 
 
 class Job:
-    """Everything here is a function of the configuration alone, so server and clients agree without talking.
+    """The task, data and model of a configuration. All of it is a function of the configuration alone, so server and
+    clients agree without messages.
 
-    The exception is data=folder: there a device's shard is what its owner put there, and `dataset` is the server's,
-    whose `root` no device opens. Given weights (`model.weights`) are the server's too. A job that is `only_to_plan`
-    downloads nothing.
+    There are two exceptions. With data=folder a device's shard is what its owner put there, and `dataset` exists on
+    the server only: no device opens its `root`. And the file `model.weights` is on the server only. A job that is
+    `only_to_plan` downloads nothing.
 
-    `dataset` and `kind` are as the data are. What trains or tests a model comes through `model.features`
-    (`tasks.features`).
+    `dataset` and `kind` describe the original data. The examples that train or test a model have passed
+    `model.features` (`tasks.features`).
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Job:
 
     @cached_property
     def task(self) -> Task:
-        """The task: loss and metrics."""
+        """The task, which defines loss and metrics."""
         return make_task(self._config.task)
 
     @cached_property
@@ -79,21 +80,21 @@ class Job:
         data, seed = self._config.data, self._config.seed
         if not self._only_to_plan:
             return datasets.load(data, seed)
-        # The sizes of shards count where examples are protected; public examples are looked at.
+        # A plan needs the real data if the guarantee depends on the sizes of shards, or if public examples are used.
         public = isinstance(data, PartitionedSettings) and data.public > 0
         exact = self._config.privacy.unit is Unit.EXAMPLE or public or data.public_root is not None
         return datasets.load_to_plan(data, seed, exact=exact)
 
     @cached_property
     def test(self) -> Examples:
-        """The server's examples to test on."""
+        """The server's test examples."""
         split = self._split_test
         return self._seen(self.dataset.test if split is None else split[1])
 
     @cached_property
     def validation(self) -> Examples | None:
-        """The server's examples to choose the best model by (`validation.examples`): never among those to test on, and
-        no client's."""
+        """The server's examples for choosing the best model (`validation.examples`). They are neither test examples
+        nor examples of a client."""
         if not self._config.validation.examples:
             return None
         split = self._split_test
@@ -103,8 +104,8 @@ class Job:
 
     @cached_property
     def _split_test(self) -> tuple[Examples, Examples] | None:
-        """Examples to validate and to test on, where the server has none to train on; None if the test set stays
-        whole."""
+        """The examples for validation and for the test, if the server has no training examples. None if the test set
+        is not split."""
         count = self._config.validation.examples
         if not count or isinstance(self._config.data, PartitionedSettings):
             return None
@@ -112,7 +113,7 @@ class Job:
 
     @cached_property
     def public(self) -> Examples:
-        """The server's public examples, which are no client's (`tasks.public`). A device never asks for them."""
+        """The server's public examples, which belong to no client (`tasks.public`). A device never uses them."""
         return self._seen(self._public())
 
     def _public(self) -> Examples:
@@ -129,15 +130,15 @@ class Job:
         raise DataError(_no_public_data(data))
 
     def shard(self, client: int) -> Examples:
-        """The examples that one client trains on."""
+        """Return the examples that one client trains on."""
         return self._seen(self._own(client, 0))
 
     def local_test(self, client: int) -> Examples:
-        """The examples of one client that are held out of training, for evaluations on devices."""
+        """Return the examples of one client that are held out of training, for evaluations on devices."""
         return self._seen(self._own(client, 1))
 
     def _own(self, client: int, half: int) -> Examples:
-        """The examples on which a client trains, or those that it holds out."""
+        """Return the examples on which a client trains (half 0), or those that it holds out (half 1)."""
         data = self._config.data
         if isinstance(data, FolderConfig):
             bounded = self._config.privacy.unit is Unit.EXAMPLE
@@ -148,7 +149,7 @@ class Job:
         parts = self._halves[half]
         if not 0 <= client < len(parts):
             raise DataError(
-                f"data={data.name} is shared out among clients 0 to {len(parts) - 1}, and this node is {client}: "
+                f"data={data.name} is partitioned among clients 0 to {len(parts) - 1}, and this node is {client}: "
                 "start it with its own number, as in fedsketch-node --node-config partition-id=0."
             )
         return self.dataset.train.take(parts[client])
@@ -164,42 +165,42 @@ class Job:
 
     @cached_property
     def train(self) -> Examples:
-        """The examples of all clients, client by client. Only simulations of whole cohorts hold them; a device never
-        does."""
+        """The examples of all clients, client by client. Only simulations of whole cohorts use them, never a
+        device."""
         return self._seen(self.dataset.train.take(torch.cat(self._parts)))
 
     def shards(self, clients: Sequence[int]) -> Shards:
-        """The examples that several clients train on."""
+        """Return the examples that several clients train on."""
         return Shards(self.train, tuple(self._spans[client] for client in clients))
 
     def size(self, client: int) -> int:
-        """How many examples a client trains on."""
+        """Return how many examples a client trains on."""
         return len(self._spans[client])
 
     @cached_property
     def _spans(self) -> list[range]:
-        """The place of each client's examples in `train`."""
+        """The positions of each client's examples in `train`."""
         return side_by_side([len(part) for part in self._parts])
 
     @property
     def examples(self) -> int:
-        """The number of examples that all clients together train on; where devices hold their own, the public bound on
-        it."""
+        """The number of examples that all clients together train on. If devices have data of their own, a public upper
+        bound on it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard * self._config.clients.total
         return sum(map(len, self._parts))
 
     @property
     def largest_shard(self) -> int:
-        """The number of examples of the client that trains on most, or the public bound on it."""
+        """The largest number of examples that a client trains on, or the public upper bound on it."""
         if isinstance(self._config.data, FolderConfig):
             return self._config.data.largest_shard
         return max(map(len, self._parts))
 
     @property
     def largest_local_test(self) -> int:
-        """The most held-out examples of a client. If the sizes are known, a client that cannot hold out any is an
-        error."""
+        """The largest number of held-out examples of a client. If the sizes are known, a client that cannot hold out
+        any is an error."""
         data, share = self._config.data, self._held_out_share
         if isinstance(data, FolderConfig):
             return max(1, held_out_count(data.largest_shard, share))
@@ -207,24 +208,24 @@ class Job:
         if not min(map(len, tests)):
             fewest = min(map(len, self._parts))
             raise DataError(
-                f"A client with {fewest} examples has none to hold out for evaluations on devices: set fewer "
-                "clients.total, another data.partition, or evaluation=server."
+                f"A client with {fewest} examples has none to hold out for evaluations on devices: lower "
+                "clients.total, or set another data.partition or evaluation=server."
             )
         return max(map(len, tests))
 
     def histogram(self) -> torch.Tensor:
-        """Examples per client and class, or per client where there are no classes; no rows where devices hold their
-        own, unseen."""
+        """Return the number of examples per client and class, or per client if there are no classes. It has no rows if
+        devices have data of their own, which nobody else sees."""
         if isinstance(self._config.data, FolderConfig):
             return torch.empty(0, len(self._config.data.class_names))
         targets, classes = self.dataset.train.targets, self.dataset.classes
-        if self.dataset.train.kind_of_targets is not Targets.classes:  # then their numbers alone
+        if self.dataset.train.kind_of_targets is not Targets.classes:  # as if there were one class
             targets, classes = torch.zeros(len(targets), dtype=torch.int64), 1
         return class_histogram(targets, self._parts, classes)
 
     def model(self) -> FlatModel:
-        """The initial model, on the configured device; on a device of a run with given weights, one that these are
-        loaded into."""
+        """Return the initial model, on the configured processor. `model.weights` are loaded on the server only;
+        devices get them with the model."""
         module = models.build(self._config.model, *self._model_kind, self._config.seed)
         if self._config.model.weights is not None:
             load_weights(module, self._config.model.weights)
@@ -232,13 +233,13 @@ class Job:
         return FlatModel(module, _device(self._config.device), self.task)
 
     def try_out(self, model: FlatModel) -> None:
-        """Raise `TaskError` where model, task and the server's data do not go together; before a run."""
+        """Raise `TaskError` if model, task and the server's data do not fit together. Called before a run."""
         few = self.dataset.test.take(torch.arange(min(2, len(self.dataset.test))))
         try_out(self._config, model, self._model_kind[1], self._seen(few))
 
     @property
     def parameters(self) -> int:
-        """How many parameters the model has, without making it."""
+        """The number of parameters of the model, computed without allocating it."""
         return models.parameters(self._config.model, *self._model_kind)
 
     @property
@@ -276,25 +277,25 @@ class Job:
 
     @property
     def _model_kind(self) -> tuple[tuple[int, ...], int]:
-        """The shape that the model takes, and how many numbers it makes of it."""
+        """The shape of the model's input, and the number of its outputs."""
         shape, classes = self.kind
         return shape_after(self._config.model.features, shape), self.task.outputs(classes)
 
     @property
     def parts(self) -> list[torch.Tensor]:
-        """The indices of each client's examples among those to train on, whatever it holds out; not where devices hold
-        their own."""
-        return self._shared_out
+        """The indices of each client's examples in the training set, including those that it holds out. Not available
+        if devices have data of their own."""
+        return self._all_parts
 
     @property
     def _parts(self) -> list[torch.Tensor]:
-        """Which examples each client trains on."""
+        """The indices of the examples that each client trains on."""
         return self._halves[0]
 
     @cached_property
     def _halves(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Which examples each client trains on, and which it holds out."""
-        whole = self._shared_out
+        """The indices of the examples that each client trains on, and of those that it holds out."""
+        whole = self._all_parts
         if not self._held_out_share:
             return whole, [torch.empty(0, dtype=torch.int64)] * len(whole)
         split = [self._split(len(part)) for part in whole]
@@ -305,12 +306,12 @@ class Job:
         return trained, held_out
 
     @cached_property
-    def _shared_out(self) -> list[torch.Tensor]:
-        """Which examples each client has."""
+    def _all_parts(self) -> list[torch.Tensor]:
+        """The indices of each client's examples."""
         data = self._config.data
         if not isinstance(data, PartitionedSettings):
             raise DataError(
-                f"Nothing says how data set {data.name} is spread over the clients: "
+                f"Nothing says how data set {data.name} is distributed over the clients: "
                 "derive its settings from fedsketch.conf.settings.PartitionedSettings."
             )
         settings = data.partition
@@ -337,7 +338,8 @@ class Job:
 
     @cached_property
     def _held_out(self) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """The indices of public examples and of those to validate on, and of all that clients share."""
+        """The indices of the public examples and of the validation examples, and those of the rest, which clients
+        have."""
         data = self._config.data
         assert isinstance(data, PartitionedSettings)
         counts = (data.public, self._config.validation.examples)

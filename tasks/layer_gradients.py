@@ -1,7 +1,7 @@
-"""Layers whose per-example gradients follow from their inputs and from the gradients of their outputs, without a pass
-per example.
+"""Layers with a fast method for per-example gradients: they are computed from the layer's inputs and the gradients of
+its outputs, without a pass per example.
 
-`known_layer` goes by the exact type of a layer, because a subclass may compute something else.
+`known_layer` compares the exact type of a layer, because a subclass may compute something else.
 """
 
 import math
@@ -22,20 +22,20 @@ Shape = tuple[int, ...]
 
 
 class KnownLayer(ABC):
-    """A layer, and how the gradients of its parameters are made."""
+    """A layer, and how the gradients of its parameters are computed."""
 
-    outputs: Shape  # of one example
-    numbers: int  # that `gradients` needs for one example, besides what it is given
-    factored: int = 0  # numbers of parameters whose gradients are outer products
+    outputs: Shape  # the shape of its output for one example
+    numbers: int  # how many numbers `gradients` needs for one example, besides its arguments
+    factored: int = 0  # the number of parameters with gradients that are outer products
 
     @abstractmethod
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
-        """By name of the parameter, from what B examples brought to the layer and the gradients of what it made, both
-        (B, *shape)."""
+        """Return the gradients by name of the parameter. The arguments are the inputs of the layer for B examples and
+        the gradients of its outputs, both (B, *shape)."""
 
 
 class LinearLayer(KnownLayer):
-    """y = W x + b on the last dimension; the others are positions."""
+    """y = W x + b on the last dimension. The other dimensions are positions at which W is used."""
 
     def __init__(self, layer: nn.Linear, inputs: Shape, outputs: Shape) -> None:
         self.outputs = outputs
@@ -59,7 +59,7 @@ class LinearLayer(KnownLayer):
 
 
 class ConvolutionLayer(KnownLayer):
-    """A convolution of one image: a linear layer on the patches under its kernel, group by group."""
+    """A convolution of one image: a linear layer on the patches under its kernel, for each group of channels."""
 
     def __init__(self, layer: nn.Conv2d, outputs: Shape) -> None:
         self.outputs = outputs
@@ -79,8 +79,8 @@ class ConvolutionLayer(KnownLayer):
         return found
 
     def _patches(self, images: Tensor) -> Tensor:
-        """(B, channels, height and width of the kernel, of the output): a view, which is copied faster than
-        `functional.unfold` does."""
+        """Return the patches as (B, channels, kernel height, kernel width, output height, output width). It is a view,
+        and copying it is faster than `functional.unfold`."""
         layer = self._layer
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         patches = functional.pad(images, _padding(layer), mode)
@@ -92,7 +92,7 @@ class ConvolutionLayer(KnownLayer):
 
 
 class NormalisedGroups(KnownLayer):
-    """Group normalisation: scale and shift of each channel, at every position."""
+    """Group normalisation, which scales and shifts each channel."""
 
     def __init__(self, layer: nn.GroupNorm, outputs: Shape) -> None:
         self.outputs = outputs
@@ -108,7 +108,8 @@ class NormalisedGroups(KnownLayer):
 
 
 def known_layer(layer: nn.Module, inputs: Shape, outputs: Shape) -> KnownLayer | None:
-    """For a layer that makes `outputs` of one example's `inputs`; None: its gradients take the general route."""
+    """Return the fast method for a layer with inputs and outputs of these shapes for one example. None if there is
+    none, so that the general method is used (`tasks.factors`)."""
     if type(layer) is nn.Linear:
         return LinearLayer(layer, inputs, outputs)
     if type(layer) is nn.Conv2d and len(inputs) == 4 and inputs[0] == 1:
@@ -119,7 +120,7 @@ def known_layer(layer: nn.Module, inputs: Shape, outputs: Shape) -> KnownLayer |
 
 
 def _padding(layer: nn.Conv2d) -> list[int]:
-    """Left, right, top, bottom, as `functional.pad` takes them."""
+    """Return the padding left, right, top and bottom, as `functional.pad` expects it."""
     sides: list[int] = []
     for axis in (1, 0):
         if layer.padding == "same":
@@ -133,5 +134,5 @@ def _padding(layer: nn.Conv2d) -> list[int]:
 
 
 def _work(inputs: int, outputs: int, positions: int) -> int:
-    """The numbers in which a norm is computed: two Gram matrices, or the gradient."""
+    """Return how many numbers are needed to compute a norm: two Gram matrices, or the gradient itself."""
     return 2 * positions**2 if few_positions(inputs, outputs, positions) else inputs * outputs

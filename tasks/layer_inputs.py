@@ -1,7 +1,7 @@
-"""What the layers of a model see: the rows that their weight matrices multiply.
+"""The inputs of a model's layers, as the rows that their weight matrices multiply.
 
-A weight of shape (o, i, ...), folded to o rows of i * ... numbers, has a gradient whose rows are sums of these inputs:
-for a linear layer what comes in, for a convolution the patches that it looks at.
+A weight of shape (o, i, ...) is seen as a matrix of o rows with i * ... numbers each. The rows of its gradient are
+linear combinations of these inputs: the inputs of a linear layer, or the patches that a convolution processes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,8 @@ Rows = Callable[[torch.Tensor], torch.Tensor]
 def layer_inputs(
     model: FlatModel, examples: Examples, names: Sequence[str]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield, for one part of the examples after the other, the rows that each weight multiplied, by its name."""
+    """Yield, for one part of the examples after the other, the rows that each weight multiplies, by the weight's
+    name."""
     rows_of = {name: _rows_of(model.module, name) for name in names}
     for start in range(0, len(examples), CHUNK):
         inputs = examples.inputs[start : start + CHUNK].to(model.device)
@@ -35,7 +36,7 @@ def layer_inputs(
 def _seen(
     module: nn.Module, inputs: torch.Tensor, rows_of: Mapping[str, Rows]
 ) -> dict[str, torch.Tensor]:
-    """The inputs of each layer for these examples."""
+    """Return the inputs of each layer for these examples."""
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in rows_of}
 
     def keep(name: str, layer: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
@@ -50,7 +51,7 @@ def _seen(
 
 
 def _rows_of(module: nn.Module, name: str) -> Rows:
-    """How the inputs of the layer with this weight become rows."""
+    """Return the function that turns the inputs of the layer with this weight into rows."""
     place, _, weight = name.rpartition(".")
     layer = module.get_submodule(place)
     if weight == "weight" and isinstance(layer, nn.Linear):
@@ -58,8 +59,8 @@ def _rows_of(module: nn.Module, name: str) -> Rows:
     if weight == "weight" and isinstance(layer, nn.Conv2d) and _is_plain(layer):
         return lambda inputs: _patches(layer, inputs)
     raise ModelError(
-        f"The inputs of weight {name!r} ({type(layer).__name__}) are unknown, only those of Linear and of Conv2d with "
-        "zero padding and one group are known: choose another model, or set strategy.directions=learned."
+        f"The inputs of weight {name!r} ({type(layer).__name__}) cannot be determined. This works for Linear, and for "
+        "Conv2d with zero padding and one group: choose another model, or set strategy.directions=learned."
     )
 
 

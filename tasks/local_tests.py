@@ -1,8 +1,9 @@
-"""Which of a device's examples are held out of training, for evaluations on devices; and what they say of a model.
+"""The examples of a device that are held out of training for evaluations on devices, and the scores of a model on
+them.
 
-Both parts follow from the number of examples, the share and the seed of the run, so a device needs no memory to keep
-them apart. Nothing private rests on who is held out: a server that chooses seeds chooses which examples are evaluated,
-and what leaves is bounded all the same.
+Which examples are held out follows from their number, the share and the seed of the run, so a device does not have to
+remember it. No privacy rests on this choice: a server that chooses the seed chooses which examples are evaluated, and
+the result is clipped in any case.
 """
 
 import torch
@@ -18,20 +19,20 @@ _CHUNK = 2048
 
 
 def held_out_count(examples: int, share: float) -> int:
-    """How many of so many examples are held out: none for no share; else about the share, but one at least, if one is
-    left to train on."""
+    """Return how many of these examples are held out. It is about the share of them and at least one, but at least one
+    stays for training. None if the share is 0."""
     return 0 if examples < 2 or not share else min(examples - 1, max(1, round(share * examples)))
 
 
 def split(examples: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """The indices of examples to train on, and of those that are held out, each in ascending order."""
+    """Return the indices of the training examples and of those that are held out, each in ascending order."""
     order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
     count = held_out_count(examples, share)
     return order[count:].sort().values, order[:count].sort().values
 
 
 def score_names(task: Task, classes: int) -> tuple[str, ...]:
-    """The names of `scores_of`'s columns: the task's scores, and the loss."""
+    """Return the names of the columns of `scores_of`: the task's scores, and the loss."""
     forms = {
         Targets.classes: torch.zeros(1, dtype=torch.int64),
         Targets.numbers: torch.zeros(1),
@@ -43,12 +44,12 @@ def score_names(task: Task, classes: int) -> tuple[str, ...]:
 
 @torch.inference_mode()
 def scores_of(model: FlatModel, examples: Examples, loss_bound: float, *, apart: bool) -> Tensor:
-    """(N, m): what every example says of the model, each number from 0 to 1, whatever the model and the task make of
-    it.
+    """Return the scores and the loss of every example, (N, m). Each number is clamped to [0, 1], whatever model and
+    task return.
 
-    A loss counts as its part of `loss_bound`, and a larger one, or one that is no number, as all of it. With `apart`
-    every example is looked at by itself, so that its row depends on no other example, whatever the code of a model or a
-    task does with a batch.
+    A loss is divided by `loss_bound`. A larger loss, or one that is not a number, becomes 1. With `apart` every
+    example is processed by itself, so that its row depends on no other example, whatever the code of a model or a task
+    does with a batch.
     """
     size = 1 if apart else _CHUNK
     rows = []

@@ -1,11 +1,11 @@
 """Low-rank adapters (LoRA: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models").
 
-A linear layer with a frozen weight W0 (o x i) computes, by equation (3) there,
+With an adapter, a linear layer with a frozen weight W0 (o x i) computes (equation (3) of the paper)
 
     h = W0 x + (alpha / r) B A x,
 
 where only A (r x i) and B (o x r) are trained: r (i + o) numbers instead of i o. A starts at random and B at zero, so
-that the first model is the one without adapters. After training W0 + (alpha / r) B A is a plain weight again
+that the initial model is the one without adapters. After training, W0 + (alpha / r) B A is an ordinary weight again
 (`plain_state`).
 """
 
@@ -18,8 +18,8 @@ from fedsketch.tasks.named import named_tensors
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer and its adapter. A and B are linear layers, so that gradients of single examples are as
-    fast as theirs."""
+    """A frozen linear layer and its adapter. A and B are linear layers, so that the fast method for per-example
+    gradients applies (`tasks.layer_gradients`)."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
@@ -34,18 +34,18 @@ class LoraLinear(nn.Module):
         return adapted
 
     def start(self, seed: int) -> None:
-        """A from the seed, by the law of linear layers; B zero."""
+        """Initialise A like a linear layer, from the seed, and B with zeros."""
         initialise(self.down, seed)
         nn.init.zeros_(self.up.weight)
 
     def merged(self) -> Tensor:
-        """The weight of the one linear layer that computes the same."""
+        """Return the weight of a single linear layer that computes the same."""
         with torch.no_grad():
             return self.base.weight + self.scale * (self.up.weight @ self.down.weight)
 
 
 def adapted(name: str, layer: nn.Module, rank: int, alpha: float) -> nn.Module:
-    """A linear layer whose weight is not trained, with an adapter; every other layer as it is."""
+    """Return a linear layer with a frozen weight together with an adapter, and every other layer as it is."""
     if type(layer) is not nn.Linear or layer.weight.requires_grad:
         return layer
     smaller = min(layer.in_features, layer.out_features)
@@ -58,7 +58,7 @@ def adapted(name: str, layer: nn.Module, rank: int, alpha: float) -> nn.Module:
 
 
 def start_adapters(module: nn.Module, seed: int) -> None:
-    """The first values of all adapters. Each has a seed of its own, and none is that of the model's layers."""
+    """Initialise all adapters. Each has its own seed, which differs from the seed of the model's layers."""
     generator = torch.Generator().manual_seed(seed)
     generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
     for layer in module.modules():
@@ -67,8 +67,8 @@ def start_adapters(module: nn.Module, seed: int) -> None:
 
 
 def plain_state(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers under the names that they have without adapters, with adapters merged: what
-    `load_state_dict` of the plain module takes. What has two names is there under both."""
+    """Return all parameters and buffers with adapters merged, under the names that they have without adapters. It fits
+    `load_state_dict` of the module without adapters. A tensor with two names is there under both."""
     state = named_tensors(module)
     for name, layer in module.named_modules(remove_duplicate=False):
         if isinstance(layer, LoraLinear):

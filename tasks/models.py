@@ -1,8 +1,8 @@
-"""Models by name, sized by the data, with weights that are a function of the seed alone.
+"""Finds models by name. The data determine their size, and the initial weights are a function of the seed alone.
 
-A model is first made on torch's meta device, which costs no memory and draws no random numbers, and then filled:
-building one neither reads nor moves torch's global generators. Models of installed packages (`conf.plugins`) are made
-and filled in the same way.
+A model is first made on torch's meta device, which needs no memory and draws no random numbers, and is then
+initialised. So building a model neither reads nor changes torch's global generators. Models of installed packages
+(`conf.plugins`) are made and initialised in the same way.
 """
 
 import math
@@ -26,19 +26,18 @@ from fedsketch.tasks.resnet import resnet
 from fedsketch.tasks.trained import with_trained_part
 from fedsketch.tasks.transformer import transformer
 
-Shape = tuple[int, ...]  # channels, height, width of an image; or that of any other example
-Build = Callable[
-    [Any, Shape, int], nn.Module
-]  # its settings, the shape of an example, the number of outputs
+Shape = tuple[int, ...]  # the shape of an example; of an image channels, height, width
+# Arguments: the settings of the model, the shape of an example, the number of outputs.
+Build = Callable[[Any, Shape, int], nn.Module]
 
 
 def build(settings: ModelSettings, shape: Shape, outputs: int, seed: int) -> nn.Module:
-    """A model from examples of this shape to so many outputs, which the task gives their meaning."""
+    """Return a model for examples of this shape, with this many outputs. The task defines what the outputs mean."""
     module = _outline(settings, shape, outputs)
     numbers = sum(value.numel() for value in module.state_dict().values())
     advice = f"choose a smaller model than {settings.name} with these settings, or smaller examples"
     refuse_beyond_memory(numbers, advice, ModelError)
-    # What Module.to_empty does, without the second that it takes to import sympy.
+    # Does the same as Module.to_empty, which would import sympy, and this takes a second.
     memory = {
         key: torch.empty(value.shape, dtype=value.dtype)
         for key, value in module.state_dict().items()
@@ -49,16 +48,16 @@ def build(settings: ModelSettings, shape: Shape, outputs: int, seed: int) -> nn.
 
 
 def parameters(settings: ModelSettings, shape: Shape, outputs: int) -> int:
-    """How many parameters the model has, frozen ones and adapters among them, without making them."""
+    """Return the number of parameters, including frozen ones and adapters, without allocating them."""
     module = with_trained_part(_outline(settings, shape, outputs), settings)
     return sum(one.numel() for one in module.parameters())
 
 
 def _outline(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
-    """The model on torch's meta device: shapes without memory."""
+    """Return the model on torch's meta device: shapes without memory."""
     if outputs < 1 or not shape or min(shape) < 1:
         raise ModelError(
-            f"Model {settings.name} needs examples of one number at least and makes one output at least, got the shape "
+            f"Model {settings.name} needs examples of at least one number and at least one output, got the shape "
             f"{tuple(shape)} and {outputs} outputs."
         )
     if settings.name in _SMALLEST_SIDE:
@@ -86,7 +85,7 @@ def _check_size(name: str, shape: Shape) -> None:
 
 
 def _features(layers: nn.Module, shape: Shape) -> int:
-    """How many numbers the layers make of one image; free of cost on the meta device."""
+    """Return how many numbers the layers compute from one image. On the meta device this costs nothing."""
     return int(layers(torch.empty(1, *shape)).numel())
 
 
@@ -112,8 +111,8 @@ def _mlp(settings: MlpConfig, shape: Shape, outputs: int) -> nn.Module:
 
 
 def _cnn(settings: CnnConfig, shape: Shape, outputs: int) -> nn.Module:
-    """The usual small network of private learning (Papernot et al. 2021): 26,010 parameters for
-    1 x 28 x 28. Below 14 pixels the first convolution keeps the resolution."""
+    """The small network that papers on private learning often use (Papernot et al. 2021): 26,010 parameters for 1 x 28
+    x 28. Below 14 pixels the first convolution has stride 1."""
     width = settings.width
     stride = 2 if min(shape[1:]) >= 14 else 1
     features = nn.Sequential(
@@ -138,7 +137,7 @@ def _cnn(settings: CnnConfig, shape: Shape, outputs: int) -> nn.Module:
 
 
 def _lenet5(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
-    """LeCun et al. 1998, made for 32 x 32: smaller images are padded by 2, as MNIST was."""
+    """LeNet-5 (LeCun et al. 1998), designed for 32 x 32. Smaller images are padded by 2, as MNIST was in the paper."""
     features = nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(shape[0], 6, 5, padding=2 if min(shape[1:]) < 32 else 0),

@@ -4,6 +4,6 @@ from torch import Tensor, nn
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers; a tensor that several layers hold is there under all of its names."""
+    """Return all parameters and buffers. A tensor that several layers share is there under all of its names."""
     parameters = module.named_parameters(remove_duplicate=False)
     return {**dict(parameters), **dict(module.named_buffers(remove_duplicate=False))}

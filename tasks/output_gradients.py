@@ -1,5 +1,4 @@
-"""How the weighted loss of a batch changes with what the model makes of its examples: where every backward pass
-begins."""
+"""The gradients of a batch's weighted loss with respect to the model's outputs, where every backward pass begins."""
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from fedsketch.tasks.task import Task, losses_of
 
 
 def output_gradients(task: Task, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """(B, n): the gradients of sum_i w_i loss_i, for weights (B,)."""
+    """Return the gradients of sum_i w_i loss_i with respect to the outputs, (B, n), for weights (B,)."""
     if type(task) is Classification:  # a subclass may have another loss
         return _of_cross_entropy(outputs.detach(), targets, weights)
     with torch.enable_grad():
@@ -19,8 +18,8 @@ def output_gradients(task: Task, outputs: Tensor, targets: Tensor, weights: Tens
 
 
 def _of_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """w_i (softmax - 1 at the class). By plain passes over the numbers: torch's `log_softmax` of ten numbers is many
-    times slower."""
+    """Return w_i (softmax - 1 at the class). It uses elementwise operations, because torch's `log_softmax` of ten
+    numbers is many times slower."""
     gradients = (outputs - outputs.amax(dim=1, keepdim=True)).exp_()
     gradients *= (weights / gradients.sum(dim=1)).unsqueeze(1)
     return gradients.scatter_add_(1, targets.unsqueeze(1), -weights.unsqueeze(1))

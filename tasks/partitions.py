@@ -1,16 +1,17 @@
-"""How the examples of a data set are spread over clients.
+"""Distributes the examples of a data set over clients.
 
-Every scheme is a function of the targets (or the natural groups), the number of clients and a seed, on its own
-generator. Clients get disjoint, sorted indices and at least one example each. Together they hold every example, except
-under `one_example`, which leaves out what exceeds the number of clients, and under `pathological`, which leaves out
-classes that nobody drew.
+Every scheme is a function of the targets (or the natural groups), the number of clients and a seed. It uses its own
+random generator. Clients get disjoint, sorted indices and at least one example each. Together they have every example,
+with two exceptions: `one_example` leaves out the examples beyond one per client, and `pathological` leaves out classes
+that no client drew.
 
-Most have a counterpart in flwr-datasets, with the same distribution of examples over clients:
+Most schemes have a counterpart in flwr-datasets, with the same distribution of examples over clients:
 
 | here | there |
 |---|---|
 | `iid` | `IidPartitioner` |
-| `dirichlet`, `alpha` | `DirichletPartitioner(alpha=..., min_partition_size=0)`; here, who drew nothing gets one example |
+| `dirichlet`, `alpha` | `DirichletPartitioner(alpha=..., min_partition_size=0)`; here, an empty client gets one
+example |
 | `shards`, `shards_per_client` | `ShardPartitioner(num_shards_per_partition=...)` |
 | `pathological`, `classes_per_client` | `PathologicalPartitioner(num_classes_per_partition=...)` |
 | `linear`, `square`, `exponential` | `LinearPartitioner`, `SquarePartitioner`, `ExponentialPartitioner` |
@@ -32,7 +33,8 @@ _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
 _BY_CLASS = ("dirichlet", "shards", "pathological")
-# The logarithm of a client's size, up to a constant, by its number from 1: the exponential itself would overflow.
+# The logarithm of a client's size, up to a constant, by its number, counted from 1. The exponential itself would
+# overflow.
 _SIZE: dict[str, Callable[[_Floats], _Floats]] = {
     "linear": np.log,
     "square": lambda number: 2 * np.log(number),
@@ -54,19 +56,19 @@ def partition(
     strictness: float = 1.0,
     groups: torch.Tensor | None = None,
 ) -> list[torch.Tensor]:
-    """Indices of the examples of each client.
+    """Return the indices of each client's examples.
 
-    - `iid`: a random split, sizes equal up to one.
-    - `dirichlet`: each class is split by shares drawn from Dirichlet(alpha); small alpha, more skew.
-    - `shards`: examples sorted by class, cut into equal shards, `shards_per_client` dealt to each
-      client (McMahan et al. 2017, the pathological split).
-    - `pathological`: each client draws `classes_per_client` classes; each class is split evenly over those who drew it
-      (Li et al. 2022).
-    - `by_size`: a random split; sizes fall like rank ** -exponent, client 0 has the most.
-    - `linear`, `square`, `exponential`: a random split; sizes rise like i, i ** 2, exp(i) for the i-th client, counted
-      from 1.
-    - `continuous`: sorted by strictness * standardised target + (1 - strictness) * a standard normal draw, and cut into
-      equal parts.
+    - `iid`: a random split; sizes differ by at most one.
+    - `dirichlet`: each class is split by shares drawn from Dirichlet(alpha). A small alpha gives more skew.
+    - `shards`: examples are sorted by class and cut into equal shards. Each client gets `shards_per_client` random
+      shards (McMahan et al. 2017, the pathological split).
+    - `pathological`: each client draws `classes_per_client` classes. Each class is split evenly over the clients that
+      drew it (Li et al. 2022).
+    - `by_size`: a random split; sizes fall like rank ** -exponent, and client 0 has the most.
+    - `linear`, `square`, `exponential`: a random split; the size of client i, counted from 1, is proportional to i, i
+      ** 2 or exp(i).
+    - `continuous`: examples are sorted by strictness * standardised target + (1 - strictness) * a standard normal
+      draw, and cut into equal parts.
     - `natural`: client i has the examples of the i-th of the `groups`, in the order of their numbers.
     - `one_example`: one random example per client.
     """
@@ -77,13 +79,13 @@ def partition(
         )
     if not 1 <= clients <= examples:
         raise PartitionError(
-            f"{examples:,} examples cannot be spread over {clients:,} clients with at least one "
+            f"{examples:,} examples cannot be distributed over {clients:,} clients with at least one "
             f"each: choose between 1 and {examples:,} clients."
         )
     if scheme in _BY_CLASS and (targets.ndim != 1 or targets.is_floating_point()):
         raise PartitionError(
-            f"data/partition={scheme} spreads classes, and the examples here have none: choose data/partition=iid or "
-            "by_size."
+            f"data/partition={scheme} distributes classes, and the examples here have none: choose data/partition=iid "
+            "or by_size."
         )
     labels = targets.cpu().numpy()
     rng = np.random.default_rng(seed)
@@ -113,7 +115,7 @@ def partition(
 def class_histogram(
     targets: torch.Tensor, parts: Sequence[torch.Tensor], classes: int
 ) -> torch.Tensor:
-    """How many examples of each class each client has: (clients, classes)."""
+    """Return how many examples of each class each client has: (clients, classes)."""
     sizes = torch.tensor([len(part) for part in parts])
     owner = torch.arange(len(parts)).repeat_interleave(sizes)
     cells = owner * classes + targets.cpu()[torch.cat(list(parts))]
@@ -121,17 +123,17 @@ def class_histogram(
 
 
 def _scattered(rng: np.random.Generator, owner_by_position: _Ints) -> _Ints:
-    """The same owners for examples in random order."""
+    """Return the owners in random order."""
     return rng.permutation(owner_by_position)
 
 
 def _equal_parts(examples: int, clients: int) -> _Ints:
-    """The owner of each position, sizes equal up to one."""
+    """Return the owner of each position. Sizes differ by at most one."""
     return np.arange(examples) * clients // examples
 
 
 def _sorted_by_class(rng: np.random.Generator, labels: _Ints) -> _Ints:
-    """Indices of the examples class by class, in random order within a class."""
+    """Return the indices of the examples class by class, in random order within a class."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
 
@@ -152,11 +154,11 @@ def _dirichlet(rng: np.random.Generator, labels: _Ints, clients: int, alpha: flo
 
 
 def _without_empty_clients(owner: _Ints, clients: int) -> _Ints:
-    """Gives each client without examples one example of those that have the most.
+    """Give each client without examples one example of the clients that have the most.
 
-    The examples are ranked within their client; those with the highest ranks are the ones that
-    would be taken by always asking the client that is largest at the moment. There are at least as
-    many with rank 1 or more as there are empty clients, so nobody gives away the last.
+    The examples of each client are ranked from 0. Taking those with the highest ranks is the same as always taking one
+    from the client that is the largest at the moment. There are at least as many examples of rank 1 or more as empty
+    clients, so no client loses its last example.
     """
     sizes = np.bincount(owner, minlength=clients)
     empty = np.flatnonzero(sizes == 0)
@@ -185,7 +187,7 @@ def _shards(rng: np.random.Generator, labels: _Ints, clients: int, shards_per_cl
 def _pathological(
     rng: np.random.Generator, labels: _Ints, clients: int, classes_per_client: int
 ) -> _Ints:
-    """The owner of each example, or -1 where nobody drew its class."""
+    """Return the owner of each example, or -1 if no client drew its class."""
     classes, sizes = np.unique(labels, return_counts=True)
     if not 1 <= classes_per_client <= len(classes):
         raise PartitionError(
@@ -212,10 +214,11 @@ def _pathological(
 
 
 def _rising(examples: int, clients: int, scheme: str) -> _Ints:
-    """Sizes that add up to `examples`: shares rounded down, and the last client, which has most, gets what is left."""
+    """Return sizes that add up to `examples`. Shares are rounded down, and the last client, which has the most, gets
+    the rest."""
     logarithms = _SIZE[scheme](np.arange(1.0, clients + 1))
     weights = np.exp(logarithms - logarithms[-1])
-    # As in _power_law: a share that is a whole number stays whole.
+    # As in _power_law, a share that is a whole number is not rounded down.
     sizes = np.floor(examples * weights / weights.sum() + 1e-9).astype(np.int64)
     sizes[-1] += examples - sizes.sum()
     if sizes[0] < 1:
@@ -235,7 +238,7 @@ def _continuous(
         )
     if values.ndim != 1:
         raise PartitionError(
-            "data/partition=continuous goes by one target per example, and here are several: choose data/partition=iid."
+            "data/partition=continuous needs one target per example, and here are several: choose data/partition=iid."
         )
     targets = values.astype(np.float64)
     deviation = targets.std()
@@ -245,7 +248,7 @@ def _continuous(
         )
     standardised = (targets - targets.mean()) / max(deviation, 1e-6)
     blended = strictness * standardised + (1 - strictness) * rng.standard_normal(len(targets))
-    # Equal targets are dealt at random, or the order of the file would decide.
+    # Equal targets are ordered at random. Otherwise the order in the file would decide.
     order = np.lexsort((rng.permutation(len(targets)), blended))
     owner = np.empty(len(targets), dtype=np.int64)
     owner[order] = _equal_parts(len(targets), clients)
@@ -268,21 +271,21 @@ def _natural(groups: torch.Tensor | None, clients: int) -> _Ints:
 
 
 def _power_law(examples: int, clients: int, exponent: float) -> _Ints:
-    """Sizes that add up to `examples`: one for each client, the rest by the power law."""
+    """Return sizes that add up to `examples`: one for each client, and the rest by the power law."""
     if not (math.isfinite(exponent) and exponent >= 0):
         raise PartitionError(f"The exponent of the sizes must be at least 0, got {exponent}.")
     weights = np.arange(1, clients + 1) ** -float(exponent)
     rest = examples - clients
-    # A share that is a whole number stays whole, whichever way its last bit was rounded on this processor.
+    # With 1e-9 added, a share that is a whole number is not rounded down, on any processor.
     sizes = 1 + np.floor(rest * weights / weights.sum() + 1e-9).astype(np.int64)
-    sizes[: examples - sizes.sum()] += 1  # fewer than `clients` are lost by rounding down
+    sizes[: examples - sizes.sum()] += 1  # rounding down leaves fewer than `clients` examples
     return sizes
 
 
 def _by_owner(owner: _Ints, clients: int) -> list[torch.Tensor]:
-    """The examples of each client; those of owner -1 are nobody's."""
-    nobodys = int((owner < 0).sum())
-    order = torch.from_numpy(np.argsort(owner, kind="stable")[nobodys:])
+    """Return the examples of each client. Those of owner -1 belong to no client."""
+    unassigned = int((owner < 0).sum())
+    order = torch.from_numpy(np.argsort(owner, kind="stable")[unassigned:])
     sizes = np.bincount(owner[owner >= 0], minlength=clients).tolist()
-    # Copies: a slice would take the indices of all clients along wherever it is serialised.
+    # Copied, because serialising a slice would include the indices of all clients.
     return [part.clone() for part in torch.split(order, sizes)]

@@ -1,12 +1,13 @@
-"""The gradients of several clients at once, each over the client's own batch.
+"""Computes the gradients of several clients at once, each over the client's own batch.
 
-Formal guarantee: what is told of a client depends on that client alone. Only models are taken that treat the examples
-of a batch one by one, for sure (`tasks.factors`); all others are left to the caller, one client at a time.
+Formal guarantee: the gradient of a client depends on that client alone. This works only for models that are known to
+treat the examples of a batch independently (`tasks.factors`). For all others, the caller processes one client at a
+time.
 
-- Where the model is a chain of layers (`tasks.chain`): batched products.
-- At one and the same parameters: one forward and one backward pass over all examples, and one batched product for every
-  layer.
-- At parameters of each client's own: `torch.func.vmap` over the clients.
+- If the model is a chain of layers (`tasks.chain`): batched products.
+- If all clients have the same parameters: one forward and one backward pass over all examples, and one batched product
+  for every layer.
+- If each client has its own parameters: `torch.func.vmap` over the clients.
 """
 
 import torch
@@ -20,7 +21,8 @@ from fedsketch.tasks.shards import Batches
 
 
 class PerClient:
-    """For a model as it is at the time of each call. Gradients are those of one client at a time up to rounding."""
+    """Computes gradients of a model as it is at the time of each call. They equal those of one client at a time up to
+    rounding."""
 
     def __init__(self, model: FlatModel) -> None:
         self.model = model
@@ -28,19 +30,19 @@ class PerClient:
         self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
 
     def possible(self, example: Tensor) -> bool:
-        """Whether the model treats examples like this one, (1, ...), one by one."""
+        """Whether the model is known to treat examples like this one, (1, ...), independently."""
         return self._plan(example).separate
 
     def numbers(self, example: Tensor) -> int:
-        """How many numbers an example like this one needs in a pass, about."""
+        """Return roughly how many numbers an example like this one needs in a pass."""
         return self._plan(example).numbers
 
     def dense(self, example: Tensor) -> int:
-        """How many numbers of an example's gradient do not follow from short factors."""
+        """Return how many numbers of an example's gradient are not stored as short factors."""
         return self.model.size - self._plan(example).factored
 
     def gradients(self, batches: Batches) -> Tensor:
-        """(n, d): the gradient of each client's mean loss."""
+        """Return the gradient of each client's mean loss, (n, d)."""
         model, weights = self.model, batches.weights.to(self.model.device)
         chain = self._chain_for(batches)
         if chain is not None:
@@ -56,7 +58,7 @@ class PerClient:
         return rows
 
     def gradients_at(self, vectors: Tensor, batches: Batches) -> Tensor:
-        """(n, d): the same, each client's at its own parameters: a row of `vectors`."""
+        """Return the same gradients, (n, d), but each client has its own parameters: a row of `vectors`."""
 
         def loss(vector: Tensor, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
             outputs = functional_call(model.module, model.views(vector), (inputs,))
@@ -75,7 +77,8 @@ class PerClient:
         return gradients
 
     def descend(self, vectors: Tensor, batches: Batches, rate: float) -> None:
-        """Moves the row of each client in `vectors` by `rate` times its gradient there, against it."""
+        """Take a step of gradient descent with this learning rate for each client, at its row of `vectors`, in
+        place."""
         chain = self._chain_for(batches)
         if chain is not None:
             chain.descend(vectors, batches, rate)
@@ -83,7 +86,7 @@ class PerClient:
             vectors.sub_(self.gradients_at(vectors, batches), alpha=rate)
 
     def _chain_for(self, batches: Batches) -> Chain | None:
-        """The model as a chain, if it is one and treats examples like these one by one."""
+        """Return the model as a chain, if it is one and treats examples like these independently."""
         return self._chain if self.possible(batches.inputs[:1, 0]) else None
 
     def _plan(self, example: Tensor) -> Plan:

@@ -1,9 +1,9 @@
 """The gradients of single examples: their norms, weighted sums, projections, and the gradients themselves.
 
-Formal guarantee: what is told of an example depends on that example alone (`tasks.factors`), also where another one
-brings nan or inf.
+Formal guarantee: the result for an example depends on that example alone (`tasks.factors`), even if another one leads
+to nan or inf.
 
-All functions work on micro-batches that need about `memory` bytes, whatever the size of the batch.
+All functions work on micro-batches that need about `memory` bytes, for any size of the batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,15 +16,15 @@ from fedsketch.tasks.factors import Plan, plan, slot_gradients
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.slot_gradients import OuterFactors, SlotGradients
 
-MEMORY = 32 << 20  # bytes; about as fast as more, and less disturbs the caches
-_BYTES = 4  # of a float32
+MEMORY = 32 << 20  # bytes; more is not faster
+_BYTES = 4  # bytes of a float32
 
 
 class PerExample:
     """The gradients g_1, ..., g_B of the examples of a batch, for a model as it is at the time of each call.
 
-    Norms are those of float32 gradients to 1e-5 of themselves. Beyond about 1e19 they are inf, because their squares
-    are.
+    Norms are those of float32 gradients with a relative error of up to 1e-5. Above about 1e19 they are inf, because
+    their squares are.
     """
 
     def __init__(self, model: FlatModel, memory: int = MEMORY) -> None:
@@ -33,15 +33,16 @@ class PerExample:
         self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """(B,): |g_i|."""
+        """Return the norms |g_i|, (B,)."""
         parts = [_norms(slots) for slots, _ in self._passes(inputs, targets)]
         return torch.cat([self._model.vector.new_empty(0), *parts])
 
     def weighted_sum(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """(d,): sum_i w_i g_i. An example of weight 0 takes no part, even if its gradient is not finite."""
+        """Return sum_i w_i g_i, (d,). An example of weight 0 is left out, even if its gradient is not finite."""
         if weights.shape != targets.shape:
             raise ModelError(
-                f"{len(targets)} examples need as many weights, not {tuple(weights.shape)}: give one weight per example."
+                f"{len(targets)} examples need as many weights, not {tuple(weights.shape)}: "
+                "give one weight per example."
             )
         total = torch.zeros_like(self._model.vector)
         for slots, part in self._passes(inputs, targets):
@@ -51,11 +52,11 @@ class PerExample:
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, weigh: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """(d,): sum_i w_i g_i with the weights that `weigh` makes of the norms, in the same pass.
+        """Return sum_i w_i g_i, (d,), with weights that `weigh` computes from the norms, in the same pass.
 
-        `weigh` sees some norms at a time, and must treat each by itself: where a weight depends on other examples, the
-        clip does not bound what one of them changes. Norms can be 0, and weights must be finite. An example whose norm
-        is not finite has weight 0.
+        `weigh` gets some norms at a time and must treat each by itself: if a weight depended on other examples, the
+        clip would not bound the influence of an example. Norms can be 0, and weights must be finite. An example with a
+        norm that is not finite has weight 0.
         """
         total = torch.zeros_like(self._model.vector)
         for slots, _ in self._passes(inputs, targets):
@@ -64,14 +65,15 @@ class PerExample:
         return total
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """(B, d): the gradients themselves."""
+        """Return the gradients themselves, (B, d)."""
         rows = self._rows(len(targets))
         for slots, part in self._passes(inputs, targets, self._model.size):
             self._fill(rows[part], slots)
         return rows
 
     def blocks(self, inputs: Tensor, targets: Tensor) -> Iterator[Tensor]:
-        """The gradients, (b, d) for some examples at a time, in order; for an empty batch one block without rows."""
+        """Yield the gradients of some examples at a time, (b, d), in order. For an empty batch, one block without
+        rows."""
         if len(targets) == 0:
             yield self._rows(0)
         for slots, part in self._passes(inputs, targets, 2 * self._model.size):
@@ -82,8 +84,8 @@ class PerExample:
     def factors(
         self, inputs: Tensor, targets: Tensor
     ) -> Iterator[tuple[list[OuterFactors], Tensor]]:
-        """Per slot of `layout` what the gradients are outer products of, for some examples at a time, in order, beside
-        the inputs of these examples. What a layer took as it was given shares their memory."""
+        """Yield the factors of the gradients for each slot of `layout`, and the inputs, for some examples at a time,
+        in order. If a layer's input is the example itself, the factor shares memory with it."""
         if len(targets) == 0:
             return
         dense = self._model.size - self._plan(inputs).factored
@@ -93,10 +95,10 @@ class PerExample:
     def projected(
         self, inputs: Tensor, targets: Tensor, bases: Tensor | Sequence[Tensor]
     ) -> Tensor:
-        """(B, k): V^T g_i, for a matrix V (d, k); or, for a matrix (p_l, k_l) per slot of `layout`, V_l^T of its part,
-        side by side.
+        """Return V^T g_i, (B, k), for a matrix V (d, k). Or, with a matrix V_l (p_l, k_l) for each slot of `layout`,
+        V_l^T times the slot's part of g_i, side by side.
 
-        Fastest where V.T is contiguous, as an SVD makes it.
+        This is fastest if V.T is contiguous, as it is after an SVD.
         """
         self._check(bases)
         vector, layout = self._model.vector, self._model.layout
@@ -120,7 +122,8 @@ class PerExample:
     def _passes(
         self, inputs: Tensor, targets: Tensor, numbers: int = 0
     ) -> Iterator[tuple[dict[str, SlotGradients], slice]]:
-        """Micro-batches of examples that need so many numbers each, besides those of the pass itself."""
+        """Yield the gradients of micro-batches. Each example needs this many numbers besides those of the pass
+        itself."""
         if len(targets) == 0:
             return
         device, how = self._model.device, self._plan(inputs)

@@ -1,9 +1,9 @@
-"""Public data: examples that the server holds, that are no client's, and whose privacy nobody protects.
+"""Public data: examples on the server that belong to no client, and that no guarantee protects.
 
-They are held out of the training set (`data.public`, `validation.examples`), or lie in a folder of the server
-(`data.public_root`). Either way no public example has the same content as one of the test set or of the training set's
-rest, so neither tests nor clients' data are among them. What devices hold themselves (data=folder) the server cannot
-look at: validation takes a part of its own examples.
+They are held out of the training set (`data.public`, `validation.examples`), or come from a folder on the server
+(`data.public_root`). No public example has the same content as an example of the test set or of the clients. If
+devices have data of their own (data=folder), the server cannot see them: then validation uses a part of the server's
+own examples.
 """
 
 import hashlib
@@ -21,16 +21,17 @@ from fedsketch.tasks.examples import Dataset, Examples
 from fedsketch.tasks.schema import Schema
 from fedsketch.tasks.tabular import read_examples
 
-_STREAM = 1  # of the seed: the partition draws from another one
+_STREAM = 1  # a random stream of the seed that is independent of the partition's
 
 
 def held_out(
     dataset: Dataset, counts: Sequence[int], seed: int
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The indices of so many random training examples for each purpose, and those of the rest, each in rising order.
+    """Return the indices of this many random training examples for each purpose, and those of the rest, each in
+    ascending order.
 
-    An example that occurs twice, in the training set or in both sets, is never drawn. The first purpose gets the same
-    examples whatever the others ask for.
+    An example that occurs twice, in the training set or in both sets, is never drawn. The examples of the first
+    purpose do not depend on the counts of the others.
     """
     contents = _contents(dataset.train)
     tested = set(_contents(dataset.test))
@@ -48,8 +49,8 @@ def held_out(
 
 
 def split_test(test: Examples, count: int, seed: int) -> tuple[Examples, Examples]:
-    """Split off this many random examples of the server's test set; the rest is the test set from then on. It is for
-    data of which the server has nothing else. The examples that are split off are all different."""
+    """Split this many random examples off the server's test set, and return them and the rest, which is the new test
+    set. It is used if the server has no other data. No example that occurs twice is split off."""
     drawn = _drawn(_contents(test), set(), seed)[:count]
     if len(drawn) < count or count == len(test):
         raise DataError(
@@ -62,7 +63,7 @@ def split_test(test: Examples, count: int, seed: int) -> tuple[Examples, Example
 
 
 def _drawn(contents: Sequence[bytes], others: Collection[bytes], seed: int) -> list[int]:
-    """All indices of examples that occur once and not among others, in random order."""
+    """Return the indices of all examples that occur once and not among `others`, in random order."""
     times = Counter(contents)
     order = np.random.default_rng((seed, _STREAM)).permutation(len(contents))
     return [i for i in order if times[contents[i]] == 1 and contents[i] not in others]
@@ -79,8 +80,8 @@ def read_public(
     classes: Sequence[str],
     schema: Schema | None = None,
 ) -> Examples:
-    """The public examples below `root`, on the scale of the data set; refused if some are examples of the data set
-    itself."""
+    """Return the public examples below `root`, normalised like the data set. Raises DataError if some are examples of
+    the data set itself."""
     path = Path(root).expanduser()
     examples = read_examples(path, schema) if schema else folder.read(path, shape, classes)
     examples = dataset.normalised(examples)
@@ -96,6 +97,6 @@ def read_public(
 
 
 def _contents(examples: Examples) -> list[bytes]:
-    """A hash of each example's input."""
+    """Return a hash of each example's input."""
     rows = examples.inputs.flatten(1).contiguous().numpy()
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]

@@ -1,7 +1,7 @@
 """The residual network for small images (He et al. 2016, section 4.2), with group normalisation.
 
-Group instead of batch normalisation, because the latter mixes the examples of a batch: then no clip
-bounds what one example contributes, and its running statistics would leave the device unprotected.
+It has no batch normalisation, because that mixes the examples of a batch. Then no clip bounds what one example
+contributes, and the running statistics would leave the device without protection.
 """
 
 import math
@@ -13,12 +13,12 @@ MAX_GROUPS = 8
 
 
 def norm(channels: int) -> nn.GroupNorm:
-    """Group normalisation with as many groups, at most 8, as divide the channels."""
+    """Return group normalisation with the largest number of groups (1, 2, 4 or 8) that divides the channels."""
     return nn.GroupNorm(math.gcd(MAX_GROUPS, channels), channels)
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut, projected where the shape changes."""
+    """Two 3 x 3 convolutions and a shortcut, which is a projection if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 def resnet(channels: int, classes: int, width: int, depth: int) -> nn.Sequential:
-    """Three stages of (depth - 2) / 6 blocks, with width, 2 width and 4 width channels."""
+    """Return a network with three stages of (depth - 2) / 6 blocks, with width, 2 width and 4 width channels."""
     layers: list[nn.Module] = [
         nn.Conv2d(channels, width, 3, padding=1, bias=False),
         norm(width),

@@ -1,4 +1,4 @@
-"""The schema of a table: a small YAML file that says what the columns are, and what is public about them
+"""The schema of a table: a small YAML file that describes the columns and what is public about them
 (docs/how-to/own_tables.md).
 
     columns:
@@ -10,10 +10,11 @@
     client: hospital
 
 Bounds, categories and class names are public. They are written by people and never computed from the data: a statistic
-of clients' data would be one more release, which no accountant has seen. So a number without bounds is refused.
+of clients' data would be one more release, which the accountant does not know about. So a number without bounds is
+refused.
 
-The fingerprint is of what examples are made by: the columns that go in, in their order, and the target. Who has the
-same one makes the same vector of the same row.
+The fingerprint is a hash of everything that determines the examples: the input columns, in their order, and the
+target. Two schemas with the same fingerprint turn a row into the same vector.
 """
 
 import hashlib
@@ -36,7 +37,8 @@ _MOST_BUCKETS = 2**20
 
 @dataclass(frozen=True)
 class Number:
-    """Scaled so that the bounds become -1 and 1; what lies outside is moved to the nearer bound."""
+    """A column of numbers. It is scaled so that the bounds become -1 and 1; values outside are moved to the nearer
+    bound."""
 
     least: float
     most: float
@@ -44,17 +46,18 @@ class Number:
 
     @property
     def unit(self) -> float:
-        """How much 1 on the new scale is on the old one."""
+        """The length of 1 on the new scale, in the units of the table."""
         return (self.most - self.least) / 2
 
     def original(self, scaled: Any) -> Any:
-        """Back from the new scale to the old one, for numbers or tensors."""
+        """Convert numbers or tensors from the new scale back to the units of the table."""
         return (scaled + 1) * self.unit + self.least
 
 
 @dataclass(frozen=True)
 class Category:
-    """A place for each value, and a last one for values that are unknown or missing."""
+    """A column of categories, one-hot: an input for each value, and a last one for values that are unknown or
+    missing."""
 
     values: tuple[str, ...]
 
@@ -65,7 +68,8 @@ class Category:
 
 @dataclass(frozen=True)
 class Text:
-    """Runs of up to `ngrams` words, or of characters, hashed into buckets with signs; each text has norm 1."""
+    """A column of texts. Sequences of up to `ngrams` words, or of characters, are hashed into buckets with signs. Each
+    text has norm 1."""
 
     buckets: int
     ngrams: int = 1
@@ -81,7 +85,7 @@ Column = Number | Category | Text
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be learned: a class, with names; a number, with bounds; or labels, one column of 0 and 1 for each."""
+    """What is learned: a class, with names; a number, with bounds; or labels, with a column of 0 and 1 for each."""
 
     kind: Targets
     columns: tuple[str, ...]
@@ -91,81 +95,81 @@ class Target:
 
 @dataclass(frozen=True)
 class Schema:
-    """What the columns of a table are. Those that are `ignored` may differ between tables of the same fingerprint."""
+    """The columns of a table. Those that are `ignored` may differ between tables with the same fingerprint."""
 
     inputs: dict[str, Column]
     target: Target
     ignored: frozenset[str] = frozenset()
-    client: str | None = None  # the column that says whose row it is
-    test: str | None = None  # the column that says whether a row is for the test
+    client: str | None = None  # the column with the client that a row belongs to
+    test: str | None = None  # the column that says whether a row belongs to the test set
     delimiter: str = ","
 
     @property
     def shape(self) -> tuple[int]:
-        """That of an example: a vector."""
+        """The shape of an example, which is a vector."""
         return (sum(column.width for column in self.inputs.values()),)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes or labels, or that of the number."""
+        """The names of the classes or labels, or the name of the number."""
         return self.target.values or self.target.columns
 
     @property
     def public_classes(self) -> tuple[str, ...]:
-        """The same as a message may tell it: names of classes, but numbers instead of the names of columns."""
+        """The same in a form that may be sent in messages: names of classes, but numbers instead of the names of
+        columns."""
         return self.target.values or tuple(map(str, range(len(self.target.columns))))
 
     @property
     def unit(self) -> float | None:
-        """How much 1 in the targets is in the units of the table; None where they are no numbers."""
+        """The length of 1 in the targets, in the units of the table. None if the targets are not numbers."""
         return None if self.target.bounds is None else self.target.bounds.unit
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits."""
-        told = [self._told(), {"target": self.target.kind, **_facts(self.target)}]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:32]
-
-    def _told(self) -> list[Any]:
-        return [[name, type(one).__name__, _facts(one)] for name, one in self.inputs.items()]
+        """The fingerprint: 32 hexadecimal digits."""
+        inputs = [[name, type(one).__name__, _facts(one)] for name, one in self.inputs.items()]
+        hashed = [inputs, {"target": self.target.kind, **_facts(self.target)}]
+        return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:32]
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns that a table must have, to make examples of it."""
+        """The columns that a table must have."""
         return (*self.inputs, *self.target.columns)
 
     def to_yaml(self) -> str:
-        """A file for tables of the same fingerprint, with little beyond what that covers."""
+        """Return a schema file with the same fingerprint. Besides what the fingerprint covers, it has only the
+        delimiter."""
         columns = {name: _written(one) for name, one in self.inputs.items()}
         target: dict[str, Any] = {"labels": list(self.target.columns)}
         if self.target.kind is Targets.classes:
             target = {"column": self.target.columns[0], "class": list(self.target.values)}
         elif self.target.bounds is not None:
             target = {"column": self.target.columns[0], **_written(self.target.bounds)}
-        told = {"columns": columns, "target": target, "delimiter": self.delimiter}
-        return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
+        content = {"columns": columns, "target": target, "delimiter": self.delimiter}
+        return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def beside(data: Path) -> Path:
-    """Where the schema of a file or folder is looked for, if nobody says: patients.schema.yaml for patients.csv."""
+    """Return the default path of the schema of a file or folder: patients.schema.yaml for patients.csv."""
     return data.with_name(data.name.removesuffix(data.suffix) + SUFFIX)
 
 
 def load_schema(path: Path) -> Schema:
-    """Read and check a schema file; raises `DataError` with a sentence that names the file and the column."""
+    """Read and check a schema file. Raises `DataError` with a message that names the file and the column."""
     try:
-        told = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(
             f"There is no schema {path}: write one, as docs/how-to/own_tables.md says, or name it by data.schema."
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"{path} is not readable YAML: {' '.join(str(error).split())}.") from error
-    return _Reader(path).schema(told)
+    return _Reader(path).schema(content)
 
 
 def _facts(one: Any) -> dict[str, Any]:
-    """The fields, for a fingerprint."""
+    """Return the fields of an object, for a fingerprint."""
     return {
         name: _facts(value) if isinstance(value, Number) else value
         for name, value in vars(one).items()
@@ -181,15 +185,15 @@ def _written(column: Column) -> dict[str, Any]:
 
 
 class _Reader:
-    """From what YAML gives to a schema; every complaint names the file."""
+    """Makes a schema from the content of a YAML file. Every error message names the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def schema(self, told: Any) -> Schema:
+    def schema(self, content: Any) -> Schema:
         known = ("columns", "target", "client", "test", "delimiter")
-        self._keys(told, "it", known, ("columns", "target"))
-        columns = told["columns"]
+        self._keys(content, "it", known, ("columns", "target"))
+        columns = content["columns"]
         if not isinstance(columns, dict) or not columns:
             self._refuse("columns is a mapping from the name of a column to what it is")
         inputs: dict[str, Column] = {}
@@ -199,15 +203,15 @@ class _Reader:
                 ignored.add(name)
             else:
                 inputs[name] = self._column(name, what)
-        target = self._target(told["target"])
-        client, test = (self._optional(told, key) for key in ("client", "test"))
+        target = self._target(content["target"])
+        client, test = (self._optional(content, key) for key in ("client", "test"))
         others = [*target.columns, *(name for name in (client, test) if name is not None)]
         for name in others:
             if name in inputs or others.count(name) > 1:
                 self._refuse(f"column {name} has two uses: name it once")
         if not inputs:
             self._refuse("it has no column to learn from: describe one under columns")
-        delimiter = told.get("delimiter", ",")
+        delimiter = content.get("delimiter", ",")
         if not isinstance(delimiter, str) or len(delimiter) != 1:
             self._refuse("delimiter is one character, in quotes")
         return Schema(inputs, target, frozenset(ignored), client, test, delimiter)
@@ -240,8 +244,8 @@ class _Reader:
 
     def _no_bounds(self, name: str) -> NoReturn:
         self._refuse(
-            f"column {name} is a number without bounds: write {{number: [least, most]}}, from public knowledge and not from the data, "
-            "because a statistic of the clients' data would be one more release"
+            f"column {name} is a number without bounds: write {{number: [least, most]}}, from public knowledge and "
+            "not from the data, because a statistic of the clients' data would be one more release"
         )
 
     def _category(self, name: str, what: dict[str, Any]) -> Category:
@@ -261,55 +265,57 @@ class _Reader:
             self._refuse(f"characters of column {name} is true or false")
         return Text(buckets, ngrams, characters)
 
-    def _target(self, told: Any) -> Target:
-        self._keys(told, "target", ("column", "class", "number", "labels"))
-        if set(told) == {"labels"}:
-            return Target(Targets.labels, self._values("target", told["labels"], least=1))
-        if set(told) == {"column", "class"}:
-            name = self._name(told["column"])
-            values = self._values(name, told["class"], least=2)
+    def _target(self, content: Any) -> Target:
+        self._keys(content, "target", ("column", "class", "number", "labels"))
+        if set(content) == {"labels"}:
+            return Target(Targets.labels, self._values("target", content["labels"], least=1))
+        if set(content) == {"column", "class"}:
+            name = self._name(content["column"])
+            values = self._values(name, content["class"], least=2)
             return Target(Targets.classes, (name,), values)
-        if "column" in told and len(told) == 1:
-            self._no_bounds(self._name(told["column"]))
-        if set(told) != {"column", "number"}:
+        if "column" in content and len(content) == 1:
+            self._no_bounds(self._name(content["column"]))
+        if set(content) != {"column", "number"}:
             self._refuse(
-                "target is one of {column: NAME, class: [names]}, {column: NAME, number: [least, most]} or {labels: [columns]}"
+                "target is one of {column: NAME, class: [names]}, {column: NAME, number: [least, most]} "
+                "or {labels: [columns]}"
             )
-        name = self._name(told["column"])
+        name = self._name(content["column"])
         return Target(
-            Targets.numbers, (name,), bounds=self._number(name, {"number": told["number"]})
+            Targets.numbers, (name,), bounds=self._number(name, {"number": content["number"]})
         )
 
-    def _values(self, name: str, told: Any, least: int) -> tuple[str, ...]:
-        if not isinstance(told, list) or len(told) < least:
-            self._refuse(f"{name} needs a list of {least} values at least, which are public")
-        if any(type(value) not in (str, int) for value in told):
+    def _values(self, name: str, content: Any, least: int) -> tuple[str, ...]:
+        if not isinstance(content, list) or len(content) < least:
+            self._refuse(f"{name} needs a list of at least {least} values, which are public")
+        if any(type(value) not in (str, int) for value in content):
             self._refuse(
-                f"the values of {name} are texts or whole numbers: put others, and words such as yes and no, into quotes"
+                f"the values of {name} are texts or whole numbers: put others, and words such as yes and no, "
+                "into quotes"
             )
-        values = tuple(str(value).strip() for value in told)
+        values = tuple(str(value).strip() for value in content)
         if len(set(values)) < len(values):
-            self._refuse(f"a value of {name} occurs twice: take one away")
+            self._refuse(f"a value of {name} occurs twice: remove one")
         return values
 
-    def _name(self, told: Any) -> str:
-        if type(told) not in (str, int):
-            self._refuse(f"{told!r} is no name of a column: put it into quotes")
-        return str(told).strip()
+    def _name(self, content: Any) -> str:
+        if type(content) not in (str, int):
+            self._refuse(f"{content!r} is not a column name: put it into quotes")
+        return str(content).strip()
 
-    def _optional(self, told: dict[str, Any], key: str) -> str | None:
-        return None if told.get(key) is None else self._name(told[key])
+    def _optional(self, content: dict[str, Any], key: str) -> str | None:
+        return None if content.get(key) is None else self._name(content[key])
 
     def _keys(
-        self, told: Any, what: str, known: tuple[str, ...], needed: tuple[str, ...] = ()
+        self, content: Any, what: str, known: tuple[str, ...], needed: tuple[str, ...] = ()
     ) -> None:
-        if not isinstance(told, dict):
+        if not isinstance(content, dict):
             self._refuse(f"{what} is a mapping with the keys {', '.join(known)}")
-        for key in told:
+        for key in content:
             if key not in known:
                 self._refuse(f"{what} has no key {key!r}: the keys are {', '.join(known)}")
         for key in needed:
-            if key not in told:
+            if key not in content:
                 self._refuse(f"{what} lacks the key {key}")
 
     def _refuse(self, what: str) -> NoReturn:

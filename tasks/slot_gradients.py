@@ -1,8 +1,10 @@
-"""The per-example gradients of one parameter tensor, in a form that is cheaper than the rows where there is one.
+"""The per-example gradients of one parameter tensor (a slot of the model's layout), as factors if that is cheaper than
+as rows.
 
-A weight that multiplies its layer's inputs has, for each example, the gradient sum_t b_t a_t^T over the T positions at
-which it is used: one for a linear layer on vectors, every place of its kernel for a convolution. Norms and weighted
-sums follow from the factors a and b.
+For each example, the gradient of a weight that multiplies its layer's inputs is sum_t b_t a_t^T. a are the inputs and
+b the gradients of the outputs. The sum is over the T positions at which the weight is used: one for a linear layer on
+vectors, every position of the kernel for a convolution. Norms and weighted sums can be computed from the factors a and
+b.
 """
 
 from abc import ABC, abstractmethod
@@ -10,8 +12,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-# The Gram route adds up terms of both signs. Where they cancel to less than this share, rounding (2^-24 per term and a
-# few for the dot products) could pass 1e-5 of the norm, and the norm is taken of the gradient itself.
+# The norm from Gram matrices is a sum of terms of both signs. If they cancel to less than this share, rounding errors
+# (2^-24 per term and a few for the dot products) could exceed 1e-5 of the norm. Then the norm is computed from the
+# gradient itself.
 _SHARE_LEFT = 1 / 32
 
 
@@ -19,40 +22,41 @@ OuterFactors = tuple[Tensor, Tensor | None]  # b (B, out) and a (B, in): rows b_
 
 
 class SlotGradients(ABC):
-    """g_1, ..., g_B, one per example, of p numbers each."""
+    """The gradients g_1, ..., g_B, one per example, of p numbers each."""
 
     def factors(self) -> OuterFactors:
-        """What the gradients are outer products of, where they are; else the rows, and None."""
+        """Return b and a if the gradients are outer products b a^T; otherwise the rows and None."""
         return self.rows(), None
 
     @abstractmethod
     def rows(self) -> Tensor:
-        """(B, p): the gradients themselves."""
+        """Return the gradients themselves, (B, p)."""
 
     @abstractmethod
     def select(self, chosen: Tensor) -> "SlotGradients":
-        """Those of the chosen examples."""
+        """Return the gradients of the chosen examples."""
 
     def norms_squared(self) -> Tensor:
-        """(B,): |g_i|^2."""
+        """Return |g_i|^2, (B,)."""
         return _squared(self.rows())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """(p,): sum_i w_i g_i."""
+        """Return sum_i w_i g_i, (p,)."""
         return weights @ self.rows()
 
     def write_run_sums(self, sums: Tensor) -> None:
-        """Writes sums of g_i over n runs of consecutive examples, equally many in each, into `sums`, (n, p)."""
+        """Write the sums of g_i over n runs of consecutive examples into `sums`, (n, p). All runs have the same
+        length."""
         rows = self.rows()
         torch.sum(rows.view(len(sums), -1, rows.shape[1]), dim=1, out=sums)
 
     def projected(self, basis: Tensor) -> Tensor:
-        """(B, k): V^T g_i, for a matrix V (p, k)."""
+        """Return V^T g_i, (B, k), for a matrix V (p, k)."""
         return self.rows() @ basis
 
 
 class ExplicitRows(SlotGradients):
-    """Gradients that are there as rows, because they are short or nothing cheaper is known."""
+    """Gradients that are stored as rows, because they are short or no cheaper form is known."""
 
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows.flatten(1)
@@ -65,7 +69,7 @@ class ExplicitRows(SlotGradients):
 
 
 class OuterProducts(SlotGradients):
-    """Gradients of a weight at one position: b_i a_i^T, whose norm is |b_i| |a_i|."""
+    """Gradients of a weight at one position: b_i a_i^T, with the norm |b_i| |a_i|."""
 
     def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
         self._inputs = inputs  # a, (B, in)
@@ -96,7 +100,7 @@ class OuterProducts(SlotGradients):
         outputs, numbers = self._outputs.shape[1], basis.shape[1]
         if numbers >= self._inputs.shape[1]:
             return super().projected(basis)
-        # First the inputs alone: outputs x numbers for each example, instead of the outputs x inputs of its gradient.
+        # Multiply the inputs first: this needs outputs x numbers per example, instead of outputs x inputs.
         if basis.T.is_contiguous():
             by_number = self._inputs @ basis.T.view(numbers * outputs, -1).T
             return (by_number.view(-1, numbers, outputs) * self._outputs.unsqueeze(1)).sum(dim=2)
@@ -107,8 +111,8 @@ class OuterProducts(SlotGradients):
 class SumsOfOuterProducts(SlotGradients):
     """Gradients of a weight at T positions, in G groups: (B, G, in, T) inputs and (B, G, out, T) gradients of outputs.
 
-    The squared norm is the sum over s, t of (a_s . a_t) (b_s . b_t), which needs no gradient. That is cheaper where
-    positions are few and the weight is large; elsewhere the rows are made, once.
+    The squared norm is the sum over s, t of (a_s . a_t) (b_s . b_t), for which the gradient is not needed. This is
+    cheaper if there are few positions and the weight is large. Otherwise the rows are computed once.
     """
 
     def __init__(self, inputs: Tensor, outputs: Tensor) -> None:
@@ -156,5 +160,5 @@ def few_positions(inputs: int, outputs: int, positions: int) -> bool:
 
 
 def _squared(rows: Tensor) -> Tensor:
-    # Not `vector_norm`, which adds up in an order that loses five digits of a million numbers.
+    # Not by `vector_norm`: its order of summation loses five digits for a million numbers.
     return torch.linalg.vecdot(rows, rows)

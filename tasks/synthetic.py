@@ -1,6 +1,6 @@
 """A classification problem of any size: one Gaussian cloud per class.
 
-For experiments that need a certain dimension or number of examples and no real data.
+It is for experiments that need a certain dimension or number of examples, but no real data.
 """
 
 import math
@@ -14,9 +14,9 @@ from fedsketch.tasks.examples import Dataset, Examples
 
 
 def load(settings: SyntheticConfig, seed: int) -> Dataset:
-    """Unit-variance clouds around class centres of expected squared norm `separation` ** 2.
+    """Return clouds of unit variance around class centres with the expected squared norm `separation` ** 2.
 
-    The best possible classifier of two classes errs with probability Phi(-separation / sqrt 2).
+    The error of the best possible classifier of two classes is about Phi(-separation / sqrt 2).
     The same seed gives the same centres and the same test set for any number of `examples`.
     """
     classes, features = settings.classes, math.prod(settings.shape)
@@ -29,7 +29,7 @@ def load(settings: SyntheticConfig, seed: int) -> Dataset:
     )
 
     def draw(count: int) -> Examples:
-        # Every class equally often, up to one.
+        # The sizes of the classes differ by at most one.
         targets = torch.randperm(count, generator=generator) % classes
         inputs = torch.randn(count, features, generator=generator)
         inputs += centres[targets]

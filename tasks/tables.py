@@ -1,6 +1,6 @@
-"""Tables as they are in files, every cell a text: a CSV file with a header, or a folder of .txt files by class.
+"""Reads tables from files, with every cell as text: a CSV file with a header, or a folder of .txt files by class.
 
-Whatever is wrong is told with the file, the line and the column.
+Error messages name the file, the line and the column.
 """
 
 import csv
@@ -14,14 +14,13 @@ from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.schema import Schema, Text
 
 MISSING = frozenset(("", "na", "nan", "null", "?"))
-_LONGEST_CELL = (
-    2**24
-)  # characters: a text may be long, a forgotten quote swallows the rest of the file
+# Characters. A text may be long, but after a missing quote a cell would contain the rest of the file.
+_LONGEST_CELL = 2**24
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by column, and the place of each row: the line in which it ends, or the file that it is."""
+    """Cells by column, and the place of each row: the line in which it ends, or its .txt file."""
 
     path: Path
     columns: dict[str, list[str]]
@@ -31,18 +30,18 @@ class Table:
         return len(self.places)
 
     def wrong(self, row: int, column: str, what: str) -> DataError:
-        """The error for one cell."""
+        """Return the error for one cell."""
         return DataError(f"{self.places[row]}, column {column}: {what}.")
 
     def number(self, row: int, column: str) -> float:
-        """The number in a cell; not a number where it is missing."""
+        """Return the number in a cell, or nan if it is missing."""
         cell = self.columns[column][row].strip()
         if cell.lower() in MISSING:
             return float("nan")
         try:
             return float(cell)
         except ValueError as error:
-            raise self.wrong(row, column, f"{cell!r} is no number") from error
+            raise self.wrong(row, column, f"{cell!r} is not a number") from error
 
     def holds_numbers(self, column: str) -> bool:
         """Whether every cell of a column is a number or missing."""
@@ -54,7 +53,7 @@ class Table:
         return True
 
     def write(self, path: Path, names: Sequence[str], rows: Sequence[int]) -> None:
-        """A CSV file of these columns and rows."""
+        """Write a CSV file of these columns and rows."""
         columns = [self.columns[name] for name in names]
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
@@ -63,8 +62,8 @@ class Table:
 
 
 def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
-    """The table at a path, checked to have the schema's columns and no other; without `targets`, those to learn may be
-    missing, and others that nobody learns from, such as whose row it is, may be there."""
+    """Read the table at a path. It must have the columns of the schema and no others. Without `targets`, the target
+    columns may be missing, and other columns are allowed."""
     if path.is_dir():
         with _readable(path):
             return _texts(path, schema)
@@ -81,12 +80,12 @@ def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
                 "ignore`."
             )
     if not len(table):
-        raise DataError(f"{path} holds no row: put some in.")
+        raise DataError(f"{path} has no rows: add some.")
     return table
 
 
 def read_cells(path: Path, delimiter: str) -> Table:
-    """A CSV file as it is."""
+    """Read a CSV file without a schema."""
     with _readable(path):
         return _csv(path, delimiter)
 
@@ -137,13 +136,14 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _texts(root: Path, schema: Schema) -> Table:
-    """One row per file. Folders are looked up among the classes of the schema, never the other way round."""
+    """Read a folder of texts, one row per file. The names of existing folders are looked up among the classes of the
+    schema, never the other way round."""
     text, *more = schema.inputs
     target = schema.target
     if more or not isinstance(schema.inputs[text], Text) or target.kind is not Targets.classes:
         raise DataError(
-            f"{root} is a folder, and its schema is not of one text column and a class: name a .csv file, or change "
-            "the schema."
+            f"{root} is a folder, so its schema must have one text column and a class as target: name a .csv file, or "
+            "change the schema."
         )
     texts, labels, places = [], [], []
     for folder in sorted(root.iterdir()):
@@ -151,7 +151,8 @@ def _texts(root: Path, schema: Schema) -> Table:
             continue
         if folder.name not in target.values:
             raise DataError(
-                f"{folder} is no class of the schema: rename it to one of {', '.join(target.values)}, or move it away."
+                f"{folder} is not a class of the schema: rename it to one of {', '.join(target.values)}, or move it "
+                "away."
             )
         for file in sorted(folder.glob("*.txt")):
             texts.append(file.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""Data sets that are tables: one that is dealt out to simulated clients, and those that devices have themselves.
+"""Data sets that are tables: one that is partitioned over simulated clients, or tables that devices have themselves.
 
-The server's copy of the schema decides what a run learns from. A device has its own copy, from its owner: its data card
-holds the fingerprint, a message names one, and no row is read unless the two are the same. Real devices are told no
-file and no column.
+The server's copy of the schema decides what a run learns from. A device has its own copy, from its owner. The device's
+data card contains the schema's fingerprint, and so does a message from the server. No row is read unless the two are
+the same. Real devices are never sent the name of a file or a column.
 """
 
 import os
@@ -31,14 +31,14 @@ from fedsketch.tasks.schema import Schema, Target, Text, beside, load_schema
 from fedsketch.tasks.tables import Table, read_table
 
 SCHEMA_VARIABLE = "FEDSKETCH_SCHEMA"
-_STREAM = 2  # of the seed: partition and public data draw from others
+_STREAM = 2  # a random stream of the seed that partition and public data do not use
 _TESTED, _TRAINED = ("test", "1", "true", "yes"), ("train", "0", "false", "no")
 
 _Ints = npt.NDArray[np.int64]
 
 
 def load(settings: TableSettings, seed: int) -> Dataset:
-    """The table at `root`, split into examples to train on and to test on."""
+    """Return the table at `root`, split into training and test examples."""
     schema = schema_of(settings)
     table = read_table(_root(settings), schema)
     examples = examples_of(table, schema)
@@ -59,7 +59,7 @@ def load(settings: TableSettings, seed: int) -> Dataset:
 
 
 def read_examples(path: Path, schema: Schema) -> Examples:
-    """All rows of a table."""
+    """Return all rows of a table as examples."""
     return examples_of(read_table(path, schema), schema)
 
 
@@ -71,7 +71,7 @@ def is_table(settings: DataSettings) -> TypeGuard[TableSettings | FolderConfig]:
 
 
 def schema_of(settings: TableSettings | FolderConfig) -> Schema:
-    """The server's schema, from its file, or from the settings of texts."""
+    """Return the server's schema, from its file, or from the settings of data=text."""
     if isinstance(settings, TextConfig):
         column = Text(settings.buckets, settings.ngrams, settings.characters)
         classes = tuple(str(name).strip() for name in settings.classes)
@@ -83,30 +83,29 @@ def schema_of(settings: TableSettings | FolderConfig) -> Schema:
 
 
 def schema_beside(path: Path) -> Schema:
-    """The schema of a device's own table: where its owner says, or beside it."""
+    """Return the schema of a device's own table, from FEDSKETCH_SCHEMA or from the file beside the table."""
     return load_schema(Path(os.environ.get(SCHEMA_VARIABLE) or beside(path)))
 
 
 def own_table(path: Path, fingerprint: str) -> Examples:
-    """A device's own table, for a run with this fingerprint."""
+    """Return the examples of a device's own table, for a run with this fingerprint."""
     schema = schema_beside(path)
     if schema.fingerprint != fingerprint:
         raise DataError(
-            f"The schema of {path} has changed since its data card was made: describe the data anew by "
+            f"The schema of {path} has changed since its data card was made: describe the data again with "
             "fedsketch-enroll --data."
         )
     return read_examples(path, schema)
 
 
 def resolved(config: Config) -> Config:
-    """The configuration of a run as its server plays it: with what its copy of the schema says. Never called on a
-    device."""
+    """Return the configuration of a run, completed by the server's copy of the schema. Never called on a device."""
     data, task = config.data, config.task
     if not is_table(data):
         return config
     schema = schema_of(data)
     if isinstance(data, FolderConfig):
-        data = _told(schema, data)
+        data = _with_schema(schema, data)
     elif devices_are_real(config):
         data = replace(data, on_devices=_on_devices(config, schema))
     if isinstance(task, RegressionConfig) and schema.unit is not None:
@@ -115,12 +114,13 @@ def resolved(config: Config) -> Config:
 
 
 def devices_are_real(config: Config) -> bool:
-    """Whether the clients of a table have policies and ledgers, and so accept no path from a message."""
+    """Whether the clients of a table are real devices with policies and ledgers, which accept no path from a
+    message."""
     return config.runtime.name == "processes" and config.privacy.randomness is not Randomness.seeded
 
 
 def write_parts(config: Config, parts: Sequence[torch.Tensor], files: Sequence[Path]) -> None:
-    """The rows of each client as a .csv file of its own, with the schema beside it."""
+    """Write the rows of each client to a .csv file of its own, with the schema beside it."""
     data = config.data
     assert isinstance(data, TableSettings)
     schema = schema_of(data)
@@ -135,11 +135,11 @@ def _on_devices(config: Config, schema: Schema) -> FolderConfig:
     from fedsketch.tasks.job import Job
 
     most = max(map(len, Job(config).parts))
-    return _told(schema, FolderConfig("folder", None, (1,), 1, most, None))
+    return _with_schema(schema, FolderConfig("folder", None, (1,), 1, most, None))
 
 
-def _told(schema: Schema, data: FolderConfig) -> FolderConfig:
-    """The settings with what devices may know of the schema."""
+def _with_schema(schema: Schema, data: FolderConfig) -> FolderConfig:
+    """Return the settings with the parts of the schema that devices may know."""
     return replace(
         data,
         shape=schema.shape,
@@ -161,7 +161,7 @@ def _root(settings: TableSettings | FolderConfig) -> Path:
 
 
 def _split(settings: TableSettings, table: Table, schema: Schema, seed: int) -> tuple[_Ints, _Ints]:
-    """The rows to train on and those to test on, in rising order."""
+    """Return the training rows and the test rows, in ascending order."""
     count = len(table)
     tested = np.zeros(count, dtype=bool)
     if settings.test_root is not None:
@@ -184,7 +184,7 @@ def _split(settings: TableSettings, table: Table, schema: Schema, seed: int) -> 
 
 
 def _groups(table: Table, schema: Schema) -> tuple[tuple[str, ...], _Ints | None]:
-    """The names of the natural groups, and that of each row by its number."""
+    """Return the names of the natural groups, and the number of each row's group."""
     if schema.client is None:
         return (), None
     if schema.client not in table.columns:

@@ -1,9 +1,9 @@
-"""What is learned: a loss for each example, and metrics. Classification is one task; others are beside it, or in
-installed packages.
+"""The interface of a task: it defines the loss of each example and the metrics. Classification is one; others are in
+`tasks.built_in_tasks` or in installed packages.
 
-A task treats examples one by one: the loss of an example depends on its output and target alone. The clip of an
-example's gradient rests on this. So the tasks here are written that way, and those of installed packages are called
-with one example at a time wherever single examples are protected (`tasks.factors`).
+A task must treat examples independently: the loss of an example depends on its output and target alone. Clipping the
+gradient of an example relies on this. The built-in tasks are written that way. Tasks of installed packages are called
+with one example at a time if the privacy unit is the example (`tasks.factors`).
 """
 
 from typing import Any
@@ -17,32 +17,31 @@ from fedsketch.tasks.examples import Examples
 
 
 class Task:
-    """The interface of a task. `outputs` are what the model computes from a batch, (B, n); targets have one of the
-    forms of `Targets`."""
+    """The interface of a task. `outputs` are the model's outputs for a batch, (B, n). Targets have one of the forms of
+    `Targets`."""
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
     def outputs(self, classes: int) -> int:
-        """How many numbers the model must make of an example, where targets tell of so many classes, labels or
-        values."""
+        """Return how many outputs the model must have, if targets have this many classes, labels or values."""
         return classes
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """(B,): the loss of each example, to be differentiated."""
+        """Return the loss of each example, (B,). It must be differentiable."""
         raise NotImplementedError
 
     def scores(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Values from 0 to 1 for each example, (B,), whose means are metrics. Devices can sum these for an evaluation
-        that is private."""
+        """Return values from 0 to 1 for each example, (B,). Their means are metrics. Devices can sum them in a private
+        evaluation."""
         return {}
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """The metrics that the settings name, over a whole test set."""
+        """Return the metrics that the settings name, over a whole test set."""
         return {name: float(value.mean()) for name, value in self.scores(outputs, targets).items()}
 
     def check(self, name: str, examples: Examples, classes: int) -> None:
-        """Raise `DataError` where the examples of the data set of this name have targets of another form."""
+        """Raise `DataError` if the examples of the data set of this name have targets of another form."""
         wanted, found = self.settings.targets, examples.kind_of_targets
         if found is not wanted:
             raise DataError(
@@ -64,7 +63,7 @@ _FITTING = {
 
 
 def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each example, (B,)."""
+    """Return the loss of each example, (B,)."""
     losses = task.losses(outputs, targets)
     if losses.shape != targets.shape[:1]:
         raise ModelError(
@@ -76,6 +75,6 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """All metrics and the mean loss of these outputs."""
+    """Return all metrics and the mean loss of these outputs."""
     loss = losses_of(task, outputs, targets).mean()
     return {**task.metrics(outputs, targets), "loss": float(loss)}

@@ -1,8 +1,9 @@
-"""The only place that imports torchvision: slow, and it needs help beside a CPU build of torch.
+"""The only place that imports torchvision, because the import is slow and needs a workaround with a CPU build of
+torch.
 
-torchvision's published wheel is built for CUDA. Beside a CPU torch its C++ operators do not load
-and the import fails with "operator torchvision::nms does not exist". Declaring the missing schemas
-first cures that: data sets need none of these operators.
+torchvision's published wheel is built for CUDA. With a CPU build of torch its C++ operators do not load, and the
+import fails with "operator torchvision::nms does not exist". Declaring the missing operators first avoids that: data
+sets need none of them.
 """
 
 import importlib
@@ -15,7 +16,7 @@ _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 def datasets() -> Any:
-    """The module torchvision.datasets."""
+    """Return the module torchvision.datasets."""
     try:
         return importlib.import_module("torchvision.datasets")
     except RuntimeError as error:
@@ -27,8 +28,8 @@ def datasets() -> Any:
 
 @cache
 def _missing_operators() -> torch.library.Library:
-    """Declared once. torch forgets the declarations when the last reference to their library goes, so the cache keeps
-    one."""
+    """Declare the operators once. torch forgets the declarations when the last reference to their library is gone, so
+    the cache keeps one."""
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for operator in ("nms", "qnms"):
         library.define(operator + _SIGNATURE)  # type: ignore[no-untyped-call]

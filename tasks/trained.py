@@ -1,8 +1,7 @@
-"""Which part of a model is trained: `model.trainable` and `model.lora_rank`.
+"""Chooses which part of a model is trained: `model.trainable` and `model.lora_rank`.
 
-Only parameters with `requires_grad` are the d numbers that are clipped, sketched, sent and noised (`tasks.flat`). The
-others are frozen:
-a fixed map, like everything else that a model does with an example, and it costs no privacy.
+Only parameters with `requires_grad` are among the d numbers that are clipped, sketched, noised and sent
+(`tasks.flat`). The others are frozen. A frozen part is a fixed function, so it costs no privacy.
 """
 
 from collections import Counter
@@ -18,18 +17,18 @@ from fedsketch.tasks.lora import adapted, start_adapters
 
 
 def all_frozen(module: nn.Module) -> nn.Module:
-    """The module with nothing to train: for use. Changes the module."""
+    """Freeze all of the module, for inference. Changes the module."""
     return _replaced(module.requires_grad_(False), lambda name, layer: fixed(layer))
 
 
 def with_trained_part(
     module: nn.Module, settings: ModelSettings, seed: int | None = None
 ) -> nn.Module:
-    """The module with the part that the settings name to be trained, and adapters where they ask for them; changes the
-    module.
+    """Make the parameters that the settings name trainable, freeze the others, and add adapters if the settings ask
+    for them. Changes the module.
 
-    Without settings, what the module itself says is trained. Adapters start from the seed; without one they have shapes
-    only.
+    Without such settings, `requires_grad` stays as the module has set it. Adapters are initialised from the seed.
+    Without a seed they only have shapes.
     """
     rank, alpha = settings.lora_rank, settings.lora_alpha
     if settings.trainable is not None:
@@ -48,18 +47,18 @@ def with_trained_part(
             start_adapters(module, seed)
     elif alpha is not None:
         raise ModelError(
-            f"model.lora_alpha={alpha:g} scales adapters, and there are none: set model.lora_rank too."
+            f"model.lora_alpha={alpha:g} scales adapters, but there are none: set model.lora_rank too."
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError(
-            "Nothing of the model is trained, because it has no linear layer for an adapter or froze itself: set "
-            "model.trainable."
+            "Nothing of the model is trained, because it has no linear layer for an adapter, or all its parameters "
+            "are frozen: set model.trainable."
         )
     return module
 
 
 def _train(module: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Train what a pattern matches, by any of its names, and freeze the rest."""
+    """Train the parameters of which a name matches a pattern, and freeze the rest."""
     named = list(module.named_parameters(remove_duplicate=False))
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name, _ in named):
@@ -74,8 +73,8 @@ def _train(module: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def _with_own_weight(module: nn.Module) -> set[nn.Module]:
-    """The layers that share no parameter with another: what an adapter makes of a shared one would have no place in the
-    plain module."""
+    """Return the layers that share no parameter with another layer. An adapter changes the weight of one layer only,
+    so a shared weight could not be merged back into the module without adapters."""
     owners = [
         (layer, parameter)
         for layer in module.modules()
@@ -87,7 +86,8 @@ def _with_own_weight(module: nn.Module) -> set[nn.Module]:
 
 
 def _replaced(module: nn.Module, replace: Callable[[str, nn.Module], nn.Module]) -> nn.Module:
-    """The module with every layer as `replace` has it, by name and layer. A layer in two places stays one layer."""
+    """Replace every layer by the result of `replace(name, layer)`. A layer that is used in two places stays one
+    layer."""
     made: dict[nn.Module, nn.Module] = {
         layer: replace(name, layer) for name, layer in module.named_modules()
     }

@@ -1,13 +1,13 @@
-"""A small vision transformer (Dosovitskiy et al. 2021), of linear layers alone.
+"""A small vision transformer (Dosovitskiy et al. 2021) that has only linear layers.
 
-An image becomes a sequence of square patches, the tokens. Blocks of attention and two linear layers follow, each behind
-a normalisation of its token ("pre-norm"), then the mean over all tokens and a linear layer.
+An image becomes a sequence of square patches, the tokens. Blocks of attention and two linear layers follow; tokens are
+normalised before each ("pre-norm"). Then come the mean over all tokens and a linear layer.
 
-All parameters are weights (and biases) of `nn.Linear`, so that gradients of single examples, of many clients at once,
-and layer-wise sketches have their fast routes:
-- A token carries the number of its place, one-hot, beside its pixels. The columns of the first layer that belong to the
-  places are the learned positions.
-- Normalisations have no scale and no shift, which the linear layer behind them can express.
+All parameters are weights (and biases) of `nn.Linear`, for which there are fast methods for the gradients of single
+examples and of many clients at once, and for layer-wise sketches. For this:
+- A token consists of its pixels and of its position in the image, one-hot. The columns of the first layer that belong
+  to positions are the learned position embeddings.
+- Normalisations have no scale and no shift, because the linear layer after them can express both.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch.nn import functional
 
 
 class Patches(nn.Module):
-    """(B, channels, height, width) to (B, tokens, numbers): the pixels of each patch, and its place."""
+    """Maps (B, channels, height, width) to (B, tokens, numbers): the pixels of each patch, and its position."""
 
     def __init__(self, patch: int, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Patches(nn.Module):
 
     @property
     def numbers(self) -> int:
-        """Of a token."""
+        """How many numbers a token has."""
         return self.pixels + self.tokens
 
     def forward(self, images: Tensor) -> Tensor:
@@ -41,13 +41,14 @@ class Patches(nn.Module):
         p = self._patch
         squares = images.view(size, channels, height // p, p, width // p, p)
         tokens = squares.permute(0, 2, 4, 1, 3, 5).reshape(size, self.tokens, self.pixels)
-        # As long as pixels of variance 1, so that both count alike in what the first layer makes of them.
+        # With the norm of pixels of variance 1, so that both have the same weight in the first layer.
         places = math.sqrt(self.pixels) * torch.eye(self.tokens).to(tokens)
         return torch.cat([tokens, places.expand(size, -1, -1)], dim=2)
 
 
 class Encoder(nn.Module):
-    """One block: every token looks at all others, and is then transformed by itself; both add to what it was."""
+    """One block: attention between all tokens, then two linear layers on each token. Both have a residual
+    connection."""
 
     def __init__(self, width: int, heads: int, hidden: int, bias: bool) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Encoder(nn.Module):
         return changed
 
     def _attention(self, looks: Tensor) -> Tensor:
-        """Softmax of queries times keys, times values, head by head."""
+        """Return softmax(queries times keys) times values, for each head."""
         by_head = looks.view(*looks.shape[:2], 3, self._heads, -1).permute(2, 0, 3, 1, 4)
         queries, keys, values = by_head.unbind()
         weights = torch.softmax(queries @ keys.mT / math.sqrt(queries.shape[-1]), dim=-1)
@@ -71,14 +72,14 @@ class Encoder(nn.Module):
 
 
 class MeanToken(nn.Module):
-    """(B, tokens, width) to (B, width)."""
+    """Maps (B, tokens, width) to (B, width): the mean of the normalised tokens."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return normalised(tokens).mean(dim=1)
 
 
 def normalised(tokens: Tensor) -> Tensor:
-    """Each token with mean 0 and variance 1."""
+    """Normalise each token to mean 0 and variance 1."""
     return functional.layer_norm(tokens, tokens.shape[-1:])
 
 
@@ -93,7 +94,7 @@ def transformer(
     expansion: int,
     bias: bool,
 ) -> nn.Sequential:
-    """For images of this shape."""
+    """Return a transformer for images of this shape."""
     patches = Patches(patch, shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
         patches=patches, embedding=nn.Linear(patches.numbers, width, bias=bias)

@@ -1,5 +1,5 @@
-"""A try before a run: two of the server's examples go through model, loss and metrics, so that what does not fit is one
-sentence."""
+"""A trial before a run: two of the server's examples go through model, loss and metrics, so that a misfit is reported
+early and in one sentence."""
 
 import torch
 from torch import Tensor
@@ -12,15 +12,15 @@ from fedsketch.tasks.task import Task, losses_of, measured
 
 
 def try_out(config: Config, model: FlatModel, outputs: int, examples: Examples) -> None:
-    """Raise `ModelError` where the model does not make so many outputs of an example, or the task does not make a loss
-    and all its metrics of them. `examples` are a few of the data; without any, nothing is tried."""
+    """Raise `ModelError` if the model does not have this many outputs, or if the task cannot compute the loss and all
+    its metrics from them. `examples` are a few of the data. Without any, nothing is tried."""
     if len(examples) == 0:
         return
     names = f"model={config.model.name} and data={config.data.name}"
     made = _forward(names, model, examples)
     if made.shape != (len(examples), outputs):
         raise ModelError(
-            f"The model of {names} makes outputs of the shape {tuple(made.shape)} of {len(examples)} examples, and "
+            f"The model of {names} makes outputs of the shape {tuple(made.shape)} of {len(examples)} examples, but "
             f"task={config.task.name} needs {(len(examples), outputs)}: change the model, or choose another."
         )
     _check_task(model.task, made, examples.targets.to(model.device))
@@ -34,11 +34,13 @@ def _forward(names: str, model: FlatModel, examples: Examples) -> Tensor:
         kind = f"{examples.inputs.dtype} of the shape {examples.shape}".removeprefix("torch.")
         reason = str(error).splitlines()[0].rstrip(".")
         raise ModelError(
-            f"{names} do not go together, because an example is {kind} ({reason}): choose another model, or change "
-            "what the data give."
+            f"{names} do not fit together, because an example is {kind} ({reason}): choose another model, or change "
+            "the data."
         ) from error
     if not isinstance(made, Tensor):
-        raise ModelError(f"The model of {names} makes no tensor: return one of a row per example.")
+        raise ModelError(
+            f"The model of {names} does not return a tensor: return one with a row per example."
+        )
     return made
 
 
@@ -50,7 +52,7 @@ def _check_task(task: Task, made: Tensor, targets: Tensor) -> None:
         raise ModelError(f"{name} makes losses without a gradient: compute them from the outputs.")
     if not bool(losses.isfinite().all()):
         raise ModelError(
-            f"{name} makes a loss that is no number of the first examples: bound what it computes."
+            f"{name} has a loss of the first examples that is not finite: bound what it computes."
         )
     wanted = {metric.name for metric in task.settings.all_metrics}
     for score, values in task.scores(made, targets).items():

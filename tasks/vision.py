@@ -1,7 +1,7 @@
-"""Fashion-MNIST, MNIST, EMNIST and CIFAR-10: found on disk, or (but for EMNIST, which is large) downloaded.
+"""Fashion-MNIST, MNIST, EMNIST and CIFAR-10: read from disk, or downloaded (except EMNIST, which is large).
 
-They are looked for below `root` in torchvision's layout, then in the folders where a distribution
-installs data sets (Debian's package dataset-fashion-mnist), and at last downloaded into `root`.
+They are searched for below `root` in torchvision's layout, then in the folders where a Linux distribution installs
+data sets (Debian's package dataset-fashion-mnist). If they are not found, they are downloaded into `root`.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ DOWNLOAD_TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a data set lies and how its pixels are normalised.
+    """Where the files of a data set are and how its pixels are normalised.
 
-    Mean and deviation per channel are the published ones of the training set, with pixels in
-    [0, 1]: constants, because statistics of clients' data would be one more thing to release.
+    Mean and standard deviation per channel are the published ones of the training set, with pixels in [0, 1]. They are
+    constants, because computing statistics of clients' data would be one more release.
     """
 
     title: str
@@ -41,11 +41,11 @@ class _Source:
     classes: int = 10
     shape: tuple[int, int, int] = (1, 28, 28)
     sizes: tuple[int, int] = (60_000, 10_000)  # of training and test set
-    splits: tuple[str, str] = ("train", "t10k")  # how the files of the two begin
+    splits: tuple[str, str] = ("train", "t10k")  # prefixes of the files of the two
     downloadable: bool = True
 
     def has_files(self, folder: Path) -> bool:
-        """Whether all four files are there, for those whose files are `idx`."""
+        """Whether all four files are there, for data sets in the format `idx`."""
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         return all(idx.find(folder, f"{split}-{kind}") for split in self.splits for kind in kinds)
 
@@ -83,13 +83,13 @@ _Pixels = tuple[torch.Tensor, torch.Tensor]  # (N, C, H, W) in uint8, (N)
 
 
 def load(settings: DataSettings, seed: int) -> Dataset:
-    """One of them, the same for every seed; every channel with about zero mean and unit variance."""
+    """Return one of these data sets, the same for every seed. Every channel has about zero mean and unit variance."""
     return find(settings.name, settings.root, SYSTEM_FOLDERS)
 
 
 def outline(name: str) -> Dataset:
-    """What is known of a data set without its files, for plans: shape, classes and sizes, with classes in equal parts
-    and no content."""
+    """Return what is known about a data set without its files, for plans: shape, classes and sizes. Classes have equal
+    sizes, and the pixels are zero."""
     source = _SOURCES[name]
     train, test = (
         Examples(torch.zeros(1).expand(size, *source.shape), torch.arange(size) % source.classes)
@@ -99,14 +99,14 @@ def outline(name: str) -> Dataset:
 
 
 def is_here(settings: DataSettings) -> bool:
-    """Whether the files of a data set lie in one of its folders, so that nothing would be downloaded."""
+    """Whether the files of a data set are in one of its folders, so that nothing would be downloaded."""
     source = _SOURCES[settings.name]
     whole = Path.is_dir if source.torchvision_class == "CIFAR10" else source.has_files
     return any(whole(folder) for folder in _folders(source, settings.root, SYSTEM_FOLDERS))
 
 
 def find(name: str, root: str | None, system_folders: Sequence[str]) -> Dataset:
-    """The data set of this name, below `root` or in one of the folders of the system, or downloaded to `root`."""
+    """Return the data set of this name, from `root` or a folder of the system, or downloaded to `root`."""
     source = _SOURCES[name]
     base = Path(root).expanduser() if root is not None else None
     folders = _folders(source, root, system_folders)
@@ -148,7 +148,7 @@ def _first_found(source: _Source, folders: Sequence[Path]) -> tuple[_Pixels, _Pi
 
 
 def _read_idx(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None:
-    """Both splits, or None where the folder does not hold all four files."""
+    """Return both splits, or None if the folder does not have all four files."""
 
     def split(prefix: str) -> _Pixels | None:
         images = idx.find(folder, f"{prefix}-images-idx3-ubyte")
@@ -169,9 +169,9 @@ def _read_idx(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None:
 
 
 def _read_cifar(source: _Source, folder: Path) -> tuple[_Pixels, _Pixels] | None:
-    """Both splits, or None where there is no such folder.
+    """Return both splits, or None if there is no such folder.
 
-    Its files are pickles, which run code when opened: torchvision compares their checksums first.
+    The files are pickles, which can run code when opened. torchvision checks their checksums first.
     """
     if not folder.is_dir():
         return None
@@ -196,10 +196,10 @@ def _normalised(source: _Source, pixels: torch.Tensor, targets: torch.Tensor) ->
 
 
 def _download(source: _Source, root: Path, searched: str) -> None:
-    """Into a folder beside the goal, then file by file into place.
+    """Download into a temporary folder below `root`, then move file by file into place.
 
-    A broken download leaves nothing behind, and processes that download at once do not see each
-    other's halves.
+    So a failed download leaves nothing behind, and processes that download at the same time do not read each other's
+    incomplete files.
     """
     advice = f"set data.root to a folder that contains {source.folder}"
     if not root.absolute().parent.is_dir():
@@ -234,7 +234,8 @@ def _download(source: _Source, root: Path, searched: str) -> None:
 
 @contextlib.contextmanager
 def _socket_timeout(seconds: float) -> Iterator[None]:
-    """torchvision sets no timeout, so behind a silent firewall it would wait for minutes."""
+    """Set a timeout for the duration of the block. torchvision sets none, so it would wait for minutes behind a
+    firewall that does not answer."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

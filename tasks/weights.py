@@ -1,5 +1,5 @@
-"""Weights that a run starts from (`model.weights`): a safetensors file on the server. Devices get them with the model,
-and never a path."""
+"""Loads the weights that a run starts from (`model.weights`), a safetensors file on the server. Devices get them with
+the model, and never a path."""
 
 import logging
 from pathlib import Path
@@ -14,10 +14,10 @@ log = logging.getLogger(__name__)
 
 
 def load_weights(module: nn.Module, path: str) -> None:
-    """Copy the tensors of the file into the parameters of the same names, and into the statistics of batch norm layers.
-    Those that the file lacks stay as they are, and the log says so; a tensor that has no place in the model is
-    refused."""
-    # How many batches made the statistics is of no use to anybody here.
+    """Copy the tensors of the file into the parameters and batch norm statistics of the same names. Parameters that
+    are not in the file stay as they are, and the log names them. A tensor of the file that is not in the model is an
+    error."""
+    # The number of batches behind the statistics is not needed.
     parameters, tensors = (
         {name: x for name, x in found.items() if not name.endswith("num_batches_tracked")}
         for found in (named_tensors(module), _read(path))
@@ -25,18 +25,18 @@ def load_weights(module: nn.Module, path: str) -> None:
     for name, tensor in tensors.items():
         if name not in parameters:
             raise ModelError(
-                f"model.weights={path} has a tensor '{name}' and the model has none of that name: rename it or take "
+                f"model.weights={path} has a tensor '{name}', but the model has none of that name: rename it or take "
                 f"it out (the model has {', '.join(parameters)})."
             )
         shape = tuple(parameters[name].shape)
         if tuple(tensor.shape) != shape:
             raise ModelError(
-                f"model.weights={path} has a tensor '{name}' of shape {tuple(tensor.shape)} and the model wants "
+                f"model.weights={path} has a tensor '{name}' of shape {tuple(tensor.shape)}, but the model expects "
                 f"{shape}: take a file for the same model, width, features and data, or take the tensor out."
             )
         if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
             raise ModelError(
-                f"model.weights={path} has a tensor '{name}' with values that are no finite floats: repair the file."
+                f"model.weights={path} has a tensor '{name}' with values that are not finite floats: repair the file."
             )
     if not tensors:
         raise ModelError(f"model.weights={path} holds no tensor: take another file.")
@@ -56,5 +56,5 @@ def _read(path: str) -> dict[str, Tensor]:
         return load_file(Path(path).expanduser())
     except (OSError, SafetensorError) as error:
         raise ModelError(
-            f"model.weights={path} cannot be read ({error}): name a whole .safetensors file on the server."
+            f"model.weights={path} cannot be read ({error}): name a complete .safetensors file on the server."
         ) from error

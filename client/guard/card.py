@@ -1,6 +1,7 @@
 """The data card: what kind of data a device has, as far as a run may know. A TOML file that its owner makes once.
 
-Whether a run fits is decided by comparing its configuration with this card. The data themselves are not read before the
+Whether a run fits is decided by comparing its configuration with this card. The data themselves are not read before
+the
 ledger is charged, so a refusal reveals what the card says, and nothing of the data.
 """
 
@@ -27,7 +28,8 @@ class DataCard(OwnersFile):
     )
 
     data: str = needed(
-        '"folder": the owner\'s own files, where FEDSKETCH_DATA says. Else the name of a data set that holds nothing private.'
+        '"folder": the owner\'s own files, at the path in FEDSKETCH_DATA. '
+        "Otherwise the name of a data set that holds nothing private."
     )
     shape: tuple[int, ...] = needed(
         "The shape of an example: channels, height and width of an image, or the length of a vector."
@@ -42,7 +44,8 @@ class DataCard(OwnersFile):
 
     targets: str = key(
         CLASSES,
-        'What is to be learned of an example: its class ("classes"), a number ("numbers") or several labels ("labels").',
+        'What a run may learn about an example: its class ("classes"), a number ("numbers") '
+        'or several labels ("labels").',
     )
 
     schema: str = key(

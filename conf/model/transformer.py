@@ -20,8 +20,8 @@ class TransformerConfig(ModelSettings):
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(
-                f"model=transformer shares its width out to the heads: set model.width to a multiple of model.heads={self.heads}, "
-                f"instead of {self.width}"
+                "model=transformer divides its width among the heads: "
+                f"set model.width to a multiple of model.heads={self.heads}, instead of {self.width}"
             )
 
 

@@ -1,4 +1,5 @@
-"""Writes docs/reference/ from the code: `python docs/generate`. The pages are committed, so that they can be read on a forge.
+"""Writes docs/reference/ from the code: `python docs/generate`. The pages are committed, to be read on a forge like
+GitHub.
 
 A test compares them with the code, and fails where a key, an option or a metric has no explanation.
 """

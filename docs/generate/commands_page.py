@@ -26,9 +26,9 @@ _PARSED: dict[str, Callable[..., Any]] = {
     "fedsketch-register": registration.main,
     "fedsketch-gate": gate.main,
 }
-_NODE = """Start a device's node: Flower's SuperNode with the app that is installed on the device. All arguments are those of
-`flower-supernode`, which `fedsketch-node --help` prints. `--isolation process` and `--allow-runtime-dependency-installation`
-are refused, because they let code of the server in."""
+_NODE = """Start a device's node: Flower's SuperNode with the app that is installed on the device. All arguments are
+those of `flower-supernode`, which `fedsketch-node --help` prints. `--isolation process` and
+`--allow-runtime-dependency-installation` are refused, because they let code of the server in."""
 
 
 class _Caught(BaseException):

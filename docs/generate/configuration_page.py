@@ -1,4 +1,5 @@
-"""Every key of the configuration: its default and explanation from the YAML files, its type from the settings classes."""
+"""Every key of the configuration. Default and explanation come from the YAML files, the type from the settings
+classes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -97,7 +98,7 @@ def _inherited(folder: Path, name: str) -> Commented:
 
 
 def choices(group: str) -> list[Choice]:
-    """The choices of a group. A comment that one file lacks is taken from another file of the group that has the same key."""
+    """Return the choices of a group. If a file has no comment for a key, that of another file of the group is used."""
     folder = FOLDER / group
     files = {file.stem: _inherited(folder, file.stem) for file in sorted(folder.glob("*.yaml"))}
     shared: dict[str, str] = {}
@@ -187,8 +188,8 @@ def configuration() -> str:
     ]
     return page(
         "Configuration",
-        "For those who look a key up. Choose a file of a group with `group=name`, and set a key with `key=value`: `fedsketch "
-        "strategy=dp_fedavg privacy.epsilon=4`. Below are each key, its default, what it does, and which values it takes. "
-        "`fedsketch --cfg job` prints all keys of a run.",
+        "For those who look a key up. Choose a file of a group with `group=name`, and set a key with `key=value`: "
+        "`fedsketch strategy=dp_fedavg privacy.epsilon=4`. Below are each key, its default, what it does, and which "
+        "values it takes. `fedsketch --cfg job` prints all keys of a run.",
         *sections,
     )

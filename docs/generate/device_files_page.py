@@ -31,8 +31,8 @@ def _toml(value: object) -> str:
 def device_files() -> str:
     return page(
         "Files of a device",
-        "For owners of devices. Both files are TOML, in the device's folder, and `fedsketch-enroll` writes them with every key "
-        "explained. [Enrol a device](../how-to/enrol.md) says how they are made, [What a device "
+        "For owners of devices. Both files are TOML, in the device's folder, and `fedsketch-enroll` writes them with "
+        "every key explained. [Enrol a device](../how-to/enrol.md) says how they are made, [What a device "
         "decides](../explanation/devices.md) how they are used.",
         "## policy.toml",
         wrapped(Policy.head),

@@ -45,7 +45,7 @@ def metrics() -> str:
         ]
     return page(
         "Metrics",
-        "For those who read the numbers of a run. `metrics.jsonl` has a line of JSON for every round, `summary.json` one object for "
-        "the whole run. A number that was not measured is null.",
+        "For those who read the numbers of a run. `metrics.jsonl` has a line of JSON for every round, `summary.json` "
+        "one object for the whole run. A number that was not measured is null.",
         *sections,
     )

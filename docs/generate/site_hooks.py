@@ -1,7 +1,7 @@
 """What the site needs beyond the pages.
 
-Links that leave docs/ work on a forge, and would lead nowhere on the site. And pages that programs write from measurements are in
-the menu as soon as somebody has made them.
+Links that leave docs/ work on a forge such as GitHub, but would lead nowhere on the site. And pages that programs
+write from measurements are in the menu as soon as they exist.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Releases, the theorems that price them, and the accountant that adds them up."""
+"""Releases, the theorems that say what each one costs, and the accountant that composes them."""

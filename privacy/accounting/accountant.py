@@ -1,9 +1,13 @@
-"""One accountant per adversary and delta: composes releases over the rounds of a run and says what they cost.
+"""The accountant composes the releases of a run and says what they cost. There is one for each adversary and delta.
 
-It adds Renyi curves (always), keeps unsampled Gaussians as one exact Gaussian, and hands sampled Gaussians as
-dominating pairs to dp-accounting's privacy loss distributions; the smallest valid epsilon is reported with the name of
-its method. The guarantee is (epsilon, delta)-DP against the releases' adversary, for their unit and adjacency, for
-adaptive composition. What no theorem covers is refused, never guessed.
+It bounds epsilon in up to three ways and reports the smallest valid bound with the name of its method:
+
+- `rdp`: it adds up Renyi curves (bounds on the Renyi divergence, one for each order). This works for all releases.
+- `gaussian`: it treats all Gaussian releases as one exact Gaussian without sampling.
+- `pld`: it passes sampled Gaussians, as dominating pairs, to the privacy loss distributions of dp-accounting.
+
+The guarantee is (epsilon, delta)-DP under adaptive composition, against the adversary of the releases and for their
+unit and adjacency. A release that no theorem covers is refused.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 
 __all__ = ["Accountant", "Spent", "UnsupportedReleaseError"]
 
-# Beyond these a privacy loss distribution is slow, and its gain on so large an epsilon idle.
+# Beyond these limits privacy loss distributions are slow, and a tighter bound on so large an epsilon is useless.
 _LARGEST_PLD_EPSILON = 40.0
 _SMALLEST_PLD_NOISE = 0.15
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Epsilon at the accountant's delta, and how it was proved: 'gaussian' (exact), 'pld' or 'rdp'."""
+    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' (exact), 'pld' or 'rdp'."""
 
     epsilon: float
     method: str
@@ -42,8 +46,8 @@ class Spent:
 
 @dataclass(frozen=True)
 class _Pass:
-    """An unfinished full pass: its rule, the rounds it has had, and the most expensive of them (charged in full from
-    the first round)."""
+    """An unfinished full pass: its latest release, the number of its rounds so far, and the cost of the most expensive
+    one. A pass is charged in full from its first round on."""
 
     release: Release
     rounds: int
@@ -52,12 +56,12 @@ class _Pass:
 
 
 def _mu_squared(pair: Pair, count: int) -> float:
-    """Of the Gaussian that so many releases are without their sampling."""
+    """mu^2 of the one Gaussian release that equals `count` releases of this pair without sampling."""
     return count / pair.noise**2 if pair.noise else math.inf
 
 
 class Accountant:
-    """Records releases to one adversary and answers epsilon at `delta`.
+    """Records the releases that one adversary sees, and computes epsilon at `delta`.
 
     >>> accountant = Accountant(delta=1e-5)
     >>> accountant.record(release, count=100)
@@ -83,8 +87,8 @@ class Accountant:
         return sum(count * release.times for release, count in self._ledger)
 
     def record(self, release: Release, count: int = 1) -> None:
-        """Compose `count` more releases (each as often as it says). Raises UnsupportedReleaseError and changes nothing
-        if it cannot."""
+        """Compose `count` more releases, each of them `release.times` times. If no theorem covers them, raises
+        UnsupportedReleaseError and changes nothing."""
         if count < 0:
             raise ValueError(f"cannot record {count} releases.")
         self._refuse_other_terms(release)
@@ -103,10 +107,10 @@ class Accountant:
         self._spent.clear()
 
     def epsilon(self, *, tight: bool = True) -> Spent:
-        """The smallest epsilon proved for everything recorded.
+        """The smallest epsilon that can be proved for everything recorded.
 
-        With `tight=False` sampled Gaussians are left to the Renyi curve: larger by about a tenth, and microseconds
-        instead of a tenth of a second or more.
+        With `tight=False` privacy loss distributions are not used. For sampled Gaussians epsilon is then about a tenth
+        larger, and takes microseconds instead of a tenth of a second or more.
         """
         if tight not in self._spent:
             self._spent[tight] = self._solve(tight)
@@ -116,18 +120,18 @@ class Accountant:
         """Whether recording `count` more of `release` would bring epsilon above `budget`."""
         after = self._copy()
         after.record(release, count)
-        # The Renyi curve is never below the truth: if it fits, nothing finer is needed.
+        # The fast bound is valid too: if it fits the budget, the slow one is not needed.
         return after.epsilon(tight=False).epsilon > budget and after.epsilon().epsilon > budget
 
     def together(self, other: Accountant) -> Accountant:
-        """A new one that has recorded what both have."""
+        """A new accountant that has recorded the releases of both."""
         both = self._copy()
         for release, count in other._ledger:
             both.record(release, count)
         return both
 
     def to_json(self) -> dict[str, Any]:
-        """Everything recorded, in order, as plain JSON: readable, and enough to go on from."""
+        """Everything recorded, in order, as plain JSON: readable, and enough to resume from."""
         ledger = [
             {"release": release_to_json(release), "count": count} for release, count in self._ledger
         ]
@@ -141,14 +145,14 @@ class Accountant:
         return accountant
 
     def _copy(self) -> Accountant:
-        twin = Accountant(self.delta)
-        twin._curve = self._curve.copy()
-        twin._mu_squared = self._mu_squared
-        twin._sampled = dict(self._sampled)
-        twin._only_gaussians = self._only_gaussians
-        twin._pass = self._pass
-        twin._ledger = list(self._ledger)
-        return twin
+        copy = Accountant(self.delta)
+        copy._curve = self._curve.copy()
+        copy._mu_squared = self._mu_squared
+        copy._sampled = dict(self._sampled)
+        copy._only_gaussians = self._only_gaussians
+        copy._pass = self._pass
+        copy._ledger = list(self._ledger)
+        return copy
 
     def _refuse_other_terms(self, release: Release) -> None:
         if not self._ledger:
@@ -158,7 +162,8 @@ class Accountant:
             mine, theirs = getattr(first, what), getattr(release, what)
             if mine != theirs:
                 raise UnsupportedReleaseError(
-                    f"this accountant composes releases with {what} {mine}; one with {theirs} needs an accountant of its own."
+                    f"this accountant composes releases with {what} {mine}; a release with {what} {theirs} needs "
+                    "an accountant of its own."
                 )
 
     def _refuse_second_secret_sketch(self, release: Release, count: int) -> None:
@@ -168,8 +173,8 @@ class Accountant:
         before = sum(times * one.times for one, times in self._ledger if secret(one))
         if secret(release) and before + count * release.times > 1:
             raise UnsupportedReleaseError(
-                "r_secret covers one round: from the second on the sum depends on the model that the first one made, and so on R; state "
-                "r_public, or play one round."
+                "r_secret covers one round only: in the second round the sum depends on the model that the first round "
+                "made, and so on R; state r_public, or run one round."
             )
 
     def _compose(self, price: Cost, count: int) -> None:
@@ -182,8 +187,8 @@ class Accountant:
             self._sampled[price.pair] = self._sampled.get(price.pair, 0) + count
 
     def _record_passes(self, release: Release, length: int, count: int, price: Cost) -> None:
-        """A unit is in one round of a pass: the pass costs its most expensive round (parallel composition), whichever
-        that is."""
+        """A unit is in at most one round of a pass, so a pass costs as much as its most expensive round (parallel
+        composition)."""
         current = self._pass
         if current is not None:
             self._refuse_other_pass(current.release, release)
@@ -213,13 +218,14 @@ class Accountant:
             release.mechanism
         ):
             raise UnsupportedReleaseError(
-                "a full pass has begun with another mechanism or another number of rounds: finish it first, and record one "
-                "release per round."
+                "a full pass has begun with another mechanism or another number of rounds: finish it first, and record "
+                "one release per round."
             )
         correlated = getattr(release.mechanism, "column_norm", None) is not None
         if correlated and begun.mechanism != release.mechanism:
             raise UnsupportedReleaseError(
-                "the noise of a matrix-factorised pass is correlated over its rounds: its noise cannot change within the pass."
+                "the noise of a matrix-factorised pass is correlated over its rounds: its noise cannot change within "
+                "the pass."
             )
 
     def _solve(self, tight: bool) -> Spent:
@@ -229,19 +235,19 @@ class Accountant:
             total._compose(Cost(self._pass.curve, self._pass.pair), 1)
         candidates = [Spent(renyi.epsilon(total._curve, self.delta), "rdp")]
         if total._only_gaussians:
-            # Sampling never hurts, so forgetting it is a valid bound, and the better one near rate 1.
+            # Sampling never increases the cost, so ignoring it gives a valid bound. Near rate 1 it is the better one.
             plain = sum(_mu_squared(pair, count) for pair, count in total._sampled.items())
             mu = math.sqrt(total._mu_squared + plain)
             candidates.append(Spent(exact_gaussian.epsilon(mu, self.delta), "gaussian"))
-        if tight and total._sampled and total._pld_pays(min(one.epsilon for one in candidates)):
+        if tight and total._sampled and total._pld_useful(min(one.epsilon for one in candidates)):
             parts = dict(total._sampled)
             if total._mu_squared > 0.0:
                 parts[PlainPair(total._mu_squared**-0.5)] = 1
             candidates.append(Spent(pld.epsilon(parts, self.delta), "pld"))
-        # The last is the sharper method; it wins a tie.
+        # On a tie the later, tighter method is reported.
         return min(reversed(candidates), key=lambda spent: spent.epsilon)
 
-    def _pld_pays(self, epsilon: float) -> bool:
+    def _pld_useful(self, epsilon: float) -> bool:
         return (
             self._only_gaussians
             and 0.0 < epsilon < _LARGEST_PLD_EPSILON

@@ -1,7 +1,7 @@
-"""From a budget to the noise: a monotone search over the accountant.
+"""Calibration: the smallest noise that meets a privacy budget, found by a monotone search over the accountant.
 
-The accountant is the only judge. What is returned has been asked of it and fits the budget; a noise smaller by more
-than the tolerance (1e-4 relative) does not.
+The accountant has confirmed that the returned noise meets the budget. Noise that is smaller by more than the tolerance
+(1e-4 relative) does not.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release, Skellam
 
 TOLERANCE = 1e-4
-"""Of the answer where an evaluation takes a good part of a second (privacy loss distributions)."""
+"""Relative tolerance of the noise if privacy loss distributions are used: one evaluation takes up to a second."""
 FAST_TOLERANCE = 1e-10
-"""Of the answer everywhere else."""
+"""Relative tolerance of the noise in all other cases."""
 LARGEST_NOISE = 1e6
 
 Price = Callable[[Release, int, float], float]
-"""Epsilon of so many releases of one kind at delta."""
+"""(release, count, delta) -> epsilon of `count` such releases."""
 
 
 class ImpossibleBudgetError(ValueError):
-    """No noise allowed here meets the budget; the message says what would be possible."""
+    """No allowed amount of noise meets the budget. The message says what would be possible."""
 
 
 def calibrate(
@@ -41,9 +41,9 @@ def calibrate(
     """The smallest noise multiplier z of the sum for which `rounds` releases `template(z)` cost at most `epsilon` at
     `delta`.
 
-    `template` must give a release that costs less with a larger z. `tight=False` uses Renyi curves only for sampled
-    Gaussians: milliseconds instead of a few seconds, and about a tenth more noise. `price` says what so many releases
-    cost, where that is not for the accountant to say. An infinite epsilon gives 0.
+    A larger z must make `template(z)` cheaper. With `tight=False` privacy loss distributions are not used for sampled
+    Gaussians: this takes milliseconds instead of a few seconds, and gives about a tenth more noise. `price` computes
+    epsilon instead of the accountant, if given. An infinite epsilon gives 0.
     """
     if not epsilon > 0.0:
         raise ImpossibleBudgetError(f"epsilon must be positive, not {epsilon}; inf means no noise.")
@@ -74,8 +74,8 @@ def calibrate(
             return high
     high = _search(spent, epsilon, low, high, FAST_TOLERANCE)
     if tight and spent(high, True) < spent(high):
-        # Both epsilons fall alike with the noise: the slope of the fast one says about where the finer one meets the
-        # budget.
+        # Both epsilons fall with the noise in a similar way, so the slope of the fast one predicts where the tight one
+        # meets the budget.
         slope = math.log(spent(0.9 * high) / spent(high)) / -math.log(0.9)
         low = high * max(0.5, (spent(high, True) / epsilon) ** (1.0 / slope))
         while spent(low, True) <= epsilon:
@@ -94,10 +94,11 @@ def calibrate_skellam(
     epsilon: float,
     delta: float,
 ) -> float:
-    """The smallest variance of the SUM of Skellam noise, in integer units, for `rounds` releases `template(mechanism)`.
+    """The smallest variance of the Skellam noise of the SUM, in integer units, with which `rounds` releases
+    `template(mechanism)` meet the budget.
 
-    It is searched for by the multiplier of the Gaussian that dominates: that one is nearly the same for all resolutions
-    of a ring, so what the accountant knows of one of them serves the others.
+    The search varies the noise multiplier of the dominating Gaussian (`skellam_as_gaussian`). This multiplier is
+    nearly the same for all resolutions of a ring, so cached results of the accountant can be reused.
     """
 
     def variance(z: float) -> float:
@@ -115,11 +116,11 @@ def calibrate_skellam(
 def _search(
     spent: Callable[[float], float], epsilon: float, low: float, high: float, tolerance: float
 ) -> float:
-    """Regula falsi (Illinois) in log-log, where epsilon is nearly a straight line; returns the end that fits the
-    budget.
+    """Regula falsi (the Illinois variant) on logarithmic axes, where epsilon is nearly a straight line. Returns the
+    end of the interval that meets the budget.
 
-    `spent(low)` is above epsilon and `spent(high)` is not; the two ends are closer than `tolerance` (relative) at the
-    end.
+    `spent(low)` must be above epsilon and `spent(high)` not. The search stops when the two ends are closer than
+    `tolerance` (relative).
     """
 
     def excess(z: float) -> float:
@@ -130,7 +131,7 @@ def _search(
     side = 0
     while b - a > tolerance:
         c = (fa * b - fb * a) / (fa - fb)
-        # Step a little over the root, so that the next points close in on it from both sides.
+        # Step slightly past the root, so that the next points approach it from both sides.
         c += 0.4 * tolerance if side >= 0 else -0.4 * tolerance
         c = min(max(c, a + 0.2 * tolerance), b - 0.2 * tolerance)
         fc = excess(math.exp(c))
@@ -158,6 +159,7 @@ def _what_is_possible(
         fits, breaks = (middle, breaks) if spent(middle) <= epsilon else (fits, middle)
     advice = f"{fits} rounds would fit" if fits else "not even one round fits"
     return (
-        f"epsilon {epsilon:g} at delta {delta:g} cannot be reached in {rounds} rounds: the largest noise multiplier allowed, {largest:g}, "
-        f"gives {least:.4g}; {advice}. Ask for epsilon {least:.4g} or more, a larger delta, or fewer rounds."
+        f"epsilon {epsilon:g} at delta {delta:g} cannot be reached in {rounds} rounds: the largest noise multiplier "
+        f"allowed, {largest:g}, gives {least:.4g}; {advice}. Ask for epsilon {least:.4g} or more, a larger delta, "
+        "or fewer rounds."
     )

@@ -1,7 +1,7 @@
-"""What one release costs: its Renyi curve and, where there is one, its dominating pair. Or a refusal.
+"""What one release costs: its Renyi curve and, if there is one, its dominating pair.
 
-This file is the table of which theorem is allowed for which mechanism, sampling, adjacency and adversary. What is not
-listed is refused.
+This file decides which theorem may be used for which mechanism, sampling, adjacency and adversary. All other
+combinations are refused with an `UnsupportedReleaseError`.
 """
 
 from __future__ import annotations
@@ -50,40 +50,38 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.privacy.accounting.renyi import LARGEST_SAMPLED_ORDER, ORDERS, Curve
 
 _FACTOR = {Adjacency.ADD_OR_REMOVE: 1.0, Adjacency.ZERO_OUT: 1.0, Adjacency.REPLACE_ONE: 2.0}
-"""How far, in units of its bound C, one unit can move the sum."""
-
-_POISSON_REPLACE = "Poisson sampling lets the size of the data vary, which replace-one keeps fixed: state add/remove or zero-out adjacency."
+"""How far one unit can move the sum, in units of its bound C."""
 
 
 class UnsupportedReleaseError(ValueError):
-    """No theorem known here covers this release; the message says what to state instead."""
+    """No theorem in this package covers the release. The message says what to state instead."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """`curve` is the Renyi curve; `pair` the (sampled) Gaussian pair that dominates the release, or None."""
+    """`curve` is the Renyi curve. `pair` is the Gaussian pair (sampled or not) that dominates the release, or None."""
 
     curve: Curve
     pair: Pair | None
 
 
 def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
-    """The noise multiplier of the plain Gaussian mechanism that this one is, or that dominates it."""
+    """The noise multiplier of the plain Gaussian mechanism that equals or dominates this one; None if there is none."""
     if isinstance(mechanism, Gaussian):
         return mechanism.noise_multiplier
     if isinstance(mechanism, Skellam):
         return skellam_as_gaussian.noise_multiplier(mechanism)
     if isinstance(mechanism, MatrixGaussian):
-        # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), one Gaussian release of C X; a unit in one row
-        # moves it by at most the largest column norm times its clip, for adaptively chosen rows too.
+        # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), which is one Gaussian release of C X. A unit in
+        # one row moves C X by at most the largest column norm times its clip, also if rows are chosen adaptively.
         return mechanism.noise_multiplier / mechanism.column_norm
     if isinstance(mechanism, SketchedGaussian) and mechanism.knowledge is SketchKnowledge.PUBLIC:
         return mechanism.noise_multiplier
     return None
 
 
-def _refuse_what_does_not_fit(release: Release) -> None:
-    _refuse_wrong_draws(release)
+def _refuse_unsupported(release: Release) -> None:
+    _refuse_unsupported_sampling(release)
     server = release.adversary.name == "server"
     drawn_by_device = getattr(release.sampling, "drawn_by", None) is DrawnBy.DEVICE
     if (
@@ -96,7 +94,8 @@ def _refuse_what_does_not_fit(release: Release) -> None:
         )
     if server and isinstance(release.sampling, FullPasses) and release.unit is Unit.CLIENT:
         raise UnsupportedReleaseError(
-            "the server picks the cohort and may pick a client twice in a pass: state NoSampling for the server adversary."
+            "the server picks the cohort and may pick a client twice in a pass: state NoSampling for the server "
+            "adversary."
         )
     if server and isinstance(release.mechanism, CoordinateSampledGaussian):
         raise UnsupportedReleaseError(
@@ -106,34 +105,35 @@ def _refuse_what_does_not_fit(release: Release) -> None:
     secret = getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET
     if secret and release.adversary != Adversary.EAVESDROPPER:
         raise UnsupportedReleaseError(
-            f"the R-secret bound holds only against an eavesdropper who sees neither R nor a model made with it, not against the "
-            f"{release.adversary}: state r_public."
+            "the R-secret bound holds only against an eavesdropper who sees neither R nor a model made with it, "
+            f"not against the {release.adversary}: state r_public."
         )
     if release.adversary == Adversary.EAVESDROPPER and not secret:
         raise UnsupportedReleaseError(
-            "the eavesdropper is the adversary of r_secret sketches only: state the server or the model."
+            "only r_secret sketches have the adversary eavesdropper: state the server or the model."
         )
     without_its_noise = isinstance(release.mechanism, Skellam) and release.unit is Unit.CLIENT
     if without_its_noise and release.adjacency is Adjacency.ADD_OR_REMOVE:
-        # In k dimensions the two variances n mu and (n - 1) mu are told apart with a divergence of about k / (4 n^2).
+        # The variances n mu and (n - 1) mu can be distinguished: in k dimensions the divergence is about k / (4 n^2).
         raise UnsupportedReleaseError(
-            "devices bring the Skellam noise, so a client that is missing takes its noise along: state zero-out adjacency."
+            "devices add the Skellam noise, so removing a client also removes its noise: state zero-out adjacency."
         )
     if isinstance(release.sampling, FullPasses) and release.adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
-            "a unit that is missing shifts others into other rounds of a pass: state zero-out adjacency for full passes."
+            "removing a unit moves other units into other rounds of a pass: state zero-out adjacency for full passes."
         )
     correlated = getattr(release.mechanism, "column_norm", None) is not None
     if correlated and not isinstance(release.sampling, FullPasses):
         raise UnsupportedReleaseError(
-            "a column norm bounds one participation per pass: a matrix-factorised release needs FullPasses(rounds of the matrix)."
+            "a column norm bounds one participation per pass: a matrix-factorised release needs "
+            "FullPasses(rounds of the matrix)."
         )
 
 
-def _refuse_wrong_draws(release: Release) -> None:
-    """Drawing examples hides no client. Drawing whole clients hides an example, but only as `_revealed` says: its
-    neighbours in the client come and go with it, so the amplification theorems, in which the unit alone comes and goes,
-    do not hold."""
+def _refuse_unsupported_sampling(release: Release) -> None:
+    """Sampling examples does not hide a client. Sampling whole clients does hide an example, but only as much as
+    `_revealed` says: all examples of a client are drawn together, and the amplification theorems require that the unit
+    is drawn alone."""
     if not isinstance(release.sampling, Poisson | WithoutReplacement):
         return
     if release.sampling.of is Unit.EXAMPLE and release.unit is Unit.CLIENT:
@@ -141,20 +141,23 @@ def _refuse_wrong_draws(release: Release) -> None:
             "examples are drawn, which hides no client: state NoSampling where the unit is the client."
         )
     if isinstance(release.sampling, Poisson) and release.adjacency is Adjacency.REPLACE_ONE:
-        raise UnsupportedReleaseError(_POISSON_REPLACE)
+        raise UnsupportedReleaseError(
+            "Poisson sampling lets the size of the data vary, but replace-one adjacency keeps it fixed: "
+            "state add/remove or zero-out adjacency."
+        )
     if getattr(release.sampling, "missed", 0.0) and release.adjacency is not Adjacency.ZERO_OUT:
         raise UnsupportedReleaseError(
-            "a unit that is missing may make a cohort too small to be asked: state zero-out adjacency for draws that are missed."
+            "removing a unit may make a cohort too small to be asked: state zero-out adjacency if `missed` is positive."
         )
     if getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET:
         raise UnsupportedReleaseError(
-            "no theorem here covers r_secret sketches of a sampled cohort: state NoSampling, which costs more and holds."
+            "no theorem covers r_secret sketches of a sampled cohort: state NoSampling, which is valid and costs more."
         )
 
 
 def cost(release: Release) -> Cost:
-    """The cost of one release, made once (of one whole pass for FullPasses), or UnsupportedReleaseError."""
-    _refuse_what_does_not_fit(release)
+    """The cost of a release that is made once. For FullPasses it is the cost of a whole pass."""
+    _refuse_unsupported(release)
     return _cost(release.mechanism, release.sampling, release.adjacency, release.unit)
 
 
@@ -179,7 +182,7 @@ def _sampled_cost(
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
-            f"a unit that is missing changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
+            f"removing a unit changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
         )
     unsampled, rate = _unsampled_cost(mechanism, adjacency), _rate(sampling)
     if sampling.of is unit and isinstance(mechanism, CoordinateSampledGaussian):
@@ -193,7 +196,8 @@ def _sampled_cost(
 def _coordinate_curve(
     mechanism: CoordinateSampledGaussian, sampling: Poisson | WithoutReplacement, unsampled: Curve
 ) -> Curve:
-    """With clients drawn besides. For fixed-size draws nothing sharper is known here than for draws that show."""
+    """The curve if clients are sampled as well. For fixed-size samples no tighter bound is known here than the one for
+    a sample that the adversary sees."""
     shown = _revealed(unsampled, _rate(sampling))
     if isinstance(sampling, WithoutReplacement):
         return shown
@@ -203,10 +207,10 @@ def _coordinate_curve(
 
 
 def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
-    """What a mechanism costs that is the rare one with probability `share`, independent of the data, and the usual one
-    else.
+    """The curve of a mechanism that is the rare one with probability `share`, independently of the data, and the usual
+    one otherwise.
 
-    exp((alpha - 1) D_alpha) is an f-divergence up to constants (Hellinger's) and so jointly convex.
+    exp((alpha - 1) D_alpha) is, up to constants, an f-divergence (Hellinger's), and therefore jointly convex.
     """
     if share in (0.0, 1.0):
         return rare.copy() if share else usual
@@ -215,13 +219,13 @@ def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
 
 
 def _revealed(unsampled: Curve, rate: float) -> Curve:
-    """What any draw gives that takes the unit with probability q, whatever else it takes with it: given the draw, the
-    divergence is that of the unsampled mechanism, or zero."""
+    """The curve for any sampling that draws the unit with probability `rate`, whoever else is drawn with it. Given the
+    sample, the divergence is that of the unsampled mechanism if the unit was drawn, and zero otherwise."""
     return _mixed(np.zeros(ORDERS.shape), unsampled, rate)
 
 
 def _pair(noise: float, rate: float, sampled: Pair) -> Pair:
-    """A draw of nobody shows nothing, and a draw of everyone is none."""
+    """At rate 0 nothing is released. At rate 1 there is no sampling."""
     return sampled if 0.0 < rate < 1.0 else PlainPair(noise if rate else math.inf)
 
 
@@ -257,7 +261,8 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
 
 
 def _smaller(gaussian: Cost, own: Cost | None) -> Cost:
-    """With the smaller of two valid Renyi curves: Skellam's own is the better one where its variance is a few units."""
+    """The Gaussian's cost, with the smaller of two valid Renyi curves. Skellam's own curve is smaller if the variance
+    is only a few units."""
     return (
         gaussian if own is None else replace(gaussian, curve=np.minimum(gaussian.curve, own.curve))
     )
@@ -285,7 +290,7 @@ def _gaussian_cost(
 
 
 def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
-    """With the sensitivities times `factor`."""
+    """The Skellam curve with both sensitivities multiplied by `factor`."""
     l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
     return skellam.curve(mechanism.variance, l2, l1, orders)
 
@@ -296,8 +301,8 @@ def _skellam_cost(
     sampling: Poisson | WithoutReplacement,
     adjacency: Adjacency,
 ) -> Cost:
-    """Where three laws are compared (fixed-size samples), domination by a Gaussian is not proved for Renyi curves:
-    Skellam has its own."""
+    """For fixed-size samples three distributions are compared. There, domination by a Gaussian is proved for pairs but
+    not for Renyi curves, so the curve is Skellam's own."""
     own = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
     if multiplier is None:
         return own
@@ -311,7 +316,7 @@ def _skellam_curve(
     mechanism: Skellam, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
 ) -> Curve:
     rate, every = _rate(sampling), np.arange(LARGEST_SAMPLED_ORDER + 1.0)
-    # The same cases as for the Gaussian: see without_replacement.py.
+    # These are the same cases as for the Gaussian: see without_replacement.py.
     if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
         factor = 1.0 if isinstance(sampling, Poisson) else 2.0
         unsampled = _skellam_at(mechanism, factor, ORDERS)

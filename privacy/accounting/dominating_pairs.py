@@ -1,51 +1,55 @@
-"""Dominating pairs: for one release of Gaussian noise and one kind of draw, the worst that two neighbouring data sets
-can look like.
+"""Dominating pairs: for one Gaussian release and one kind of sampling, the pair of output distributions that an
+adversary can tell apart most easily, over all neighbouring data sets.
 
-H_g(P || Q) = integral of [P - g Q]_+ is the hockey-stick divergence: (epsilon, delta)-DP is H_g <= delta at g =
-e^epsilon, both ways round. A pair states the largest H_g over all neighbours for every g >= 1, "with the unit against
-without it" and the other way round; for g < 1 H_g(P || Q) = 1 - g + g H_{1/g}(Q || P). As a supremum of convex
-functions of g such a profile is convex, so that it belongs to some pair of laws (its conjugate is a trade-off
-function); such pairs compose, adaptively too (Zhu, Dong, Wang 2022, Theorem 10). Everything is in units of the
-sensitivity.
+H_g(P || Q) = integral of [P - g Q]_+ is the hockey-stick divergence. A release is (epsilon, delta)-DP if H_g <= delta
+at g = e^epsilon in both directions. A pair gives the largest H_g over all neighbours for every g >= 1 (its profile),
+once for "with the unit against without it" and once for the other direction. For g < 1, H_g(P || Q) = 1 - g + g
+H_{1/g}(Q || P). As a supremum of convex functions of g a profile is convex, so it belongs to some pair of
+distributions (its conjugate is a trade-off function). Such pairs compose, also adaptively (Zhu, Dong, Wang 2022,
+Theorem 10). Everything is in units of the sensitivity.
 
-**Fixed-size cohorts.** Of n units m are drawn, q = m/n. Draw m - 1 units B and one more, j, among those other than the
-unit i: the sum is that of B and i with probability q, of B and j else. H_g is jointly convex, so it is enough to bound
-it given (B, j), where the laws are
+**Fixed-size cohorts.** Of n units m are drawn, q = m/n. To describe the draw, take m - 1 units B and one more unit j,
+all different from the unit i. The sum is that of B and i with probability q, and that of B and j otherwise. H_g is
+jointly convex, so it is enough to bound it given (B, j). The distributions are then
 
     P = (1 - q) r + q p   against   Q = (1 - q) r + q p',      p = N(x), p' = N(x'), r = N(y)
 
-with x the unit's vector, x' what stands in its place, y that of j, all of norm at most 1, and deviation z. For g >= 1
+where x is the vector of the unit, x' the vector that replaces it, y the vector of j, all of norm at most 1, and N(x)
+has mean x and standard deviation z. For g >= 1
 
     H_g(P || Q) = integral of [q p - q g p' - (1 - q)(g - 1) r]_+ = E_p[(a - b X1 - c X2)_+],      X1 = p'/p,  X2 = r/p,
 
-with a = q, b = q g, c = (1 - q)(g - 1), none negative. Under p the logarithms of X1, X2 are jointly normal and the
-means of X1, X2 are 1; the covariances (times z^2) are |x' - x|^2, |y - x|^2 and (x' - x).(y - x). Kahane's inequality:
-if X_k = exp(Z_k - Var(Z_k)/2) and the covariance S of Z moves along a line, Gaussian integration by parts gives
+with a = q, b = q g, c = (1 - q)(g - 1), none negative. Under p the logarithms of X1 and X2 are jointly normal, and X1
+and X2 have mean 1. The variances and the covariance of the logarithms (times z^2) are |x' - x|^2, |y - x|^2 and
+(x' - x).(y - x). Kahane's inequality: if X_k = exp(Z_k - Var(Z_k)/2) and the covariance S of Z moves along a line,
+Gaussian integration by parts gives
 
-    d/dt E f(X) = 1/2 sum_kl S'_kl E[X_k X_l d_kl f(X)],
+    d/dt E f(X) = 1/2 sum_kl S'_kl E[X_k X_l d_kl f(X)].
 
-so for f with no negative second derivative, mixed ones included, E f grows with every entry of S. f = (a - b x1 - c
-x2)_+ is such a function (as a limit of smooth ones h(a - b x1 - c x2), h convex: the second derivatives are b^2 h'', b
-c h'', c^2 h''). What is left is to find x, x', y for which all three entries are largest at once:
+So if no second derivative of f is negative, mixed ones included, E f grows with every entry of S. The function f =
+(a - b x1 - c x2)_+ has this property, as a limit of smooth functions h(a - b x1 - c x2) with convex h: their second
+derivatives are b^2 h'', b c h'', c^2 h''. It remains to find x, x', y for which all three entries are largest at the
+same time:
 
-- ZERO_OUT, x' = 0, with against without: |x|^2 <= 1, |y - x|^2 <= 4, -x.(y - x) <= 2: all three at y = -x, |x| = 1. On
-  a line: p at 1, p' at 0, r at -1.
-- ZERO_OUT, without against with: p and p' change places; |x|^2, |y|^2, x.y are largest at y = x: r is p. Reflected,
-  that is integral of [q p - (g - 1 + q) p']_+: a Poisson draw's.
-- REPLACE_ONE: |x' - x|^2, |y - x|^2, (x' - x).(y - x) are at most 4, all three at x' = y = -x: r is p'. Again a Poisson
-  draw's, at twice the sensitivity, and the same both ways round.
+- ZERO_OUT, x' = 0, with the unit against without it: |x|^2 <= 1, |y - x|^2 <= 4, -x.(y - x) <= 2. All three are
+  largest at y = -x, |x| = 1. On a line, p is at 1, p' at 0 and r at -1.
+- ZERO_OUT, without the unit against with it: p and p' change places. |x|^2, |y|^2, x.y are largest at y = x, so r
+  equals p. After a reflection this is the integral of [q p - (g - 1 + q) p']_+, as for a Poisson draw.
+- REPLACE_ONE: |x' - x|^2, |y - x|^2, (x' - x).(y - x) are at most 4, and all three reach it at x' = y = -x, so r
+  equals p'. This is again the profile of a Poisson draw, with twice the sensitivity, and the same in both directions.
 
-**Poisson draws**, given the others that are drawn: (1 - q) p' + q p against p' (zero-out or add/remove adjacency),
-worst at
-|x| = 1 by the same inequality. If draws show themselves (`Poisson.missed`), then by joint convexity the profile is at most a mixture:
-that of the Gaussian without sampling with that probability, the Poisson draw's else.
+**Poisson draws.** Given the other drawn units, (1 - q) p' + q p is compared with p' (zero-out or add/remove
+adjacency). By the same inequality the worst case is |x| = 1. If the draw of the unit is visible with some probability
+(`Poisson.missed`), then by joint convexity the profile is at most a mixture: the Gaussian's profile without sampling
+with that probability, and the profile of the Poisson draw otherwise.
 
-**Draws that take others along** (whole clients, where the unit is an example): nothing is known about r, but given the
-draw the divergence is that of the Gaussian, or of two equal laws, [1 - g]_+. So the profile is q times the Gaussian's
-for g >= 1.
+**Draws of several units together** (whole clients, if the unit is an example): nothing is known about r. But given the
+draw, the divergence is that of the Gaussian, or that of two equal distributions, [1 - g]_+. So for g >= 1 the profile
+is q times the Gaussian's.
 
-All profiles grow with the rate and fall with the noise: by Kahane's inequality, and because the derivative of the
-integrand by q is not negative where the integrand is positive (there p >= p', or p' >= p the other way round).
+All profiles grow with the rate and fall with the noise. This follows from Kahane's inequality, and because the
+derivative of the integrand with respect to q is not negative where the integrand is positive (there p >= p', or p' >=
+p in the other direction).
 """
 
 from __future__ import annotations
@@ -61,17 +65,17 @@ from fedsketch.privacy.accounting.renyi import Curve
 
 
 def _overlap(a: Curve | float, b: Curve, c: Curve | float, noise: float) -> Curve:
-    """The integral of [a N(1) - b N(0) - c N(-1)]_+ for a, b, c >= 0, b > 0 and deviation `noise`.
+    """The integral of [a N(1) - b N(0) - c N(-1)]_+ for a, b, c >= 0, b > 0 and standard deviation z = `noise`.
 
-    With u = e^(-w / z^2) the ratios to N(1) at w are u e^(1 / 2z^2) and u^2: the integrand is positive above the one
-    root of a quadratic equation.
+    With u = e^(-w / z^2), the ratios of N(0) and N(-1) to N(1) at w are u e^(1 / 2z^2) and u^2. So the integrand is
+    positive above the single root of a quadratic equation.
     """
     from scipy.special import ndtr
 
     linear = b * np.exp(0.5 / noise**2)
     root = 2.0 * a / (linear + np.sqrt(linear**2 + 4.0 * a * c))
     with np.errstate(divide="ignore"):
-        start = -noise * np.log(root)  # of w / z
+        start = -noise * np.log(root)  # the root as w / z
     step = 1.0 / noise
     tails = a * ndtr(step - start) - b * ndtr(-start) - c * ndtr(-step - start)
     return np.maximum(tails, 0.0)
@@ -79,8 +83,8 @@ def _overlap(a: Curve | float, b: Curve, c: Curve | float, noise: float) -> Curv
 
 @dataclass(frozen=True)
 class Pair(ABC):
-    """`noise` is the noise multiplier over the sensitivity of the mechanism without sampling; that one is a bound
-    too."""
+    """`noise` is the noise multiplier of the mechanism without sampling: its noise divided by its sensitivity. That
+    mechanism, as a `PlainPair`, dominates as well."""
 
     noise: float
 
@@ -97,8 +101,8 @@ class Pair(ABC):
         return type(self).without_unit is Pair.without_unit
 
     def covering(self, others: Iterable[Self]) -> Self:
-        """A pair of the same kind that dominates this one and the others: the least noise, and the most of everything
-        else."""
+        """A pair of the same kind that dominates this one and the others: with the smallest noise and the largest of
+        every other field."""
         worst = {
             one.name: max(getattr(pair, one.name) for pair in (self, *others))
             for one in fields(self)
@@ -123,7 +127,7 @@ class SampledPair(Pair):
 
 @dataclass(frozen=True)
 class PoissonPair(SampledPair):
-    """Every unit is drawn independently; with probability `missed` it is drawn and its draw shows."""
+    """Every unit is drawn independently. With probability `missed` it is drawn and the adversary can see that."""
 
     missed: float = 0.0
 
@@ -154,7 +158,7 @@ class ZeroOutPair(SampledPair):
 
 @dataclass(frozen=True)
 class ReplaceOnePair(SampledPair):
-    """Cohorts of a fixed size, replace-one adjacency; the noise is over the replace-one sensitivity, 2C."""
+    """Cohorts of a fixed size, replace-one adjacency. The noise is divided by the replace-one sensitivity, 2C."""
 
     def with_unit(self, g: Curve) -> Curve:
         return PoissonPair(self.noise, self.rate).with_unit(g)
@@ -162,7 +166,7 @@ class ReplaceOnePair(SampledPair):
 
 @dataclass(frozen=True)
 class RevealedPair(SampledPair):
-    """Any draw, shown to the adversary."""
+    """Any draw, if the adversary sees who was drawn."""
 
     def with_unit(self, g: Curve) -> Curve:
         return self.rate * PlainPair(self.noise).with_unit(g)

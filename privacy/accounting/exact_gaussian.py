@@ -1,8 +1,11 @@
 """The exact (epsilon, delta) curve of Gaussian releases without sampling.
 
-Adaptive composition of Gaussian mechanisms with noise multipliers z_i is exactly one Gaussian mechanism with mu^2 = sum
-1/z_i^2 (Dong, Roth, Su 2022, Corollary 3.3), and delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 -
-epsilon/mu) (Balle and Wang 2018, Theorem 8). No bound is lost.
+The adaptive composition of Gaussian mechanisms with noise multipliers z_i is exactly one Gaussian mechanism with mu^2
+= sum 1/z_i^2 (Dong, Roth, Su 2022, Corollary 3.3). For it,
+
+    delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
+
+(Balle and Wang 2018, Theorem 8). Both are equalities, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import math
 
 
 def log_normal_cdf(x: float) -> float:
-    """log Phi(x), also far in the lower tail, where the asymptotic series is exact to double precision."""
+    """log Phi(x). Far in the lower tail it uses the asymptotic series, which is exact to double precision there."""
     if x > -30.0:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))
     inverse = 1.0 / (x * x)
@@ -26,7 +29,7 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The epsilon of a Gaussian release with noise multiplier 1/mu, never below the true one."""
+    """The epsilon of a Gaussian release with noise multiplier 1/mu, never below the true value."""
     if mu == 0.0:
         return 0.0
     if math.isinf(mu):

@@ -1,40 +1,45 @@
-"""Matrix factorisation: noise that cancels over rounds, and what it costs.
+"""Matrix factorisation: noise that is correlated over rounds so that it partly cancels in the models, and what it
+costs.
 
-Row t of X is the sum of round t, and the models are the rows of A X for a lower-triangular workload A (prefix sums;
-with momentum, sums of sums). For an invertible lower-triangular C, C X + Z with independent Gaussian Z is one Gaussian
-release, and X + C^-1 Z follows from it. So a server that adds row t of C^-1 Z to the sum of round t makes models with
-the noise B Z, B = A C^-1, whatever else it does with its sums.
+Row t of X is the sum of round t. The models are the rows of A X for a lower-triangular workload A (prefix sums; with
+momentum, sums of sums). For an invertible lower-triangular C, C X + Z with independent Gaussian Z is one Gaussian
+release, and X + C^-1 Z can be computed from it. So a server that adds row t of C^-1 Z to the sum of round t makes
+models with the noise B Z, B = A C^-1, whatever else it does with its sums.
 
-What holds, for sigma the standard deviation of Z's numbers and clip 1, under zero-out adjacency:
+The following statements hold under zero-out adjacency, for clip 1. sigma is the standard deviation of the numbers in
+Z.
 
-- **Adaptively.** Row t of C X + Z needs rows 1 to t of X only, so each sum may depend on all that was released before
-  (Denisov et al. 2022, Theorem 2.1: given the earlier outputs, what the unit does not touch can be subtracted again).
-- **Single participation.** A unit in row t alone moves C X by the outer product of column t of C and its vector, whose
-  norm is at most that column's. One pass is a Gaussian release with the sensitivity `column_norm`.
-- **Participations at least b rounds apart, C with b diagonals.** Column t lives in rows t to t + b - 1, so the columns
-  of one unit's rounds have no row in common. Its vectors x_t move C X by a sum of outer products whose squared norms
-  add up: the square of the sensitivity is the largest sum of squared column norms over sets of rounds at least b apart
-  (`separated_norm`). In particular k rounds of one unit cost no more than k Gaussian releases of sensitivity
-  `column_norm`: every window of b rounds is a pass.
-- **Coordinates that are sampled** (Theorem 5.1 of Chen et al. 2024): the unit sends m o x for a secret mask m of its
-  own. Coordinate i of C X moves by x_i times column t, if m_i = 1. In the direction of that column this is a sampled
-  Gaussian of sensitivity |column| |x_i|, and in all others nothing; the masks of coordinates are independent. So the
-  price is that of `coordinate_sampling` with both bounds times `column_norm`. A public rotation of the round in front
-  of the mask changes nothing: rotate all rows of C X + Z by it, and Z stays what it is. For rounds b apart and b
-  diagonals, each participation has rows and a mask of its own, so their prices add up.
-- **Noise that several bring.** Let Z be the sum of Z_i of standard deviation sigma, each kept by its maker i, who adds
-  row s of C^-1 Z_i to the sum of every round s that he comes to; a lying server may lose whom it likes, at any time, by
-  what it has seen. If h makers whose Z_i the adversary does not know are in the sum of round t, a unit in row t alone
-  costs one Gaussian release of sensitivity `column_norm` and standard deviation sigma sqrt(h), whatever happens in all
-  other rounds. Proof: take x / h times column t of C off each of the h matrices Z_i. Then C^-1 Z_i changes in row t
-  only, by -x / h, and with the unit's x added to that sum every output of every round is the same as without both. The
-  h are known before row t of any Z_i is used, and the shift is in rows t and later; its squared norm is
-  |column t|^2 |x|^2 / h in all.
-- **Everybody in every round.** No C is better than independent noise then. With rows x_t of norm 1 and any Gram matrix
-  Y of such rows, sens^2 >= tr(C^T C Y), so error * sens^2 >= |A C^-1|_F^2 |C Y^(1/2)|_F^2 >= |A Y^(1/2)|_*^2 (nuclear
-  norm, Cauchy-Schwarz). With a_t the columns of A take the rows a_t / |a_t|: A Y^(1/2) is sum a_t a_t^T / |a_t| up to a
-  rotation, which is positive and has the trace sum |a_t|. Independent noise with variances proportional to 1 / |a_t|
-  reaches exactly (sum |a_t|)^2 (`best_independent`).
+- **Adaptivity.** Row t of C X + Z needs only rows 1 to t of X, so each sum may depend on everything released before
+  (Denisov et al. 2022, Theorem 2.1: given the earlier outputs, everything that does not depend on the unit can be
+  subtracted).
+- **Single participation.** A unit that is only in row t moves C X by the outer product of column t of C and its
+  vector. The norm of this product is at most that of the column. So one pass is a Gaussian release with sensitivity
+  `column_norm`.
+- **Participations at least b rounds apart, C with b diagonals.** Column t is nonzero only in rows t to t + b - 1, so
+  the columns of one unit's rounds have no row in common. The unit's vectors x_t move C X by a sum of outer products,
+  and their squared norms add up. So the square of the sensitivity is the largest sum of squared column norms over sets
+  of rounds at least b apart (`separated_norm`). In particular, k rounds of one unit cost no more than k Gaussian
+  releases with sensitivity `column_norm`: every window of b rounds is a pass.
+- **Sampled coordinates** (Theorem 5.1 of Chen et al. 2024). The unit sends m o x, the coordinate-wise product with its
+  own secret mask m. Coordinate i of C X moves by x_i times column t if m_i = 1. In the direction of that column this
+  is a sampled Gaussian with sensitivity |column| |x_i|; in all other directions nothing changes. The masks of
+  different coordinates are independent. So the cost is that of `coordinate_sampling` with both bounds multiplied by
+  `column_norm`. A public rotation before the mask, different in each round, changes nothing: rotate all rows of C X +
+  Z by it, and the distribution of Z stays the same. If rounds are b apart and C has b diagonals, each participation
+  has its own rows and its own mask, so the costs add up.
+- **Noise from several parties.** Let Z be the sum of matrices Z_i of standard deviation sigma. Party i keeps Z_i, and
+  adds row s of C^-1 Z_i to the sum of every round s in which it takes part. A dishonest server may drop any party at
+  any time, depending on what it has seen. Suppose that h parties whose Z_i the adversary does not know are in the sum
+  of round t. Then a unit that is only in row t costs one Gaussian release with sensitivity `column_norm` and standard
+  deviation sigma sqrt(h), whatever happens in all other rounds. Proof: subtract x / h times column t of C from each of
+  the h matrices Z_i. This changes C^-1 Z_i in row t only, by -x / h. With the unit's x added to that sum, every output
+  of every round is the same as without both changes. The h parties are known before row t of any Z_i is used, and the
+  shift is in rows t and later. The squared norm of the shift is |column t|^2 |x|^2 / h in total.
+- **Every unit in every round.** Then no C is better than independent noise. For rows x_t of norm 1 and any Gram matrix
+  Y of such rows, sens^2 >= tr(C^T C Y). So error * sens^2 >= |A C^-1|_F^2 |C Y^(1/2)|_F^2 >= |A Y^(1/2)|_*^2 (nuclear
+  norm, Cauchy-Schwarz). Let a_t be the columns of A, and take the rows a_t / |a_t|. Then A Y^(1/2) is, up to a
+  rotation, sum a_t a_t^T / |a_t|, which is positive and has the trace sum |a_t|. Independent noise with variances
+  proportional to 1 / |a_t| reaches exactly (sum |a_t|)^2 (`best_independent`).
 """
 
 from __future__ import annotations
@@ -49,48 +54,49 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float64]
 Kind = Literal["optimal", "banded", "square_root", "tree", "identity"]
 
-_GAP = 1e-9  # between the error of the fixed point and its lower bound, over the error
-_GAIN = 1e-9  # of a step of the banded search, over the error, with which it ends
+_GAP = 1e-9  # relative gap between the error of `optimal` and its lower bound at which it stops
+_GAIN = 1e-9  # predicted relative improvement of a step at which the search of `banded` stops
 _STEPS = 500
 
 
 # ---------------------------------------------------------------------- workloads
 def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
-    """The sum of the first t rows, or with momentum m what t steps of SGD make of them: the first column is 1 + m + ...
-    + m^t.
+    """The matrix A whose rows are prefix sums or, with momentum m, the models after t steps of SGD: the first column
+    is then 1 + m + ... + m^t.
 
-    What a pass leaves in the model stays there in later ones. For `passes` passes with new noise in each, the matrix
-    goes on below its square with the models of later passes; a row that only some passes come to is weighted by their
-    share, so that the error is that of all models of the run over the number of passes.
+    The noise of a pass stays in the models of later passes. For `passes` passes, each with new noise, the matrix
+    therefore has more rows below its square part: the models of later passes. A row that exists only for some of the
+    passes is weighted by their share. So the error is that of all models of the run, divided by the number of passes.
     """
     column = np.cumsum(momentum ** np.arange(rounds * passes))
     weight = 1.0 - np.arange(passes).repeat(rounds) / passes
     return np.sqrt(weight)[:, None] * _toeplitz(column, rounds)
 
 
-# ---------------------------------------------------------------------- what a factorisation is worth
+# ---------------------------------------------------------------------- the quality of a factorisation
 def error(target: Matrix, strategy: Matrix) -> float:
-    """|A C^-1|_F^2: the expected squared error of all rows of A X together, for each coordinate and sigma = 1."""
+    """|A C^-1|_F^2: the expected squared error of all rows of A X together, per coordinate and for sigma = 1."""
     return float(np.square(np.linalg.solve(strategy.T, target.T)).sum())
 
 
 def column_norm(strategy: Matrix) -> float:
-    """The sensitivity of C X to a unit that is in one row."""
+    """The sensitivity of C X to a unit that is in one row: the largest L2 norm of a column of C."""
     return float(np.sqrt(np.square(strategy).sum(axis=0).max()))
 
 
 def bandwidth(strategy: Matrix) -> int:
-    """How many diagonals hold all that is not zero, the main one included."""
+    """The number of diagonals from the main one to the last one that is not zero."""
     row, column = np.nonzero(strategy)
     return int((row - column).max()) + 1
 
 
 def separated_norm(strategy: Matrix, separation: int) -> float:
-    """The sensitivity of C X to a unit whose rows are at least `separation` apart; C may have no more diagonals than
-    that."""
+    """The sensitivity of C X to a unit that is in several rows, at least `separation` apart. C must not have more
+    diagonals than that."""
     if bandwidth(strategy) > separation:
         raise ValueError(
-            f"a factorisation with {bandwidth(strategy)} diagonals needs rounds of a client that are as far apart, not {separation}."
+            f"a factorisation with {bandwidth(strategy)} diagonals needs rounds of a client that are as far apart, "
+            f"not {separation}."
         )
     best = [0.0]
     for t, square in enumerate(np.square(strategy).sum(axis=0)):
@@ -99,8 +105,7 @@ def separated_norm(strategy: Matrix, separation: int) -> float:
 
 
 def best_independent(target: Matrix) -> float:
-    """error * sensitivity^2 of the best independent noise for units that are in every row, which no other factorisation
-    beats."""
+    """error * sensitivity^2 of the best independent noise if units are in every row. No factorisation has less."""
     return float(np.sqrt(np.square(target).sum(axis=0)).sum() ** 2)
 
 
@@ -109,11 +114,11 @@ def best_independent(target: Matrix) -> float:
 def factorise(
     kind: Kind, rounds: int, momentum: float = 0.0, band: int | None = None, passes: int = 1
 ) -> Matrix:
-    """C for the workload of so many rounds, lower triangular and read-only. `band` is the number of diagonals of
+    """C for the workload of this many rounds, lower triangular and read-only. `band` is the number of diagonals of
     `banded`.
 
-    Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others are
-    instant.
+    Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others take
+    no noticeable time.
     """
     make: dict[Kind, Callable[[Matrix], Matrix]] = {
         "optimal": optimal,
@@ -128,13 +133,13 @@ def factorise(
 
 
 def optimal(target: Matrix) -> Matrix:
-    """The C of least error among those with columns of norm at most 1, to a factor of 1 + 1e-9.
+    """The C with the smallest error among those with columns of norm at most 1, up to a factor of 1 + 1e-9.
 
-    Denisov et al. 2022, Theorem 3.2: with V = A^T A the dual of min tr(V X^-1), diag X <= 1, has the fixed point v =
-    diag((D V D)^(1/2)), D = diag(v)^(1/2), and X = D^-1 (D V D)^(1/2) D^-1. For every v the squared trace of the root
-    over sum v is a lower bound of the error, and X over its largest diagonal entry gives an upper one: it ends when
-    they meet. The step v <- diag(root)^2 / v is their v <- diag(root) taken twice as far, which halves the number of
-    steps.
+    Denisov et al. 2022, Theorem 3.2: let V = A^T A. The dual of min tr(V X^-1), diag X <= 1, has the fixed point v =
+    diag((D V D)^(1/2)), D = diag(v)^(1/2), and X = D^-1 (D V D)^(1/2) D^-1. For every v the squared trace of the root,
+    divided by sum v, is a lower bound of the error. X divided by its largest diagonal entry gives an upper bound. The
+    loop ends when both agree. The step v <- diag(root)^2 / v goes twice as far as their step v <- diag(root) (on a
+    logarithmic scale), which halves the number of steps.
     """
     gram = target.T @ target
     v = np.ones(len(gram))
@@ -151,11 +156,11 @@ def optimal(target: Matrix) -> Matrix:
 
 
 def banded(target: Matrix, band: int) -> Matrix:
-    """The C of least error among those with columns of norm 1 and `band` diagonals.
+    """The C with the smallest error among those with columns of norm 1 and `band` diagonals.
 
-    C^T C = X has as many diagonals on each side, and tr(A^T A X^-1) is convex in X: L-BFGS over the entries beside X's
-    main diagonal, which is 1, with steps halved until X is positive definite and the error has fallen. It starts from
-    the banded square root.
+    X = C^T C has `band` diagonals on each side, counting the main one, and tr(A^T A X^-1) is convex in X. The main
+    diagonal of X is 1. L-BFGS optimises the other entries; steps are halved until X is positive definite and the error
+    has fallen. It starts from the banded square root.
     """
     n = target.shape[1]
     row, column = np.nonzero(np.tri(n, n, -1) - np.tri(n, n, -band))
@@ -174,7 +179,7 @@ def banded(target: Matrix, band: int) -> Matrix:
         except np.linalg.LinAlgError:
             return np.inf, entries
         inverse = target @ np.linalg.inv(x)
-        # tr(V X^-1), and its gradient -X^-1 V X^-1: an entry stands in X twice.
+        # The gradient of tr(V X^-1) is -X^-1 V X^-1. The factor 2 is there because every entry occurs in X twice.
         gradient = -2.0 * (inverse.T @ inverse)[row, column]
         return float(np.sum(inverse * target)), gradient
 
@@ -183,8 +188,8 @@ def banded(target: Matrix, band: int) -> Matrix:
 
 
 def square_root(target: Matrix) -> Matrix:
-    """B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series whose square is
-    A's."""
+    """B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series of C is the square
+    root of that of A."""
     wanted = target[: target.shape[1], 0]
     series = np.empty(len(wanted))
     for k in range(len(wanted)):
@@ -196,11 +201,11 @@ def square_root(target: Matrix) -> Matrix:
 
 
 def tree(rounds: int) -> Matrix:
-    """Sums over the nodes of a binary tree of rounds, each noised, with all of them used for the estimate (Honaker
-    2015).
+    """Tree aggregation: the sums over all nodes of a binary tree of rounds are noised, and all of them are used for
+    the estimate (Honaker 2015).
 
-    The tree's own matrix N has more rows than columns. Noise N^+ Z has the covariance (N^T N)^-1, and so has C^-1 Z of
-    the square C with C^T C = N^T N: the same noise in law, with the same column norms.
+    The matrix N of the tree has more rows than columns. The noise N^+ Z has the covariance (N^T N)^-1. So has C^-1 Z
+    for the square C with C^T C = N^T N. This noise has the same distribution, and C has the same column norms as N.
     """
     leaves = np.arange(rounds)
     gram = np.zeros((rounds, rounds))
@@ -210,8 +215,8 @@ def tree(rounds: int) -> Matrix:
 
 
 def lower_factor(x: Matrix) -> Matrix:
-    """The lower-triangular C with C^T C = X: Cholesky from the last row up. It has as many diagonals as one side of
-    X."""
+    """The lower-triangular C with C^T C = X: a Cholesky factorisation from the last row up. C has as many diagonals as
+    X on and below its main one."""
     factor = np.linalg.cholesky(x[::-1, ::-1])
     return np.array(factor.T[::-1, ::-1], dtype=np.float64)
 
@@ -226,7 +231,7 @@ def _descend(
     point: NDArray[np.float64],
     memory: int = 10,
 ) -> NDArray[np.float64]:
-    """L-BFGS with halved steps, for a convex function that is infinite outside of its domain."""
+    """L-BFGS with step halving, for a convex function that is infinite outside of its domain."""
     value, gradient = objective(point)
     past: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for _ in range(_STEPS):
@@ -249,7 +254,7 @@ def _descend(
 def _quasi_newton(
     gradient: NDArray[np.float64], past: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
 ) -> NDArray[np.float64]:
-    """The inverse Hessian that past moves and changes of the gradient tell, times the gradient (two loops)."""
+    """The L-BFGS two-loop recursion: the inverse Hessian, estimated from past steps, times the gradient."""
     if not past:
         return gradient * (0.1 / max(float(np.linalg.norm(gradient)), 0.1))
     direction, shares = gradient.copy(), []

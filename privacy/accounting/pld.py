@@ -1,9 +1,10 @@
-"""Privacy loss distributions of dominating pairs, composed by dp-accounting. Imported only where it is asked for: 1.3
-s.
+"""Privacy loss distributions (PLD) of dominating pairs, composed by dp-accounting. That library is imported only when
+it is needed, because the import takes 1.3 s.
 
-A pair's divergences at epsilons on a grid make a distribution of its privacy loss whose divergences are nowhere smaller
-(connect the dots: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022); losses above the grid count as infinite.
-Directions are kept apart: with the unit against without it, and the other way round.
+The privacy loss is discretised. From the divergences of a pair at a grid of epsilons, the "connect the dots" method
+(Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022) makes a discrete distribution. Its divergences are nowhere smaller
+than those of the pair. Losses above the grid count as infinite. The two directions are composed separately: with the
+unit against without it, and the reverse.
 """
 
 from __future__ import annotations
@@ -20,34 +21,35 @@ from fedsketch.privacy.accounting.dominating_pairs import Pair
 from fedsketch.privacy.accounting.renyi import Curve
 
 _STEPS_PER_SPREAD = 80.0
-"""A grid so fine, in steps per spread of the loss of one release, costs about 1e-5 of epsilon; the cost falls with the square."""
+"""Grid steps per standard deviation of one release's loss. This adds about 1e-5 to epsilon; the error falls with the
+square of the number of steps."""
 _MOST_STEPS = 2**19
 _TAIL = 1e-22
-"""Of the loss's mass: what lies beyond is charged in full."""
+"""The grid ends where the divergence is below this. Larger losses are charged as infinite."""
 
 _MOST_PARTS = 12
-"""Each takes some hundredths of a second to compose."""
+"""Composing one part takes some hundredths of a second."""
 
 Profile = Callable[[Curve], Curve]
 Part = tuple[Pair, int]
-"""So many releases of one pair."""
+"""A pair, and the number of its releases."""
 
 
 def _reach(noise: float) -> float:
-    """Above this loss the divergence of the Gaussian without sampling, and so every other, is below _TAIL."""
+    """Above this loss the divergence of the Gaussian without sampling, and so of every sampled one, is below _TAIL."""
     return 10.0 / noise + 0.5 / noise**2
 
 
 @lru_cache(maxsize=256)
 def _squared_spread(pair: Pair) -> float:
-    """About the mean square of the privacy loss: 4 times the integral of the divergence over epsilon, for small
-    losses."""
+    """Approximately the mean square of the privacy loss: for small losses, 4 times the integral of the divergence over
+    epsilon."""
     epsilons = np.concatenate([[0.0], _reach(pair.noise) * np.geomspace(1e-8, 1.0, 400)])
     return 4.0 * float(np.trapezoid(pair.with_unit(np.exp(epsilons)), epsilons))
 
 
 def _interval(parts: Sequence[Part]) -> float:
-    """The step of the grid: a power of two, so that a growing run keeps its grid and what was computed on it."""
+    """The step of the grid. It is a power of two, so that a growing run can mostly reuse cached distributions."""
     squared = sum(count * _squared_spread(pair) for pair, count in parts)
     step = math.sqrt(squared / sum(count for _, count in parts)) / _STEPS_PER_SPREAD
     step = max(step, max(_reach(pair.noise) for pair, _ in parts) / _MOST_STEPS)
@@ -55,7 +57,7 @@ def _interval(parts: Sequence[Part]) -> float:
 
 
 def _largest_loss(profile: Profile, noise: float, interval: float) -> int:
-    """In steps: about where the divergence falls below _TAIL."""
+    """About where the divergence falls below _TAIL, in grid steps."""
     end = math.ceil(_reach(noise) / interval) + 1
     coarse = np.linspace(0.0, end, 513)
     above = np.flatnonzero(profile(np.exp(coarse * interval)) > _TAIL)
@@ -63,7 +65,7 @@ def _largest_loss(profile: Profile, noise: float, interval: float) -> int:
 
 
 def _distribution(ahead: Profile, back: Profile, noise: float, interval: float) -> Any:
-    """Of one direction; for g < 1 its divergence follows from the other direction's."""
+    """The loss distribution of one direction. For g < 1 its divergence is computed from the other direction."""
     from dp_accounting.pld import pld_pmf
 
     top, bottom = _largest_loss(ahead, noise, interval), _largest_loss(back, noise, interval)
@@ -77,7 +79,7 @@ def _distribution(ahead: Profile, back: Profile, noise: float, interval: float) 
 
 @lru_cache(maxsize=32)
 def loss_distribution(pair: Pair, interval: float) -> Any:
-    """dp-accounting's PrivacyLossDistribution of one release."""
+    """The PrivacyLossDistribution (of dp-accounting) of one release."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     ahead = _distribution(pair.with_unit, pair.without_unit, pair.noise, interval)
@@ -87,39 +89,39 @@ def loss_distribution(pair: Pair, interval: float) -> Any:
     return PrivacyLossDistribution(ahead, back)
 
 
-def _few(parts: Mapping[Pair, int]) -> list[Part]:
-    """At most _MOST_PARTS of a kind: neighbours are booked as one pair that dominates them, those first for which it
-    costs least."""
-    few: list[Part] = []
+def _merged_parts(parts: Mapping[Pair, int]) -> list[Part]:
+    """Reduce the parts to at most _MOST_PARTS of each kind. Two similar parts are replaced by a pair that dominates
+    both, starting where this costs least."""
+    result: list[Part] = []
     for kind in dict.fromkeys(type(pair) for pair in parts):
         alike = [(pair, count) for pair, count in parts.items() if type(pair) is kind]
         alike.sort(key=lambda part: (_size(part[0]), part[0].noise))
         while len(alike) > _MOST_PARTS:
-            merged = [_together(*both) for both in pairwise(alike)]
+            merged = [_merge(*both) for both in pairwise(alike)]
             extra = [
                 count * _size(pair) - sum(n * _size(one) for one, n in both)
                 for (pair, count), both in zip(merged, pairwise(alike), strict=True)
             ]
             best = extra.index(min(extra))
             alike[best : best + 2] = [merged[best]]
-        few += alike
-    return few
+        result += alike
+    return result
 
 
-def _together(one: Part, other: Part) -> Part:
+def _merge(one: Part, other: Part) -> Part:
     return one[0].covering([other[0]]), one[1] + other[1]
 
 
 def _size(pair: Pair) -> float:
-    """About the mean square of the loss of one release, up to a factor; a measure of what a coarser pair costs, nothing
-    else."""
+    """Approximately the mean square of one release's loss, up to a factor. It only serves to compare what merging
+    costs."""
     rate: float = getattr(pair, "rate", 1.0)
     return (rate / pair.noise) ** 2
 
 
 def epsilon(counts: Mapping[Pair, int], delta: float) -> float:
-    """Epsilon of so many releases of each pair, at least one in all."""
-    parts = _few(counts)
+    """Epsilon of this many releases of each pair. There must be at least one release."""
+    parts = _merged_parts(counts)
     interval = _interval(parts)
     composed: Any = None
     for pair, count in parts:

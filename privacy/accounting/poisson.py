@@ -1,15 +1,17 @@
-"""Renyi curves of mechanisms under Poisson sampling, add/remove (or zero-out) adjacency.
+"""Renyi curves of mechanisms under Poisson sampling, for add/remove or zero-out adjacency.
 
-With likelihood ratio r = P/Q of the unsampled mechanism (unit in / unit out) and sampling rate q,
+P is the output distribution of the unsampled mechanism with the unit, Q without it, r = P/Q their likelihood ratio and
+q the sampling rate. Then
 
     exp((alpha - 1) D_alpha((1 - q) Q + q P || Q)) = sum_l binom(alpha, l) (1 - q)^(alpha - l) q^l E_Q[r^l]
     (integer alpha)
 
-and E_Q[r^l] = exp((l - 1) D_l(P || Q)): Mironov, Talwar, Zhang 2019, Section 3.3. The other direction, D_alpha(Q || (1
-- q) Q + q P), is never larger when the noise is symmetric (their Theorem 5), which Gaussian and Skellam noise are. Its
-proof needs no densities, so it holds for integers as well: pair x with its mirror image, where the ratio is 1/r; with a
-= 1 - q + q r and u = r / (r (1 - q) + q) the claim becomes h(a)/(a - 1) >= h(u)/(u - 1) for h(t) = t^alpha - t^(1 -
-alpha), which is convex on t >= 1, and a >= u >= 1.
+and E_Q[r^l] = exp((l - 1) D_l(P || Q)): Mironov, Talwar, Zhang 2019, Section 3.3.
+
+The other direction, D_alpha(Q || (1 - q) Q + q P), is never larger if the noise is symmetric, as Gaussian and Skellam
+noise are (their Theorem 5). The proof needs no densities, so it also holds for integers. Pair x with its mirror image,
+where the ratio is 1/r. With a = 1 - q + q r and u = r / (r (1 - q) + q) the claim becomes h(a)/(a - 1) >= h(u)/(u - 1)
+for h(t) = t^alpha - t^(1 - alpha). It holds because h is convex on t >= 1, and a >= u >= 1.
 """
 
 from __future__ import annotations
@@ -23,15 +25,20 @@ from fedsketch.privacy.accounting.renyi import IS_INTEGER, LARGEST_SAMPLED_ORDER
 
 
 def missed(rate: float, population: int, smallest: int) -> float:
-    """The probability that a unit is drawn and its draw shows, where cohorts of fewer than `smallest` pass as noise
-    alone.
+    """The probability that a unit is drawn and the adversary can see that, if cohorts of fewer than `smallest` units
+    are replaced by noise alone.
 
-    Of `population` units each is drawn with probability q. Given the others that are drawn, B, zero-out adjacency
-    compares: for
-    |B| >= smallest the Poisson pair; for |B| <= smallest - 2 noise alone on both sides; for |B| = smallest - 1 noise alone if the
-    unit is not drawn, again on both sides, and if it is, the sum with the unit against the sum without it: this case alone is not
-    covered by amplification. Its probability is q binom(n - 1, smallest - 1) q^(smallest - 1) (1 - q)^(n - smallest). With `smallest`
-    of one nothing is missed: an empty sum is noise alone. `population` counts the units that answer if drawn.
+    Each of n = `population` units is drawn with probability q. Let B be the other units that are drawn. Zero-out
+    adjacency compares:
+
+    - |B| >= smallest: the usual Poisson pair.
+    - |B| <= smallest - 2: noise alone on both sides.
+    - |B| = smallest - 1: if the unit is not drawn, noise alone on both sides. If it is drawn, the sum with the unit
+      against the sum without it. Only this last case is not covered by amplification. Its probability is
+      q binom(n - 1, smallest - 1) q^(smallest - 1) (1 - q)^(n - smallest).
+
+    With `smallest` = 1 the probability is 0, because an empty sum is noise alone anyway. `population` counts the units
+    that answer if they are drawn.
     """
     if smallest <= 1 or smallest > population or rate == 0.0:
         return 0.0
@@ -45,7 +52,7 @@ def missed(rate: float, population: int, smallest: int) -> float:
 
 @lru_cache(maxsize=4)
 def log_binomials(orders: tuple[int, ...]) -> Curve:
-    """log binom(alpha, l) for each alpha and l = 0..max; minus infinity for l > alpha."""
+    """log binom(alpha, l) for each alpha and for l = 0..max; minus infinity for l > alpha."""
     top = max(orders)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, top + 1.0)))])
     alpha = np.array(orders)[:, None]
@@ -58,8 +65,8 @@ def log_binomials(orders: tuple[int, ...]) -> Curve:
 def sampled_log_moments(orders: Curve, rate: float, log_moments: Curve) -> Curve:
     """(alpha - 1) D_alpha of the sampled mechanism at integer orders.
 
-    `log_moments[l]` = (l - 1) D_l of the unsampled one for l = 0..max(orders), with entries 0 and 1 equal to 0. In the
-    form log(1 + sum_{l >= 2} ... (E[r^l] - 1)), so that nothing cancels when the sum is tiny.
+    `log_moments[l]` is (l - 1) D_l of the unsampled mechanism for l = 0..max(orders); entries 0 and 1 are 0. It is
+    computed as log(1 + sum_{l >= 2} ... (E[r^l] - 1)), so that nothing cancels if the sum is tiny.
     """
     alpha = orders.astype(np.int64)
     chosen = np.arange(int(alpha.max()) + 1)
@@ -84,8 +91,8 @@ def sampled_log_moments(orders: Curve, rate: float, log_moments: Curve) -> Curve
 def _gaussian_fractional(orders: Curve, rate: float, noise_multiplier: float) -> Curve:
     """log E_Q[(1 - q + q r)^alpha] by the trapezoidal rule, for orders between 1 and 11.
 
-    The integrand is analytic in a strip of half width pi z^2, so the rule converges exponentially: with steps of at
-    most z/16 and z^2/2 the error is below 1e-12 of the value.
+    The integrand is analytic in a strip of half width pi z^2, so the rule converges exponentially: if a step is at
+    most z/16 and at most z^2/2, the relative error is below 1e-12.
     """
     variance = noise_multiplier**2
     step = min(noise_multiplier / 16.0, variance / 2.0)
@@ -99,7 +106,7 @@ def _gaussian_fractional(orders: Curve, rate: float, noise_multiplier: float) ->
 
 
 def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
-    """The sampled Gaussian mechanism; the noise multiplier is over the sensitivity."""
+    """The curve of the sampled Gaussian mechanism. The noise multiplier is the noise divided by the sensitivity."""
     if rate == 0.0:
         return np.zeros(orders.shape)
     if noise_multiplier == 0.0:
@@ -114,17 +121,17 @@ def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
         log_moments = powers * (powers - 1.0) / (2.0 * noise_multiplier**2)
         curve[whole] = sampled_log_moments(orders[whole], rate, log_moments) / (orders[whole] - 1.0)
     fractional = (np.round(orders) != orders) & (orders < 11.0)
-    # With so little noise the grid would be long and the fractional orders useless.
+    # With less noise the grid would be long, and fractional orders would not help.
     if fractional.any() and noise_multiplier >= 0.05:
         log_moment = _gaussian_fractional(orders[fractional], rate, noise_multiplier)
         curve[fractional] = np.maximum(log_moment, 0.0) / (orders[fractional] - 1.0)
-    # Sampling never hurts (quasi-convexity); this also fills the orders above the largest sampled one.
+    # Sampling never increases the divergence (quasi-convexity). This also fills the orders that were not computed.
     return np.minimum(curve, plain)
 
 
 def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
-    """A mechanism with symmetric noise known at integer orders only: `moments[l]` bounds D_l(P || Q) for l = 0, 1, 2,
-    ..."""
+    """The curve of a sampled mechanism with symmetric noise that is known at integer orders only: `moments[l]` bounds
+    D_l(P || Q) for l = 0, 1, 2, ..."""
     if rate == 0.0:
         return np.zeros(ORDERS.shape)
     if rate == 1.0:
@@ -137,12 +144,13 @@ def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Cu
 
 
 def integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
-    """The same for any mechanism whose `unsampled` curve bounds both directions: the larger of the two, each by itself.
+    """The same for any mechanism, symmetric or not, if its `unsampled` curve bounds both directions. The result is the
+    larger of the bounds for the two directions.
 
-    The other direction is E_Q[F(r)], F(t) = (1 - q + q t)^(1 - alpha). F(1) = 1, and F''(t), which is alpha (alpha - 1)
-    q^2 (1 - q + q t)^(-alpha - 1), is at most alpha (alpha - 1) q^2 where t >= 1; where t < 1 it is at most 1 + k (1 -
-    t) times as much, with k = (1 - q)^(-alpha - 1) - 1, because it is convex. E_Q[r] = 1, so by Taylor's formula with
-    the integral as its rest
+    The other direction is E_Q[F(r)] with F(t) = (1 - q + q t)^(1 - alpha). F(1) = 1, and F''(t) =
+    alpha (alpha - 1) q^2 (1 - q + q t)^(-alpha - 1). For t >= 1 this is at most alpha (alpha - 1) q^2. For t < 1 it is
+    at most 1 + k (1 - t) times as much, with k = (1 - q)^(-alpha - 1) - 1, because F'' is convex. E_Q[r] = 1, so by
+    Taylor's formula with the integral remainder
 
         E_Q[F(r)] <= 1 + binom(alpha, 2) q^2 (E_Q[(r - 1)^2] + k/3 E_Q[max(1 - r, 0)^3])
                   <= 1 + binom(alpha, 2) q^2 (1 + k/3) (exp(D_2(P || Q)) - 1).
@@ -152,7 +160,7 @@ def integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
         return there
     log_chi = moments[2] + np.log(-np.expm1(-moments[2])) if moments[2] > 0.0 else -np.inf
     log_share = np.log(ORDERS * (ORDERS - 1.0) / 2.0) + 2.0 * np.log(rate) + log_chi
-    # (1 + k/3), in logarithms: its power overflows at large orders.
+    # log(1 + k/3). The power itself would overflow at large orders.
     log_rest = np.logaddexp(np.log(2.0), -(ORDERS + 1.0) * np.log1p(-rate)) - np.log(3.0)
     back = np.logaddexp(0.0, log_share + log_rest) / (ORDERS - 1.0)
     return np.minimum(np.maximum(there, back), unsampled)

@@ -1,4 +1,4 @@
-"""Releases as plain JSON and back, for checkpoints and for people who read them."""
+"""Releases as plain JSON and back, for checkpoints and for human readers."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ _ENUMERATIONS: dict[str, type[Enum]] = {
 }
 
 
-# Fields that came later: left out where they hold their default, so that what was written before reads the same.
-_LATER = ("drawn_by", "missed", "column_norm")
+# Fields that older versions do not have. They are left out if they have their default value, so that old and new files
+# agree.
+_NEWER_FIELDS = ("drawn_by", "missed", "column_norm")
 
 
 def _tagged(value: Any) -> dict[str, Any]:
     state: dict[str, Any] = {"type": type(value).__name__}
     for one in fields(value):
         stated = getattr(value, one.name)
-        if one.name not in _LATER or stated != one.default:
+        if one.name not in _NEWER_FIELDS or stated != one.default:
             state[one.name] = stated.value if isinstance(stated, Enum) else stated
     return state
 

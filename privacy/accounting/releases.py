@@ -1,13 +1,15 @@
-"""Releases: what leaves a device or a server, as frozen data. Nothing is computed here.
+"""Releases: frozen data that describe what an adversary sees of a round. Nothing is computed here.
 
-A strategy states one `Release` per round and adversary; `privacy.accounting.accountant` turns it into an epsilon or
-refuses.
+A strategy states one `Release` per round and adversary. `privacy.accounting.accountant` computes epsilon from the
+releases, or refuses them.
 
-Conventions, the same everywhere in this project:
-- The bound C of a release is the largest norm that one unit can contribute to the sum (its clip). Noise multiplier =
-  standard deviation of the noise of the SUM over C. A bound C is the sensitivity under add/remove and zero-out
-  adjacency; under replace-one the sensitivity is 2C, and the accountant doubles it, not the caller.
-- An infinite epsilon (noise 0) is a legal statement.
+Conventions that hold everywhere in this project:
+
+- The bound C of a release is the largest norm that one unit can contribute to the sum (its clip).
+- The noise multiplier is the standard deviation of the noise of the SUM divided by C.
+- Under add/remove and zero-out adjacency the sensitivity is C. Under replace-one adjacency it is 2C; the accountant
+  doubles it, not the caller.
+- Noise 0 is allowed and gives an infinite epsilon.
 """
 
 from __future__ import annotations
@@ -19,26 +21,27 @@ from typing import ClassVar
 
 
 class Unit(StrEnum):
-    """Whose data is protected: all of a client's, or one example's."""
+    """What is protected: all data of a client, or a single example."""
 
     CLIENT = "client"
     EXAMPLE = "example"
 
 
 class DrawnBy(StrEnum):
-    """Who makes a secret draw: the coordinator of the rounds, or each device among its own examples, which then tells
-    nobody."""
+    """Who draws a secret sample: the coordinator of the rounds, or each device among its own examples. A device tells
+    nobody what it drew."""
 
     COORDINATOR = "coordinator"
     DEVICE = "device"
 
 
 class Adjacency(StrEnum):
-    """Which two data sets must look alike.
+    """Which two data sets are neighbours, so that an adversary must not be able to tell them apart.
 
-    ADD_OR_REMOVE: one unit is there or not. ZERO_OUT: one unit's contribution is replaced by zero while everything
-    public (the number of units, the noise its device adds) stays; the natural relation when devices bring the noise
-    themselves. REPLACE_ONE: one unit is replaced by any other.
+    - ADD_OR_REMOVE: one unit is present or absent.
+    - ZERO_OUT: the contribution of one unit is replaced by zero. Everything public stays the same (the number of
+      units, the noise that its device adds). It is the natural choice if devices add the noise themselves.
+    - REPLACE_ONE: one unit is replaced by any other.
     """
 
     ADD_OR_REMOVE = "add_or_remove"
@@ -51,13 +54,15 @@ class Adversary:
     """Who sees the release: `Adversary.MODEL`, `.client(colluders=A)`, `.SERVER`, `.server(colluders=A)` or
     `.EAVESDROPPER`.
 
-    `model` is everyone who sees the models of every round and nothing else. `client` is any `colluders=A` fellow
-    participants together: they see what devices see (the models, and under secure aggregation the list of the cohort)
-    and know the noise that they brought, so that the caller states the noise of the others and a sampling that is still
-    secret from them; the server is honest towards them. `server` sees every sum and picks the cohort, so that no
-    sampling by the coordinator counts against it. With `colluders=A` it also knows the noise of A clients: the caller
-    states the noise of the other n - D - A. `eavesdropper` sees the sums in transit and neither the sketching matrix
-    nor any model: the only one against whom the R-secret reading of a sketched Gaussian holds.
+    - `model`: everyone who sees the models of all rounds and nothing else.
+    - `client`: any `colluders=A` participants together, with an honest server. They see what devices see: the models
+      and, under secure aggregation, the list of the cohort. They know their own noise. So the caller states the noise
+      of the other clients only, and a sampling that is secret from these participants.
+    - `server`: sees every sum and picks the cohort, so that sampling by the coordinator does not count. With
+      `colluders=A` it also knows the noise of A clients. The caller then states the noise of the other n - D - A
+      clients (of n, with D dropouts).
+    - `eavesdropper`: sees the sums in transit, but neither the sketching matrix nor any model. It is the only
+      adversary against which a sketched Gaussian with secret R has a guarantee of its own.
     """
 
     name: str
@@ -109,15 +114,16 @@ class NoSampling:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Each `of` (client or example) is in the release independently with probability `rate`, by a secret draw.
+    """Each unit of the kind `of` (client or example) is in the release independently with probability `rate`. The draw
+    is secret.
 
-    What the draw gave must show in nothing but the sum. So divide by the expected number of units, not by the realised
-    one (which the adversary must not see), and let the noise of the sum be the same for every draw: devices that bring
-    the noise share it among the realised cohort. Where the size of the cohort is public, state
-    WithoutReplacement(realised size, population). A draw by the device itself is a secret from the coordinator too.
+    Nothing but the sum may depend on the draw. So divide by the expected number of units, not by the realised one,
+    which the adversary must not see. The noise of the sum must be the same for every draw: if devices add the noise,
+    the realised cohort shares it. If the size of the cohort is public, state WithoutReplacement(realised size,
+    population) instead. If the device draws (`drawn_by`), the draw is secret from the coordinator too.
 
-    `missed` is the probability, per release, that a unit is drawn together with others among whom its draw shows: where
-    a cohort that is too small is not asked, and noise alone passes for it. `privacy.accounting.poisson.missed` computes
+    `missed` is the probability, per release, that a unit is drawn and the adversary can see that. This happens if a
+    cohort that is too small is not asked and is replaced by noise alone. `privacy.accounting.poisson.missed` computes
     it.
     """
 
@@ -128,17 +134,17 @@ class Poisson:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.rate <= 1.0:
-            raise ValueError(f"a sampling rate lies between 0 and 1; {self.rate} does not.")
+            raise ValueError(f"a sampling rate must be between 0 and 1, not {self.rate}.")
         if self.drawn_by is DrawnBy.DEVICE and self.of is not Unit.EXAMPLE:
             raise ValueError("a device draws among its own examples: state of=Unit.EXAMPLE.")
         if not 0.0 <= self.missed <= 1.0:
-            raise ValueError(f"missed is a probability; {self.missed} is none.")
+            raise ValueError(f"missed must be a probability, not {self.missed}.")
 
 
 @dataclass(frozen=True)
 class WithoutReplacement:
-    """`size` of `population` clients (or examples: `of`), every subset equally likely, by a secret draw; both numbers
-    are public."""
+    """`size` of `population` units of the kind `of` are drawn secretly, every subset with the same probability. Both
+    numbers are public."""
 
     size: int
     population: int
@@ -155,16 +161,16 @@ class WithoutReplacement:
 class FullPasses:
     """Each unit is in at most one of every `rounds_per_pass` consecutive releases, whatever was released before.
 
-    One release is recorded per round; a pass then costs what its most expensive round costs. The order of the units
-    must not depend on earlier outputs (shuffle as you like). Removing a unit from a shuffled list shifts all that
-    follow it into other rounds, so the adjacency is zero-out or replace-one, not add/remove.
+    Record one release per round; a pass then costs as much as its most expensive round. The order of the units may be
+    shuffled, but must not depend on earlier outputs. Removing a unit from a list moves all units after it into other
+    rounds, so the adjacency must be zero-out or replace-one, not add/remove.
     """
 
     rounds_per_pass: int
 
     def __post_init__(self) -> None:
         if self.rounds_per_pass < 1:
-            raise ValueError("a pass takes at least one round.")
+            raise ValueError("a pass has at least one round.")
 
 
 Sampling = NoSampling | Poisson | WithoutReplacement | FullPasses
@@ -184,7 +190,7 @@ def _not_negative(**values: float) -> None:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Sum plus N(0, (noise_multiplier * C)^2) per coordinate."""
+    """The sum plus N(0, (noise_multiplier * C)^2) in every coordinate."""
 
     noise_multiplier: float
 
@@ -194,9 +200,10 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Skellam:
-    """Integer sum plus Skellam noise: `variance` is that of the noise of the SUM, everything in integer units.
+    """An integer sum plus Skellam noise. `variance` is that of the noise of the SUM. Everything is in integer units.
 
-    The sensitivities bound one unit's integer vector (`privacy.mechanisms.encoding` makes and enforces both).
+    The sensitivities bound how far one unit can change the integer sum (`privacy.mechanisms.skellam_ring` enforces
+    them).
     """
 
     variance: float
@@ -210,11 +217,13 @@ class Skellam:
 
 @dataclass(frozen=True)
 class CoordinateSampledGaussian:
-    """L2-CSGM: each client keeps each coordinate with probability `rate` (a secret mask of its own); the sum of the
-    kept, unscaled values plus N(0, sigma^2). One unit's vector has L2 norm at most `l2` and entries of at most `linf`.
+    """L2-CSGM, the coordinate-sampled Gaussian mechanism. Each client keeps each coordinate with probability `rate`,
+    by a secret mask of its own. The release is the sum of the kept, unscaled values plus N(0, sigma^2) in every
+    coordinate. The vector of one unit has L2 norm at most `l2` and entries of at most `linf`.
 
-    With a `column_norm` the noise is correlated over the rounds of a pass as in `MatrixGaussian`, and sigma is that of
-    Z."""
+    With a `column_norm` the noise is correlated over the rounds of a pass as in `MatrixGaussian`, and sigma is the
+    standard deviation of Z.
+    """
 
     sigma: float
     rate: float
@@ -226,17 +235,18 @@ class CoordinateSampledGaussian:
         _not_negative(sigma=self.sigma)
         _positive(l2=self.l2, linf=self.linf, column_norm=self.column_norm or 1.0)
         if not 0.0 <= self.rate <= 1.0:
-            raise ValueError(f"a sampling rate lies between 0 and 1; {self.rate} does not.")
+            raise ValueError(f"a sampling rate must be between 0 and 1, not {self.rate}.")
 
 
 @dataclass(frozen=True)
 class MatrixGaussian:
-    """Correlated noise over one pass: the release of round t is row t of A X + B Z with A = B C, each unit in one row
-    of X.
+    """Correlated noise over one pass. The release of round t is row t of A X + B Z with A = B C, and each unit is in
+    one row of X.
 
-    `noise_multiplier` = standard deviation of Z over the clip of a row; `column_norm` = largest L2 norm of a column of
-    C. Either Z is drawn anew for every pass, or one C with at most as many diagonals as a pass has rounds serves all
-    passes, and every unit's rounds are at least a pass apart: `privacy.accounting.factorisation` has the proofs.
+    `noise_multiplier` is the standard deviation of Z divided by the clip of a row. `column_norm` is the largest L2
+    norm of a column of C. One of two conditions must hold. Either Z is drawn again for every pass; or one C with at
+    most as many diagonals as a pass has rounds is used for all passes, and the rounds of every unit are at least a
+    pass apart. `privacy.accounting.factorisation` has the proofs.
     """
 
     noise_multiplier: float
@@ -248,7 +258,7 @@ class MatrixGaussian:
 
 
 class SketchKnowledge(StrEnum):
-    """Whether those who see the release know the sketching matrix R."""
+    """Whether the adversary knows the sketching matrix R."""
 
     PUBLIC = "r_public"
     SECRET = "r_secret"
@@ -256,11 +266,11 @@ class SketchKnowledge(StrEnum):
 
 @dataclass(frozen=True)
 class SketchedGaussian:
-    """A sum of b-dimensional Gaussian sketches R x plus N(0, (noise_multiplier * C)^2) per coordinate.
+    """A sum of b-dimensional Gaussian sketches R x plus N(0, (noise_multiplier * C)^2) in every coordinate.
 
     `r_public`: C is the clip of the SKETCH, applied after sketching. `r_secret`: C is the clip of the update before
-    sketching, R has `rows` rows of N(0, 1/rows) entries, and neither it nor a model made with it is seen by the
-    adversary; at most `clients` clipped updates are summed; it is released once. See `privacy.accounting.sketched`.
+    sketching. R has `rows` rows of N(0, 1/rows) entries, and the adversary sees neither R nor a model made with it. At
+    most `clients` clipped updates are summed, and there is only one release. See `privacy.accounting.sketched`.
     """
 
     noise_multiplier: float
@@ -278,10 +288,10 @@ NoiseLaw = Gaussian | Skellam | CoordinateSampledGaussian | MatrixGaussian | Ske
 
 @dataclass(frozen=True)
 class Release:
-    """One thing seen by one adversary, once; or `times` of one kind in a row, such as the noised steps of a local
-    training.
+    """What one adversary sees once, or `times` times in a row, such as the noised steps of local training.
 
-    Each of those has noise and a secret draw of its own, and may depend on what the ones before it showed.
+    Repeated releases have independent noise and independent secret samples. Each may depend on the outputs of those
+    before it.
     """
 
     mechanism: NoiseLaw
@@ -295,16 +305,16 @@ class Release:
         if self.times < 1:
             raise ValueError(f"a release is made at least once, not {self.times} times.")
         if self.times > 1 and isinstance(self.sampling, FullPasses):
-            raise ValueError("a unit is in one release of a pass: state times=1 for full passes.")
+            raise ValueError("a unit is in one release of a pass: state times=1 for FullPasses.")
 
     def with_known_cohort(self) -> Release:
-        """The same for an adversary who knows whom the coordinator has drawn. What a device draws itself stays its
-        secret, and a full pass rests on none."""
+        """The same release for an adversary who knows whom the coordinator has drawn. A draw by the device itself
+        stays secret, and the guarantee of a full pass needs no secret draw."""
         return self if isinstance(self.sampling, FullPasses) else self.once_more()
 
     def once_more(self) -> Release:
-        """The same for a round that is played again with the same cohort: its draw hides nobody a second time, and no
-        pass holds it."""
+        """The same release for a round that is repeated with the same cohort. The draw hides nobody a second time, and
+        the repetition belongs to no pass."""
         if getattr(self.sampling, "drawn_by", None) is DrawnBy.DEVICE:
             return self
         return replace(self, sampling=NoSampling())

@@ -1,8 +1,8 @@
-"""Renyi differential privacy: the orders, and the way from a curve to (epsilon, delta).
+"""Renyi differential privacy: the orders, and the conversion of a curve to (epsilon, delta).
 
-A curve is an array with one entry per order of `ORDERS`: an upper bound on the Renyi divergence of that order between
-the outputs on any two neighbouring data sets, in both directions. Infinity is a valid entry and means: no theorem at
-that order.
+A curve is an array with one entry for each order in `ORDERS`. The entry is an upper bound on the Renyi divergence of
+that order between the outputs on any two neighbouring data sets, in both directions. Infinity is a valid entry and
+means that no theorem gives a bound at that order.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 Curve = NDArray[np.float64]
 
 LARGEST_SAMPLED_ORDER = 1024
-"""Sampled mechanisms sum over 0..order; above this order their curves say infinity."""
+"""For sampled mechanisms the bound at an order is a sum over 0..order. It is not computed above this order."""
 
-# A superset of dp-accounting's default orders. The integers serve the theorems that hold for integers only.
+# A superset of dp-accounting's default orders. Some theorems hold for integer orders only.
 ORDERS: Curve = np.unique(
     np.concatenate(
         [
@@ -32,18 +32,18 @@ IS_INTEGER: NDArray[np.bool_] = np.round(ORDERS) == ORDERS
 
 
 def gaussian(noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
-    """alpha / (2 z^2): Mironov 2017, Proposition 7. The noise multiplier is over the sensitivity."""
+    """alpha / (2 z^2): Mironov 2017, Proposition 7. The noise multiplier is the noise divided by the sensitivity."""
     if noise_multiplier == 0.0:
         return np.full(orders.shape, np.inf)
     return orders / (2.0 * noise_multiplier**2)
 
 
 def epsilon(curve: Curve, delta: float, orders: Curve = ORDERS) -> float:
-    """The smallest epsilon that the curve proves: Canonne, Kamath, Steinke 2020, Proposition 12 (in v4), over all
-    orders.
+    """The smallest epsilon that the curve proves, over all orders: Canonne, Kamath, Steinke 2020, Proposition 12 (in
+    v4).
 
-    The same rule as dp-accounting's: where the divergence is so small that Bretagnolle-Huber alone gives
-    delta, sqrt(1 - exp(-KL)) <= delta, epsilon is 0.
+    As in dp-accounting, epsilon is 0 if the divergence is so small that the Bretagnolle-Huber inequality alone is
+    enough: sqrt(1 - exp(-KL)) <= delta.
     """
     if np.any(delta**2 + np.expm1(-curve) > 0.0):
         return 0.0

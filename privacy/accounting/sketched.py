@@ -1,25 +1,25 @@
 """The sketched Gaussian mechanism with R secret: Li, Chen, Banerjee 2025, "Sketched Gaussian Mechanism for Private
 Federated Learning".
 
-y = R S + noise, with S the sum of at most n updates clipped to C = 1, R of b rows with independent N(0, 1/b) entries
-and noise N(0, z^2) per coordinate. Averaged over R, y is N(0, v I_b) with v = z^2 + |S|^2 / b: it depends on |S| alone.
-Removing one client moves |S| from r + 1 to r at most, r <= n - 1, and the Renyi divergence between the two laws is that
-of centred Gaussians,
+The mechanism releases y = R S + noise. S is the sum of at most n updates clipped to C = 1, R has b rows with
+independent N(0, 1/b) entries, and the noise is N(0, z^2) in every coordinate. Averaged over R, y is N(0, v I_b) with v
+= z^2 + |S|^2 / b, so it depends only on |S|. Removing one client moves |S| at most from r + 1 to r, with r <= n - 1.
+The Renyi divergence between the two distributions is that of centred Gaussians,
 
     D_alpha(N(0, u) || N(0, v)) = log(v/u)/2 + log(v / (alpha v + (1 - alpha) u)) / (2 (alpha - 1))      per coordinate
 
-(Gil, Alajaji, Linder 2013), infinite where alpha v + (1 - alpha) u <= 0. This is the exact divergence that the paper
-bounds; the loss falls like 1/sqrt(b).
+(Gil, Alajaji, Linder 2013), infinite if alpha v + (1 - alpha) u <= 0. The paper bounds this divergence; here it is
+exact. The privacy loss falls like 1/sqrt(b).
 
-Against whom: only those who see y and neither R **nor any model made from y by R**. The desketched R^T y has mean S, so
-that a distinguisher who looks along one direction of a model update faces about the plain Gaussian mechanism, without
-ever knowing R. The accountant therefore accepts this reading for `Adversary.EAVESDROPPER` only; for everyone else R is
-public and the sketch is clipped.
+Against whom: only those who see y, but neither R **nor any model made from y with R**. The desketched R^T y has mean
+S. So a distinguisher who looks along one direction of a model update faces about the plain Gaussian mechanism, without
+ever knowing R. The accountant therefore accepts a secret R only for `Adversary.EAVESDROPPER`. For everyone else R
+counts as public, and the sketch must be clipped.
 
-For one round only. The second round's S is computed from the model that R^T y of the first has made: given the y that
-was seen, it still depends on the first R, and a sum that reacts to the model shows along which direction it has moved.
-A fresh R in every round does not mend that, because the law of the first R given y and the next S is no longer the one
-that was averaged over. The accountant refuses a second release.
+For one round only: S of the second round is computed from the model that R^T y of the first round made. Given the
+observed y it still depends on the first R, and a sum that reacts to the model reveals in which direction the model
+moved. A fresh R in every round does not help, because the distribution of the first R given y and the next S is no
+longer the one that was averaged over. The accountant refuses a second release.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def centred_gaussians(u: float, v: float, orders: Curve = ORDERS) -> Curve:
 
 
 def secret_curve(noise_multiplier: float, rows: int, clients: int, orders: Curve = ORDERS) -> Curve:
-    """The larger of both directions, at the worst norm of the sum of the other clients."""
+    """The larger of both directions, for the worst norm of the other clients' sum."""
     if noise_multiplier == 0.0:
         return np.full(orders.shape, np.inf)
     floor = noise_multiplier**2 * rows
-    # (floor + (r + 1)^2) / (floor + r^2) is largest where r^2 + r = floor, or at the end of the range before it.
+    # (floor + (r + 1)^2) / (floor + r^2) is largest at r^2 + r = floor, or at the largest r if that is smaller.
     r = min(clients - 1.0, (math.sqrt(1.0 + 4.0 * floor) - 1.0) / 2.0)
     with_unit, without = floor + (r + 1.0) ** 2, floor + r**2
     return rows * np.maximum(

@@ -1,1 +1,1 @@
-"""How what a device computed becomes what leaves it: bounds, noise, encodings, randomness."""
+"""How a device turns what it computed into an upload: clipping, noise, encodings, randomness."""

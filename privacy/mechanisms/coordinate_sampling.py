@@ -1,22 +1,30 @@
-"""L2-CSGM (Chen, Isik, Kairouz, No, Oh, Xu 2024): a device sends a secret random part of its vector, and a trusted
-server adds the noise.
+"""L2-CSGM, the coordinate-sampled Gaussian mechanism (Chen, Isik, Kairouz, No, Oh, Xu 2024): a device sends a secret
+random part of its vector, and a trusted server adds the noise.
 
-A device bounds its row x by D2 = `clip`, turns it by a rotation that all know (random signs from the round's number,
-then the cosine transform, which needs no padding), bounds every number by Dinf = `peak`, rounds to the integers -t .. t
-that stand for multiples of Dinf / t, t = 2^(bits-1) - 1, and keeps each with probability gamma = `rate`. It sends a
-seed of 16 bytes, from which the server makes the mask again, and the kept integers. The server adds them up, divides by
-gamma, adds its noise, and turns the sum back.
+A device works in five steps:
 
-Formal guarantee against those who see the sum with its noise of standard deviation sigma (before the division by
-gamma), and neither a mask nor an upload: that of `privacy.accounting.coordinate_sampling`, for zero-out adjacency. Why
-it holds for integers: rounding is random and independent of the mask, the integers q have |q_j| <= t and |q|^2 <=
-`l2_bound_squared` for certain (a vector beyond it is rounded anew), and the theorem holds given q; Renyi's exponential
-is convex, so it holds for the mixture too. Floating point decides accuracy only: both bounds are checked in exact
-integers. The server's Gaussian noise is floating point (`randomness`).
+- It clips its row x to the L2 norm D2 = `clip`.
+- It applies a public rotation: random signs computed from the round's number, then the cosine transform, which needs
+  no padding.
+- It clips every number to Dinf = `peak`.
+- It rounds to the integers -t .. t, which stand for multiples of Dinf / t, with t = 2^(bits-1) - 1.
+- It keeps each integer with probability gamma = `rate`.
 
-Without clipping at Dinf the sum is unbiased: rounding is, but for a rejection of probability below 1e-9, and so is the
-mask. With n devices each number of their mean has the variance sigma^2 / (n gamma)^2 + (1 - gamma) / (gamma n^2) * (sum
-of its squares) in turned coordinates (Corollary 4.2), and rounding adds at most (Dinf / t)^2 / (4 n gamma).
+It sends the kept integers and a seed of 16 bytes, from which the server computes the mask. The server adds the vectors
+up, divides by gamma, adds its noise and undoes the rotation.
+
+Formal guarantee, for zero-out adjacency: that of `privacy.accounting.coordinate_sampling`. It holds against those who
+see the sum with its noise of standard deviation sigma (before the division by gamma), but neither a mask nor an
+upload. It covers rounded vectors for these reasons. Rounding is random and independent of the mask. The integers q
+always satisfy |q_j| <= t and |q|^2 <= `l2_bound_squared`, because a vector beyond the bound is rounded again. The
+theorem holds given q, and exp((alpha - 1) D_alpha) is jointly convex, so it also holds for the mixture over q.
+Floating-point errors affect only accuracy, because both bounds are checked in exact integers. The server's Gaussian
+noise is floating point (see `randomness`).
+
+Without clipping at Dinf the sum is unbiased, because rounding (except for a rejection of probability below 1e-9) and
+masks are. With n devices each number of their mean has the variance sigma^2 / (n gamma)^2 +
+(1 - gamma) / (gamma n^2) * (sum of its squares) in rotated coordinates (Corollary 4.2). Rounding adds at most
+(Dinf / t)^2 / (4 n gamma).
 """
 
 from __future__ import annotations
@@ -56,18 +64,17 @@ if TYPE_CHECKING:
 
 _TYPES = {8: "<i1", 16: "<i2", 32: "<i4"}
 _WORDS_AT_ONCE = 1 << 16
-_DEVIATIONS = math.sqrt(
-    2.0 * math.log(1e9)
-)  # a rounded row exceeds its bound with probability 1e-9
+# With this margin a rounded row exceeds its bound with probability 1e-9.
+_DEVIATIONS = math.sqrt(2.0 * math.log(1e9))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateSampling(Mechanism):
-    """Variances are of the sum after its division by gamma, over clip^2: the square of sigma / (gamma D2). So a noise
-    multiplier is one that does to the mean what it would do without compression."""
+    """Variances are those of the sum after its division by gamma, in units of clip^2: (sigma / (gamma D2))^2. So a
+    noise multiplier has the same effect on the mean as it would have without compression."""
 
     kind: ClassVar[str] = "coordinate_sampling"
-    adds: ClassVar[bool] = False
+    additive: ClassVar[bool] = False
 
     dim: int
     clip: float
@@ -83,12 +90,12 @@ class CoordinateSampling(Mechanism):
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         if tuple(rows.shape) != (1, self.dim):
             raise UnsafeUpdateError(
-                f"the mechanism is for one row of {self.dim} numbers; the local step made {tuple(rows.shape)}."
+                f"the mechanism is for one row of {self.dim} numbers; the local step made shape {tuple(rows.shape)}."
             )
         turned = rotated(clip_rows(rows.cpu().numpy(), self.clip), round)
         scaled = np.clip(turned / self.step, -self.top, self.top)
         integers = round_conditionally(scaled, self.l2_bound_squared, stream)[0]
-        seed = stream.bytes(KEY_BYTES)  # after all else: the mask is independent of what it hides
+        seed = stream.bytes(KEY_BYTES)  # drawn last: the mask is independent of what it hides
         kept = integers[self._mask(seed)].astype(_TYPES[self.bits])
         return Upload(np.frombuffer(seed + kept.tobytes(), dtype=np.uint8))
 
@@ -107,11 +114,11 @@ class CoordinateSampling(Mechanism):
     def sent(self, dim: int) -> int:
         return round(self.rate * dim)
 
-    def specimen(self, dim: int) -> NDArray[np.uint8]:
+    def typical_upload(self, dim: int) -> NDArray[np.uint8]:
         return np.zeros(KEY_BYTES + self.sent(dim) * self.bits // 8, np.uint8)
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        """Bytes are uploads; real numbers are sums in turned coordinates: the server's noise, or nothing."""
+        """Arrays of bytes are uploads. Arrays of real numbers are the server's noise, in rotated coordinates."""
         integers, rest = np.zeros(self.dim, np.int64), np.zeros(self.dim)
         for vector in vectors:
             if vector.dtype == np.uint8:
@@ -124,11 +131,11 @@ class CoordinateSampling(Mechanism):
         return add_gaussian(np.zeros(self.dim), self.noise_std(variance), stream)
 
     def turned(self, vector: NDArray[np.float64], round: int) -> NDArray[np.float64]:
-        """A vector of the model's coordinates as `total` takes it."""
+        """Rotate a vector from the model's coordinates to those that `total` expects for real numbers."""
         return rotated(vector[None], round)[0]
 
     def clipped(self, vectors: Sequence[NDArray[Any]]) -> float:
-        """The fraction of all values in these uploads that stand at Dinf, where values beyond it were cut."""
+        """The fraction of all values in these uploads that are at Dinf, where larger values are clipped."""
         kept = [np.abs(self._kept(v).astype(np.int64)) for v in vectors if v.dtype == np.uint8]
         count = sum(map(len, kept))
         return sum(int(np.count_nonzero(part == self.top)) for part in kept) / max(count, 1)
@@ -158,7 +165,7 @@ class CoordinateSampling(Mechanism):
         law: NoiseLaw = CoordinateSampledGaussian(
             sigma, self.rate, self.l2_sensitivity, min(self.peak, self.l2_sensitivity)
         )
-        if self.rate == 1.0:  # nothing is hidden by a mask: the Gaussian mechanism, priced as such
+        if self.rate == 1.0:  # no value is dropped: this is the plain Gaussian mechanism
             law = Gaussian(sigma / self.l2_sensitivity)
         return Release(law, sampling, Adjacency.ZERO_OUT, protected, adversary)
 
@@ -176,12 +183,12 @@ class CoordinateSampling(Mechanism):
 
     @property
     def l2_sensitivity(self) -> float:
-        """What D2 becomes by rounding."""
+        """The L2 sensitivity: D2 plus what rounding can add."""
         return self.step * self._l2_bound
 
     @property
     def l2_bound_squared(self) -> int:
-        """The integer that |q|^2 may not exceed."""
+        """The largest integer that |q|^2 may be."""
         return math.floor(self._l2_bound**2 * (1.0 - 2.0**-50))
 
     @property
@@ -192,12 +199,13 @@ class CoordinateSampling(Mechanism):
     def check(self) -> None:
         for name in ("dim", "clip", "peak", "rate"):
             if getattr(self, name) <= 0:
-                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+                raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
         if self.unit is not Unit.CLIENT or self.rows != 1:
             raise UnsoundMechanismError(f"The mechanism {self.kind} is for one row of a client.")
         if self.rate > 1 or self.bits not in _TYPES or not self.clip / self.peak < 2.0**20:
             raise UnsoundMechanismError(
-                f"The mechanism {self.kind} keeps a share of up to 1, in {', '.join(map(str, _TYPES))} bits, up to a millionth of the clip."
+                f"The mechanism {self.kind} needs a rate of at most 1, {', '.join(map(str, _TYPES))} bits, "
+                "and a peak of at least a millionth of the clip."
             )
 
     # ------------------------------------------------------------------ inside
@@ -218,6 +226,6 @@ class CoordinateSampling(Mechanism):
 
 
 def default_peak(clip: float, dim: int, clients: int) -> float:
-    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2: a random rotation takes about two numbers of a whole cohort beyond it,
-    if any."""
+    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2. After a random rotation about two numbers of a whole cohort are
+    larger, if any."""
     return clip * min(1.0, math.sqrt(2.0 * math.log(dim * clients) / dim))

@@ -1,13 +1,14 @@
-"""Noise that cancels over rounds, row by row: a server adds row t of C^-1 Z to the sum of round t
-(`privacy.accounting.factorisation`).
+"""Correlated noise, row by row: a server adds row t of C^-1 Z to the sum of round t, so that the noise of different
+rounds partly cancels (`privacy.accounting.factorisation`).
 
-Row t solves C Y = Z: Y_t = (Z_t - sum_{s<t} C_ts Y_s) / C_tt, with fresh Z_t from the operating system. So b diagonals
-need the last b - 1 rows of Y: memory b * d numbers, which for a C without zeros is that of all rounds of a pass.
+The rows Y_t solve C Y = Z: Y_t = (Z_t - sum_{s<t} C_ts Y_s) / C_tt, with fresh Z_t from the operating system. If C has
+b diagonals, a row needs the b - 1 rows before it. That takes memory for b * d numbers; for a C without zeros these are
+the rows of a whole pass.
 
-**These rows are secrets.** They are the noise of sums whose models are public: whoever has them can take the noise
-away. They are in the checkpoints of a run, which only their owner can read (mode 600), and must be: without them the
-noise that is already out could not be cancelled. A row is made when its sum is released and never again: the same noise
-on two sums would show their difference.
+**These rows are secret.** They are the noise of sums from which public models were made: whoever has them can subtract
+the noise. They are stored in the checkpoints of a run, which only the owner can read (mode 600). They must be stored,
+because without them later rounds could not cancel the noise of earlier ones. A row is used for one sum only: the same
+noise on two sums would reveal their difference.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from fedsketch.privacy.mechanisms.randomness import Stream
 
 
 class CorrelatedNoise:
-    """Rows 0, 1, 2, ... of C^-1 Z in `dim` dimensions, with standard normal Z. After the last row of C it begins again,
-    with new noise that knows nothing of the old."""
+    """Rows 0, 1, 2, ... of C^-1 Z in `dim` dimensions, with standard normal Z. After the last row of C it starts again
+    with new, independent noise."""
 
     def __init__(self, strategy: Matrix, dim: int) -> None:
         self.strategy = strategy
@@ -34,19 +35,19 @@ class CorrelatedNoise:
         self._rows: list[NDArray[np.float64]] = []  # the last ones, oldest first
 
     def row(self, index: int, stream: Callable[[int], Stream]) -> NDArray[np.float64]:
-        """The row of a round, once; `stream` gives the randomness of a row. Rows that were passed over are made and
-        shown to nobody."""
+        """The row of a round, which can be asked for only once. `stream` gives the randomness of a row. Rows that were
+        skipped are computed but not returned."""
         if index < self._next:
             raise ValueError(
-                f"the noise of row {index} has been used, and a second time it would hide nothing."
+                f"the noise of row {index} has been used; used again, it would protect nothing."
             )
         while self._next <= index:
             with stream(self._next) as source:
-                made = self._made(self._next % len(self.strategy), source.gaussian(self.dim))
+                made = self._next_row(self._next % len(self.strategy), source.gaussian(self.dim))
             self._next += 1
         return made
 
-    def _made(self, position: int, fresh: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _next_row(self, position: int, fresh: NDArray[np.float64]) -> NDArray[np.float64]:
         if position == 0:
             self._rows = []
         factors = self.strategy[position]
@@ -58,7 +59,7 @@ class CorrelatedNoise:
         return fresh.copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next rows depend on. A secret, as long as the run's."""
+        """Everything that the next rows depend on. It must stay secret for as long as the run's data must."""
         import torch
 
         rows = np.array(self._rows).reshape(-1, self.dim)

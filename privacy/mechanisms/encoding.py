@@ -1,7 +1,7 @@
-"""The steps from a real vector to a bounded integer one: clip, rotate, round. `skellam_ring` puts them together.
+"""The steps from a real vector to a bounded integer vector: clip, rotate, round. `skellam_ring` combines them.
 
-Floating point decides accuracy only: the bound that privacy rests on is checked in exact integers, by
-`round_conditionally`.
+Floating-point errors affect only accuracy. The bound that privacy depends on is checked in exact integer arithmetic,
+by `round_conditionally`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
-_MOST_DRAWS = 1000  # each is accepted with probability at least 1 - exp(-1/2): not reached in the age of the universe
+# Each draw is accepted with probability at least 1 - exp(-1/2), so this limit is never reached in practice.
+_MOST_DRAWS = 1000
 
 
 def clip_rows(rows: NDArray[np.floating], max_norm: float) -> NDArray[np.float64]:
-    """Every row times min(1, C / its norm), in float64; refuses nan and inf."""
+    """Multiply every row by min(1, C / its norm), in float64. Raises for nan and inf."""
     values = np.asarray(rows, dtype=np.float64)
     largest = np.max(np.abs(values), axis=1, initial=0.0, keepdims=True)
     if not np.isfinite(largest).all():
         raise UnsafeUpdateError(
-            "the update holds nan or inf; nothing was released: lower the learning rate or check the data."
+            "the update contains nan or inf; nothing was released: lower the learning rate or check the data."
         )
-    # In units of the row's largest entry, so that no square overflows and no factor underflows.
+    # Work in units of the row's largest entry, so that no square overflows and no factor underflows.
     unit = np.where(largest > 0.0, largest, 1.0)
     scaled = values / unit
     lengths = np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1.0)
@@ -40,7 +41,7 @@ def _signs(dim: int, seed: int) -> NDArray[np.float64]:
 
 
 def rotated(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    from scipy import fft  # 0.3 s, and only small rings rotate
+    from scipy import fft  # importing it takes 0.3 s, and only small rings rotate
 
     turned: NDArray[np.float64] = fft.dct(values * _signs(values.shape[-1], seed), norm="ortho")
     return turned
@@ -54,18 +55,18 @@ def unrotated(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
 
 def squared_norms(integers: NDArray[np.int64]) -> NDArray[np.object_] | NDArray[np.int64]:
-    """The exact |q|^2 of every row."""
+    """The exact squared L2 norm |q|^2 of every row."""
     largest = int(np.max(np.abs(integers), initial=0))
     if largest**2 * integers.shape[1] < 2**63:
         return np.einsum("ij,ij->i", integers, integers)
-    exact = integers.astype(object)  # Python integers: slow, and right
+    exact = integers.astype(object)  # Python integers are slow, but do not overflow
     return np.asarray((exact * exact).sum(axis=1))
 
 
 def round_conditionally(
     values: NDArray[np.float64], bound_squared: int, stream: Stream
 ) -> NDArray[np.int64]:
-    """Stochastic rounding, each row redrawn until |q|^2 <= bound."""
+    """Stochastic rounding to integers q. Each row is drawn again until |q|^2 <= `bound_squared`."""
     floor = np.floor(values)
     share = values - floor
     whole = floor.astype(np.int64)
@@ -78,5 +79,5 @@ def round_conditionally(
         rounded[waiting] = whole[waiting] + (draw < share[waiting])
         waiting = waiting[squared_norms(rounded[waiting]) > bound_squared]
     raise UnsafeUpdateError(
-        "rounding did not meet the norm bound; nothing was released: the plan does not fit this vector."
+        "rounding did not meet the norm bound; nothing was released: the mechanism does not fit this vector."
     )

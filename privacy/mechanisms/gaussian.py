@@ -1,10 +1,10 @@
-"""Gaussian noise of each device on real numbers, for servers that are trusted with single uploads; or, without noise,
-for nobody's privacy.
+"""Each device adds Gaussian noise to real numbers. For servers that may see single uploads; with noise 0 there is no
+privacy.
 
-Formal guarantee of one upload, against whoever sees it, under zero-out adjacency: each row is L2-bounded by the clip,
-and the sum carries N(0, (noise_multiplier * clip)^2) per number from the operating system's randomness. Floating-point
-Gaussians are not a mathematically exact mechanism (`randomness`); under secure aggregation the noise is exact
-(`skellam_ring`).
+Formal guarantee of one upload, against everyone who sees it, under zero-out adjacency: the L2 norm of each row is at
+most the clip, and the sum of the rows carries N(0, (local_multiplier * clip)^2) in every number, drawn from the
+operating system's randomness. Floating-point Gaussians are not a mathematically exact mechanism (see `randomness`).
+Under secure aggregation the noise is exact (`skellam_ring`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(Mechanism):
-    """L2 clip per row (None: no bound), and this device's own noise: its standard deviation over the clip. Variances
-    are over clip^2."""
+    """`clip` bounds the L2 norm of a row (None: no bound). `local_multiplier` is the standard deviation of one
+    device's noise divided by the clip. Variances are in units of clip^2."""
 
     kind: ClassVar[str] = "gaussian"
-    at_once: ClassVar[bool] = True
+    can_release_sum: ClassVar[bool] = True
 
     local_multiplier: float
     clip: float | None = None
@@ -51,17 +51,17 @@ class GaussianNoise(Mechanism):
         return self.clip
 
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
-        return Upload(self._blurred(rows, 1, stream).astype(np.float32))
+        return Upload(self._noised(rows, 1, stream).astype(np.float32))
 
     def release_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """Independent Gaussians add up to one of the sum of their variances."""
-        assert not isinstance(rows, Sequence)  # factors are for sums that are rounded
-        return Upload(self._blurred(rows, len(counts), stream))
+        """The sum of independent Gaussians is a Gaussian, and their variances add up: one draw is enough."""
+        assert not isinstance(rows, Sequence)  # `Rows` are only for mechanisms that round sums
+        return Upload(self._noised(rows, len(counts), stream))
 
-    def _blurred(self, rows: torch.Tensor, clients: int, stream: Stream) -> NDArray[np.float64]:
-        """The bounded rows of so many devices, and their noise."""
+    def _noised(self, rows: torch.Tensor, clients: int, stream: Stream) -> NDArray[np.float64]:
+        """The sum of the clipped rows of this many devices, with the noise of all of them."""
         import torch
 
         from fedsketch.privacy.mechanisms.clipping import clip_rows
@@ -70,11 +70,11 @@ class GaussianNoise(Mechanism):
             raise UnsafeUpdateError(f"the mechanism is for at most {self.rows} rows.")
         if self.clip is not None:
             rows = clip_rows(rows, self.clip)
-        # No sum of finite float32 is too large for float64.
+        # A sum of finite float32 numbers cannot overflow in float64.
         total = rows.sum(dim=0, dtype=torch.float64)
         if not bool(torch.isfinite(total).all() or torch.isfinite(rows).all()):
             raise UnsafeUpdateError(
-                "the update holds nan or inf: lower the learning rate or check the data."
+                "the update contains nan or inf: lower the learning rate or check the data."
             )
         return add_gaussian(total.cpu().numpy(), self.noise_std(clients * self.share), stream)
 
@@ -98,8 +98,7 @@ class GaussianNoise(Mechanism):
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         multiplier = self.noise_multiplier(variance, protected)
-        # Down to 12 digits, so that cohorts of different sizes whose noise is meant to be equal are one kind of
-        # release.
+        # Round down to 12 digits. Cohorts of different sizes that should have equal noise then give the same release.
         rounded = float(f"{multiplier * (1 - 1e-11):.11e}")
         return Release(Gaussian(rounded), sampling, Adjacency.ZERO_OUT, protected, adversary)
 
@@ -109,13 +108,13 @@ class GaussianNoise(Mechanism):
     def check(self) -> None:
         if self.rows < 1 or self.clip == 0:
             name = "clip" if self.clip == 0 else "rows"
-            raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+            raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
 
 
 def add_gaussian(vector: NDArray[np.floating], std: float, stream: Stream) -> NDArray[np.float64]:
-    """vector + N(0, std^2) per number, in float64, as a new array. `std` 0 draws nothing."""
+    """vector + N(0, std^2) in every number, in float64, as a new array. Nothing is drawn if `std` is 0."""
     if not (std >= 0.0 and math.isfinite(std)):
-        raise ValueError(f"a standard deviation is finite and not negative; {std} is not.")
+        raise ValueError(f"a standard deviation must be finite and not negative, not {std}.")
     values = np.asarray(vector, dtype=np.float64)
     if std == 0.0:
         return values.copy()

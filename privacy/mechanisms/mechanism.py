@@ -1,24 +1,27 @@
-"""A mechanism: how what a device computed becomes what leaves it, and what that costs. One frozen object per round.
+"""A mechanism: how a device turns what it computed into an upload, and what that upload costs in privacy.
 
-A strategy chooses it on the server; it travels once, as a flat record, inside the settings of the round; the device's
-guard judges that very record, and the device does what it judged. Everything about a round's privacy is asked of this
+There is one frozen object per round. A strategy chooses it on the server. It is sent once, as a flat record inside the
+round's settings. The device's guard (the code that decides whether the device takes part) checks this record, and the
+device then uses exactly the record that was checked. Every question about the privacy of a round is answered by this
 object:
 
 | where | what |
 |---|---|
-| device | `run`, usually `release`: bound every row, add them up, blur, encode. The only way out: nothing else makes an `Upload` |
-| server | `total`: the sum of the uploads in real numbers, with noise of its own if asked; `noise_std`: the noise in it |
-| accountant | `seen`: what a sum shows to an adversary, for a protected unit |
-| wire | `to_record` and `mechanism_from_record`, which believes nothing that it reads |
+| device | `run`, which usually calls `release`: clip every row, add the rows up, add noise, encode |
+| server | `total`: the sum of the uploads in real numbers; `noise_std`: its noise; `noise_alone`: the server's noise |
+| accountant | `seen`: the release that an adversary sees, for a protected unit |
+| network | `to_record`, and `mechanism_from_record`, which checks everything that it reads |
 
-A row is what one unit contributes: a client's vector, or one vector per example. Adjacency is zero-out everywhere: the
-unit's rows are replaced by zeros, and its device still adds its noise.
+Only mechanisms create an `Upload`, so nothing leaves a device in any other way.
 
-How much noise there is, is always said as a variance in the mechanism's own units: `share` is what one device brings,
-and what several bring adds up.
+A row is what one unit contributes: the vector of a client, or one vector per example. Adjacency is zero-out
+everywhere: the rows of the unit are replaced by zeros, and its device still adds its noise.
 
-A mechanism that blurs inside of a training (`noisy_training`) runs that training itself, so that data is reached
-through it alone.
+The amount of noise is always given as a variance in the mechanism's own units. `share` is the variance that one device
+adds; the variances of several devices add up.
+
+A mechanism that adds noise during training (`noisy_training`) runs the training itself, so that the data can only be
+reached through the mechanism.
 """
 
 from __future__ import annotations
@@ -42,22 +45,22 @@ if TYPE_CHECKING:
     import torch
 
 Scalar = bool | int | float | str | bytes
-KIND = "mechanism"  # the key of a record that names its class
+KIND = "mechanism"  # the key under which a record names the kind of mechanism
 
 
 class UnsoundMechanismError(ValueError):
-    """A record that is not a mechanism, or one whose numbers do not go together; the message is one sentence."""
+    """The record does not describe a mechanism, or its numbers contradict each other. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A vector that may leave a device. Mechanisms make these, and nobody else (tests/test_architecture.py looks)."""
+    """A vector that may leave a device. Only mechanisms create uploads (tests/test_architecture.py checks this)."""
 
     vector: NDArray[np.generic]
 
 
 class RingShape(NamedTuple):
-    """The integers modulo 2^bits in which uploads of `dim` numbers are added up under masks."""
+    """Uploads are vectors of `dim` integers modulo 2^bits. Only such vectors can be summed under masks."""
 
     dim: int
     bits: int
@@ -65,101 +68,105 @@ class RingShape(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """Subclasses are frozen dataclasses of plain numbers, so that they can travel, be compared and be hashed."""
+    """Subclasses are frozen dataclasses of plain numbers, so that they can be sent, compared and hashed."""
 
     kind: ClassVar[str]
-    adds: ClassVar[bool] = True  # whether the sum of uploads can stand for them
-    takes_rows: ClassVar[bool] = True  # whether it blurs rows, and not a training
-    at_once: ClassVar[bool] = False  # whether `release_sum` can stand for many a `release`
-    unit: Unit = Unit.CLIENT  # what a row is
-    rows: int = 1  # the largest number of them that one device adds up
+    additive: ClassVar[bool] = True  # whether the server may work with the sum of uploads alone
+    takes_rows: ClassVar[bool] = True  # whether it adds noise to rows, not inside of training
+    can_release_sum: ClassVar[bool] = False  # whether `release_sum` is implemented
+    unit: Unit = Unit.CLIENT  # what one row belongs to
+    rows: int = 1  # the largest number of rows that one device adds up
 
     # ------------------------------------------------------------------ on the device
     @property
     @abstractmethod
     def bound(self) -> float | None:
-        """The L2 norm that no row exceeds as it leaves; None: no bound, and so no privacy."""
+        """The largest L2 norm of a row after clipping. None means no bound, and therefore no privacy."""
 
     def run(self, half: LocalHalf, stream: Stream, round: int) -> Upload:
-        """The device's part of a round. `round` is public: it seeds what all devices do alike."""
+        """The device's part of a round. `round` is public: it seeds whatever all devices must do in the same way."""
         return self.release(half.rows(), stream, round)
 
     def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
-        """Bound every row, add the rows up, blur and encode the sum."""
+        """Clip every row, add the rows up, add noise to the sum and encode it."""
         raise UnsafeUpdateError(
-            f"the mechanism {self.kind} blurs nothing that is already computed."
+            f"the mechanism {self.kind} cannot add noise to rows that are already computed."
         )
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether it clips rows a block at a time, and needs no more than their sum (`LocalHalf.blocks`)."""
+        """Whether it clips rows block by block and needs only their sum (`LocalHalf.blocks`)."""
         return False
 
     def release_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """For simulations: the sum of what devices release that have so many of these rows each, with the noise of all
-        of them drawn at once. It has the law of the sum of their uploads."""
-        raise UnsafeUpdateError(f"the mechanism {self.kind} draws the noise of one device.")
+        """For simulations: the sum of the uploads of several devices, with their noise drawn in one go.
+
+        `counts` says how many of the rows belong to each device. The result has the same distribution as the sum of
+        the devices' separate uploads.
+        """
+        raise UnsafeUpdateError(f"the mechanism {self.kind} draws noise for one device at a time.")
 
     @property
     def local_steps(self) -> int:
-        """How many times it goes to the device's data in a round."""
+        """How many times a round reads the device's data."""
         return 1
 
     @property
     def reach(self) -> float | None:
-        """The norm of what one device sends without noise, if all that goes into it points one way; None: no bound."""
+        """The signal that a plan compares with the noise: the norm of one clipped row, or of local training in which
+        all rows point the same way. None means no bound."""
         return self.bound
 
     def release_nothing(self, stream: Stream) -> Upload:
-        """Where uploads are masked: what a device with nothing to say releases, its noise alone."""
+        """What a device without an update sends if uploads are masked: its noise alone."""
         raise self._unmaskable()
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> Self:
-        """The same for rows with another bound (or one a millionth smaller). Noise and resolution follow it: what is
-        seen is the same."""
+        """The same mechanism for rows with another bound, or a bound at most a millionth smaller. Noise and resolution
+        scale with the bound, so the release costs the same."""
         raise UnsoundMechanismError(f"The bound of the mechanism {self.kind} is fixed.")
 
     @abstractmethod
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        """The sum of what the devices released, in real numbers; a vector may itself be a sum, made under masks."""
+        """The sum of the uploads in real numbers. A vector may itself be a sum that was made under masks."""
 
     def fault(self, vector: NDArray[Any], dim: int) -> str | None:
-        """What is wrong with an upload of a row of so many numbers; None if nothing is."""
+        """What is wrong with the upload of a row of `dim` numbers; None if nothing is."""
         if vector.shape == (dim,):
             return None
         return f"sent numbers of shape {vector.shape} instead of {dim}"
 
     def sent(self, dim: int) -> int:
-        """How many numbers of a row of so many a device sends, in the mean."""
+        """How many numbers a device sends on average for a row of `dim` numbers."""
         return dim
 
-    def specimen(self, dim: int) -> NDArray[np.generic]:
-        """Something as long as the upload of a row of so many numbers is in the mean."""
+    def typical_upload(self, dim: int) -> NDArray[np.generic]:
+        """An array of zeros with the type and the average size of the upload of a row of `dim` numbers."""
         return np.zeros(dim, np.float32 if self.ring is None else np.uint64)
 
     def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.generic]:
-        """An upload of nothing but noise: what a server adds to a sum so that it has as much as all others."""
-        raise UnsafeUpdateError(f"the mechanism {self.kind} has no noise but that of its devices.")
+        """An upload that contains only noise. The server adds it to a sum that has too little noise."""
+        raise UnsafeUpdateError(f"in the mechanism {self.kind} only devices add noise.")
 
     @property
     @abstractmethod
     def share(self) -> float:
-        """Variance of the noise that one device brings, in the mechanism's own units."""
+        """Variance of the noise that one device adds, in the mechanism's own units."""
 
     @abstractmethod
     def noise_std(self, variance: float) -> float:
-        """Standard deviation of noise of this variance in each number of a sum, in real numbers."""
+        """Standard deviation, in real numbers, that noise of this variance has in each number of a sum."""
 
     @property
     def ring(self) -> RingShape | None:
-        """Where uploads are added up, or None: real numbers, which cannot be masked."""
+        """The ring in which uploads are added up. None means real numbers, which cannot be masked."""
         return None
 
     def facts(self) -> dict[str, str]:
-        """What a plan tells about it, besides the noise."""
+        """What a plan says about this mechanism, besides its noise."""
         return {}
 
     # ------------------------------------------------------------------ for the accountant
@@ -167,17 +174,17 @@ class Mechanism(ABC):
     def seen(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
-        """What a sum shows under so much noise: that of all in it whose noise the adversary does not know."""
+        """The release that the adversary sees. `variance` is that of all noise in the sum that it does not know."""
 
     @abstractmethod
     def noise_multiplier(self, variance: float, protected: Unit) -> float:
-        """Standard deviation of so much noise over what one protected unit can change in the sum."""
+        """Standard deviation of noise of this variance, divided by how far one protected unit can move the sum."""
 
     def weight(self, protected: Unit) -> int:
-        """How many times the bound of one row a protected unit can change the sum.
+        """How far a protected unit can move the sum, in multiples of the bound of one row.
 
-        A client is all of its rows. An example is one row where rows are examples; where a row is a whole client's, an
-        example can turn it into any other, which is two rows apart.
+        A client is all of its rows. An example is one row if rows belong to examples. If a row belongs to a whole
+        client, one example can turn it into any other row, and two rows can be twice the bound apart.
         """
         if protected is Unit.CLIENT:
             return self.rows
@@ -185,7 +192,7 @@ class Mechanism(ABC):
 
     # ------------------------------------------------------------------ on the wire
     def to_record(self) -> dict[str, Scalar]:
-        """Flat, for a ConfigRecord; what is as by default is left out."""
+        """A flat dictionary for a ConfigRecord. Fields that have their default value are left out."""
         record: dict[str, Scalar] = {KIND: self.kind}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -195,7 +202,7 @@ class Mechanism(ABC):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `to_record`: every field of its type and in its range, and nothing else."""
+        """The inverse of `to_record`. Raises if a field is missing, unknown, of the wrong type or out of range."""
         wanted = {one.name: one for one in fields(cls)}
         needed = [name for name, one in wanted.items() if one.default is MISSING]
         for name in [*record, *needed]:
@@ -205,19 +212,19 @@ class Mechanism(ABC):
                     f"The mechanism {problem} {name!r}: use one version everywhere."
                 )
         for name, value in record.items():
-            if not _sound(value, str(wanted[name].type)):
-                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+            if not _valid(value, str(wanted[name].type)):
+                raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
         made = cls(**{**record, "unit": Unit(str(record.get("unit", Unit.CLIENT.value)))})
         made.check()
         return made
 
     @abstractmethod
     def check(self) -> None:
-        """Raises `UnsoundMechanismError` unless the numbers are in range and go together."""
+        """Raises `UnsoundMechanismError` unless the numbers are in range and consistent with each other."""
 
     def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
-        """Raises unless this was made for a round that masks vectors of this ring and adds up at most so many devices'
-        vectors."""
+        """Raises unless this mechanism was made for a round that masks vectors of this ring and adds up the vectors of
+        at most `most` devices, with this many dropouts and colluders."""
         raise self._unmaskable()
 
     def _unmaskable(self) -> UnsoundMechanismError:
@@ -226,7 +233,7 @@ class Mechanism(ABC):
         )
 
 
-def _sound(value: object, kind: str) -> bool:
+def _valid(value: object, kind: str) -> bool:
     if kind == "Unit":
         return value in list(Unit)
     if kind == "bool":

@@ -1,22 +1,22 @@
-"""Noise inside of local training: Poisson batches, clipped rows, a noised sum in every step. What leaves is
-post-processing.
+"""Noise inside of local training (DP-SGD on the device): Poisson batches, clipped rows, and a noised sum in every
+step.
 
-A device makes T steps. In each of them every example is drawn with probability q, independently and by the operating
-system's randomness; the drawn examples' rows are clipped to C and added up; the sum gets N(0, (sigma C)^2) per number;
-and the model moves along the sum over the expected batch B, with momentum if asked for. The sum of all moves is the
-upload: nothing else of the data is in it, so it carries no further noise. An empty batch still gets its noise and its
-step. A row that is not finite counts as zero.
+A device makes T steps. In each step every example is drawn independently with probability q, with the operating
+system's randomness. The rows (gradients) of the drawn examples are clipped to C and added up, and N(0, (sigma C)^2) is
+added to every number of the sum. The model then moves along the sum divided by the expected batch size B, with
+momentum if configured. The upload is the sum of all these moves. It is post-processing of the noised sums, so it needs
+no further noise. An empty batch still gets noise and a step. A row that is not finite counts as zero.
 
-q and B are public and the same on every device, whatever number of examples it holds. If each device took a batch of
-the same size, its rate would tell how many examples it has, through what its ledger refuses. So every example of every
-device has the same guarantee.
+q and B are public and the same on every device, whatever number of examples a device has. If all devices took batches
+of the same size instead, q would depend on the number of examples, and a refusal by the device's ledger would reveal
+it. With a common q, every example of every device has the same guarantee.
 
-Formal guarantee of one round, per example, under zero-out adjacency, against whoever sees the upload and all models,
-the server included, and whoever works with it: T releases of a Gaussian of multiplier sigma, Poisson-sampled with rate
-q. The draw counts against the server, because the device makes it and tells nobody. Other devices' noise is not
-counted, so masks, dropouts and colluders change nothing. Per client (all examples at once) the draw hides nothing, and
-the multiplier is sigma over the largest number of rows. The Gaussians are floating-point numbers, which is not a
-mathematically exact mechanism (`randomness`).
+Formal guarantee of one round, per example, under zero-out adjacency: T Gaussian releases with noise multiplier sigma,
+Poisson-sampled with rate q. It holds against everyone who sees the upload and all models, including the server and its
+colluders. The sampling counts against the server too, because the device draws and tells nobody. The noise of other
+devices is not counted, so masks, dropouts and colluders change nothing. Per client (all of its examples together) the
+sampling hides nothing, and the noise multiplier is sigma divided by the largest number of rows. The Gaussians are
+floating-point numbers, which is not a mathematically exact mechanism (see `randomness`).
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from fedsketch.privacy.mechanisms.trainee import LocalHalf, Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 _RINGS = range(16, 65)
-_MOST = 2**31  # steps, rows, clients and numbers: beyond any use, and floats stay exact
-_TAIL = 7.0  # standard deviations: a number of an upload lies beyond with probability 3e-12
+_LARGEST_COUNT = 2**31  # of steps, rows, clients and numbers; floats are still exact there
+_TAIL = 7.0  # standard deviations; noise exceeds them with probability 3e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyTraining(Mechanism):
-    """Clip C of a row, sigma (`local_multiplier`), rate q and steps T; the expected batch, learning rate and momentum
-    of a step.
+    """`clip` is C, `local_multiplier` is sigma, `rate` is q, `steps` is T and `batch` is the expected batch size B.
+    `lr` and `momentum` are those of a local step.
 
-    An upload has `dim` numbers: integers of `bits` bits of which `clients` are added up, or real numbers where `bits`
-    is 0.
+    An upload has `dim` numbers. If `bits` is 0 they are real numbers. Otherwise they are integers modulo 2^bits, and
+    the ring has room for the sum of `clients` uploads.
     """
 
     kind: ClassVar[str] = "noisy_training"
@@ -104,7 +104,7 @@ class NoisyTraining(Mechanism):
         return self._encoded(trainee.upload(torch.from_numpy(total)).cpu().numpy())
 
     def noised_sum(self, trainee: Trainee, stream: Stream) -> NDArray[np.float64]:
-        """One step's release: a Poisson batch, its rows clipped and added up, and the noise."""
+        """What one step releases: the sum of the clipped rows of a Poisson batch, plus noise."""
         import torch
 
         from fedsketch.privacy.mechanisms.clipping import clip_rows, finite_rows
@@ -119,8 +119,8 @@ class NoisyTraining(Mechanism):
         return add_gaussian(total.numpy(), self.local_multiplier * self.clip, stream)
 
     def release_nothing(self, stream: Stream) -> Upload:
-        """As if every row had been zero: the law of the noise in an upload, so that silence looks like a device without
-        signal."""
+        """An upload with the noise that it would have if every row had been zero. So a device without an update looks
+        like a device without signal."""
         if self.ring is None:
             raise self._unmaskable()
         return self._encoded(add_gaussian(np.zeros(self.dim), self._upload_std, stream))
@@ -128,7 +128,7 @@ class NoisyTraining(Mechanism):
     def _encoded(self, vector: NDArray[Any]) -> Upload:
         if vector.shape != (self.dim,):
             raise UnsafeUpdateError(
-                f"the mechanism is for {self.dim} numbers; the local step made {vector.shape}."
+                f"the mechanism is for {self.dim} numbers; the local step returned shape {vector.shape}."
             )
         if not self.bits:
             return Upload(vector.astype(np.float32))
@@ -148,10 +148,11 @@ class NoisyTraining(Mechanism):
 
     @property
     def _upload_std(self) -> float:
-        """The noise of all steps that is in a number of an upload; in the models between the steps it is as well."""
+        """Standard deviation of the noise that all steps together add to each number of an upload. The models between
+        the steps contain noise as well; its influence on later gradients is not counted here."""
         per_step = self.lr * self.local_multiplier * self.clip / self.batch / (1.0 - self.momentum)
-        # Momentum m carries the noise of a step into those after it: (1 - m^j) / (1 - m) of it into the upload, with j
-        # steps to go.
+        # With momentum m the noise of a step also enters later steps. If j steps are left, counting the step itself,
+        # the upload contains it (1 - m^j) / (1 - m) times.
         m, last = self.momentum, self.momentum**self.steps
         squares = self.steps - 2 * m * (1 - last) / (1 - m) + m**2 * (1 - last**2) / (1 - m**2)
         return per_step * math.sqrt(max(squares, 0.0))
@@ -162,8 +163,8 @@ class NoisyTraining(Mechanism):
 
     @property
     def limit(self) -> float:
-        """Where a number of an upload is cut, so that a sum never wraps around: beyond the largest batch to be expected
-        and its noise."""
+        """The largest absolute value of a number in an upload. Larger numbers are cut, so that a sum never wraps
+        around. It is beyond the signal of the largest batch to be expected plus its noise."""
         expected = self.rate * self.rows
         largest = min(float(self.rows), expected + _TAIL * math.sqrt(expected) + _TAIL)
         signal = self.lr * self.steps * self.clip * largest / self.batch / (1.0 - self.momentum)
@@ -171,7 +172,7 @@ class NoisyTraining(Mechanism):
 
     @property
     def scale(self) -> float:
-        """Integers per unit: as many as fit. Beyond the 53 bits of a double there is nothing to gain."""
+        """Integers per real unit: as many as the ring has room for. More than the 53 bits of a double gain nothing."""
         return (2.0 ** (min(self.bits, 53) - 1) - self.clients) / (self.clients * self.limit)
 
     @property
@@ -190,35 +191,35 @@ class NoisyTraining(Mechanism):
     def seen(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
-        """Neither the noise in the sum nor the draw of the cohort counts."""
+        """The guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are ignored."""
         law = Gaussian(self.noise_multiplier(variance, protected))
         own = Poisson(self.rate, Unit.EXAMPLE, DrawnBy.DEVICE)
         draw = own if protected is Unit.EXAMPLE else NoSampling()
         return Release(law, draw, Adjacency.ZERO_OUT, protected, adversary, self.steps)
 
     def noise_multiplier(self, variance: float, protected: Unit) -> float:
-        """Of one step, on one device."""
+        """That of one step on one device."""
         return self.local_multiplier / self.weight(protected)
 
     # ------------------------------------------------------------------ on the wire
     def check(self) -> None:
         if self.unit is not Unit.EXAMPLE:
-            raise UnsoundMechanismError("Noise inside of training protects examples.")
+            raise UnsoundMechanismError("Noise inside of training protects examples, not clients.")
         for name in ("clip", "rate", "batch", "lr"):
             if not getattr(self, name) > 0:
-                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+                raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
         for name in ("steps", "rows", "dim", "clients"):
-            if not 1 <= getattr(self, name) < _MOST:
-                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+            if not 1 <= getattr(self, name) < _LARGEST_COUNT:
+                raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
         for name, sound in {
             "rate": self.rate <= 1,
             "momentum": self.momentum < 1,
             "bits": self.bits == 0 or self.bits in _RINGS,
         }.items():
             if not sound:
-                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+                raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
         if not math.isfinite(self.limit) or (self.bits and not 0 < self.scale < math.inf):
-            raise UnsoundMechanismError("The round's sum does not fit its ring, or any number.")
+            raise UnsoundMechanismError("The round's sum does not fit its ring, or is not finite.")
 
     def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
         if self.ring is None:
@@ -230,5 +231,5 @@ class NoisyTraining(Mechanism):
         ):
             if value != wanted:
                 raise UnsoundMechanismError(
-                    f"The round's mechanism is for {name} = {value}, the round for {wanted}."
+                    f"The mechanism was made for {name} = {value}, but the round has {wanted}."
                 )

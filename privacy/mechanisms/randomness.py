@@ -1,14 +1,14 @@
-"""A cryptographic stream of random numbers for noise: the AES-128-CTR keystream under a fresh key from the operating
+"""A cryptographic stream of random numbers for noise: the AES-128-CTR keystream with a fresh key from the operating
 system.
 
-Noise that protects someone must not come from numpy's or torch's generators, whose state can be found from their
-output, nor from anything the server sends. A key is passed in only by tests and by simulations that say they are
-reproducible; make it with `derived_key`.
+Noise that protects someone must not come from the generators of numpy or torch, because their state can be computed
+from their output. It must not come from anything that the server sends either. Only tests and simulations that are
+declared reproducible pass a key; `derived_key` makes one.
 
-Gaussians are made in float64 by Box-Muller from 52-bit uniforms: |x| reaches 8.57, beyond which the normal law has
-1e-17 of its mass. Floating-point Gaussians are not a mathematically exact mechanism (Mironov 2012): they serve runs
-whose server is trusted; under secure aggregation the noise is exact integer noise
-(`privacy.mechanisms.skellam_sampler`).
+Gaussians are computed in float64 by the Box-Muller method from 52-bit uniforms. |x| is at most 8.57; the normal
+distribution has 1e-17 of its mass beyond that. Floating-point Gaussians are not a mathematically exact mechanism
+(Mironov 2012). They are meant for runs with a trusted server. Under secure aggregation the noise is exact integer
+noise (`privacy.mechanisms.skellam_sampler`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 KEY_BYTES = 16
-_BLOCK = 1 << 15  # numbers per step: what is worked on stays in cache
+_BLOCK = 1 << 15  # numbers per step, few enough to stay in the cache
 
 
 def derived_key(seed: int, *labels: str | int) -> bytes:
-    """A key that is a function of (seed, labels): HKDF-SHA256. For tests and labelled simulations only: the seed is no
-    secret."""
-    # Length-prefixed, with the type: ("ab", "c"), ("a", "bc"), (1,) and ("1",) must all differ.
+    """A key computed from (seed, labels) by HKDF-SHA256. Only for tests and for simulations that are declared
+    reproducible, because the seed is not secret."""
+    # Each label is encoded with its length and type: ("ab", "c"), ("a", "bc"), (1,) and ("1",) must all differ.
     parts = [f"{type(label).__name__}:{label}".encode() for label in labels]
     info = b"fedsketch noise" + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     secret = hashlib.sha256(str(int(seed)).encode()).digest()
@@ -37,7 +37,7 @@ def derived_key(seed: int, *labels: str | int) -> bytes:
 
 
 class Stream:
-    """Uniform bytes, words and floats, and Gaussians; a context manager that forgets its key.
+    """Random bytes, 64-bit words, uniform floats and Gaussians. As a context manager it deletes its key at the end.
 
     >>> with Stream() as stream:
     ...     noise = stream.gaussian(1000)
@@ -46,7 +46,7 @@ class Stream:
     def __init__(self, key: bytes | None = None) -> None:
         if key is not None and len(key) != KEY_BYTES:
             raise ValueError(f"a stream key has {KEY_BYTES} bytes, not {len(key)}.")
-        # One key is one stream, so the counter may start at zero.
+        # Every stream has its own key, so the counter may start at zero.
         cipher = Cipher(
             algorithms.AES(os.urandom(KEY_BYTES) if key is None else key), modes.CTR(bytes(16))
         )
@@ -60,7 +60,7 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Forget the key. Best effort: Python may have copied it, and OpenSSL clears its own copy."""
+        """Delete the key, as far as possible: OpenSSL clears its copy, but Python may have made others."""
         if self._open:
             self._encryptor.finalize()
             del self._encryptor
@@ -68,7 +68,7 @@ class Stream:
 
     def _fill(self, buffer: NDArray[np.uint64]) -> None:
         if not self._open:
-            raise ValueError("this stream is closed; open another one, never reuse a key.")
+            raise ValueError("this stream is closed; open a new one, and never reuse a key.")
         if buffer.size:
             # Encrypting zeros gives the keystream; update_into writes it in place.
             buffer[:] = 0
@@ -86,12 +86,12 @@ class Stream:
         return words
 
     def uniform(self, n: int) -> NDArray[np.float64]:
-        """Floats strictly between 0 and 1: the 2^52 odd multiples of 2^-53 (one bit more, and the largest would round
-        to 1)."""
+        """Floats strictly between 0 and 1: the 2^52 odd multiples of 2^-53. With one more bit the largest would round
+        to 1."""
         return ((self.uint64(n) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     def gaussian(self, n: int) -> NDArray[np.float64]:
-        """Independent standard normals (Box-Muller, both of each pair)."""
+        """Independent standard normal numbers (Box-Muller; both numbers of each pair are used)."""
         pairs = (n + 1) // 2
         out = np.empty(2 * pairs)
         for start in range(0, pairs, _BLOCK):

@@ -1,5 +1,5 @@
-"""From a record that somebody sent to the mechanism that it describes. The list is closed: a device knows what each of
-these costs."""
+"""Reads a mechanism from a record that the server sent. Only the mechanisms listed here are accepted, because a device
+must know what each one costs."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,5 @@
-"""Choosing the ring, scale, rotation and noise of a `SkellamRing` so that they fit together: the server's work, once
-per kind of cohort."""
+"""The server chooses the parameters of a `SkellamRing` (scale, rotation, rounding and noise) so that they fit
+together, once for every kind of cohort."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedsketch.privacy.mechanisms.skellam_ring import (
 from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE
 
 NoiseRule = Callable[[float, float], float]
-"""(D2, D1) -> variance of the honest survivors' noise, in integer units."""
+"""(D2, D1), the L2 and L1 sensitivity -> variance of the noise of all honest survivors, in integer units."""
 
-LARGEST_ROTATED_RING = 20
-_LARGEST_PRICE = 1.01  # D2 of rounded sums over that of rounded rows
+LARGEST_ROTATED_RING = 20  # bits
+_LARGEST_PRICE = 1.01  # D2 of rounded sums, divided by D2 of rounded rows
 
 
 class RingTooSmallError(ValueError):
-    """The ring cannot hold the sum; the message names the smallest one that can."""
+    """The ring has too few bits for the sum. The message names the smallest ring that is large enough."""
 
 
 def choose_ring(
@@ -47,20 +47,23 @@ def choose_ring(
 ) -> SkellamRing:
     """Choose rotation, rounding and scale for the ring, ask `noise` for the variance, and check that the sum fits.
 
-    `rows` is the largest number of vectors of norm C that one client adds up: 1, or its examples where those are the
-    privacy unit. Rings up to 20 bits rotate and take the largest scale that fits; larger ones do not rotate, and take s
-    C = 2^12 (2^14 above ten thousand numbers) or less where the ring is tight, but never so little that rounding
-    doubles the noise. A `scale` that is given is checked, not changed. So many devices bring the noise that is asked
-    for as `honest` says: those who neither drop nor collude, if it says nothing.
+    `rows` is the largest number of vectors of norm C (`clip`) that one client adds up: 1, or the number of its
+    examples if examples are the privacy unit. Rings of up to 20 bits rotate, and use the largest scale s that fits.
+    Larger rings do not rotate. They use s C = 2^12 (2^14 for more than ten thousand numbers), or less if the ring is
+    tight, but never so little that rounding doubles the noise. A given `scale` is checked, not changed. `honest` is
+    the number of devices that together add the required noise. By default these are all that neither drop out nor
+    collude.
 
-    Where examples are the unit, a device's sum is rounded and not each of its rows, which is faster, unless that costs
-    more than 1 % of noise, as in small rings. The scale is then up to s C = 2^9 sqrt(k).
+    If examples are the unit, the sum of a device is rounded instead of each of its rows, because this is faster. Small
+    rings are an exception: rows are rounded if rounding the sum would cost more than 1 % of noise. When sums are
+    rounded, the scale is up to s C = 2^9 sqrt(k) if that is more, with k numbers per row.
     """
     if honest is None:
         honest = clients - drops - colluders
     if min(dim, clients, rows) < 1 or min(drops, colluders) < 0 or honest <= 0:
         raise ValueError(
-            f"{clients} clients with {drops} drops and {colluders} colluders leave no honest noise: lower drops or colluders."
+            f"{clients} clients with {drops} drops and {colluders} colluders leave no honest noise: "
+            "lower drops or colluders."
         )
     if not SMALLEST_RING <= bits <= LARGEST_RING:
         raise ValueError(f"the ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {bits}.")
@@ -78,7 +81,8 @@ def choose_ring(
     local_variance = search.local_variance(scale)
     if local_variance > LARGEST_VARIANCE:
         raise ValueError(
-            f"a device draws noise of variance 2^62 at most in integer units, not {local_variance:.3g}: lower the scale or the noise."
+            f"a device draws noise of variance 2^62 at most in integer units, not {local_variance:.3g}: "
+            "lower the scale or the noise."
         )
     return SkellamRing(
         unit=unit,
@@ -109,7 +113,7 @@ class _ScaleSearch:
     rounds_sum: bool = False
 
     def chosen(self, bits: int, scale: float | None) -> float | None:
-        """The scale for a ring, if none is given; None: there is none."""
+        """The given scale, or else the best scale for a ring of this size. None if no scale fits."""
         if scale is not None:
             return scale
         rotate = bits <= LARGEST_ROTATED_RING
@@ -117,14 +121,14 @@ class _ScaleSearch:
 
     @property
     def preferred(self) -> float:
-        """At which rounding costs little: D2 of a sum is then larger than s C by 0.2 %."""
+        """A scale at which rounding costs little: D2 of a rounded sum is then 0.2 % larger than s C."""
         scaled = 2.0**12 if self.dim <= 10_000 else 2.0**14
         if self.rounds_sum:
             scaled = max(scaled, 2.0**9 * math.sqrt(self.dim))
         return scaled / self.clip
 
     def cheap(self, scale: float | None) -> bool:
-        """Whether rounding sums takes hardly more noise than rounding rows."""
+        """Whether rounding sums needs hardly more noise than rounding rows."""
         if scale is None:
             return False
         return self.l2(scale) <= _LARGEST_PRICE * l2_bound(self.dim, scale * self.clip)
@@ -151,13 +155,13 @@ class _ScaleSearch:
         )
 
     def largest(self, bits: int, *, rotate: bool, most: float) -> float | None:
-        """The largest scale up to `most` that fits the ring (to 1e-9), or None. The half ring needed grows with the
-        scale."""
+        """The largest scale up to `most` that fits the ring (to a relative 1e-9), or None. The search relies on the
+        required half ring growing with the scale."""
         limit = 2.0 ** (bits - 1)
         if math.isfinite(most) and self.half_ring(most, rotate=rotate) <= limit:
             return most
-        # A smaller scale would let the rounding alone double D2^2, and with it the noise: such a ring does not hold the
-        # sum.
+        # With a scale below `low`, rounding alone would double D2^2 and with it the variance of the noise. A ring that
+        # needs such a scale counts as too small.
         slack = self.dim / 4.0 + math.sqrt(self.dim) / 2.0
         low = (1.0 + math.sqrt(1.0 + 4.0 * slack)) / 2.0 / self.clip
         high = min(most, 2.0**bits / self.clip)
@@ -170,7 +174,7 @@ class _ScaleSearch:
         for step in range(200):
             if high - low <= 1e-9 * high:
                 break
-            # The need is nearly linear in the scale; every third step halves, so that both ends move.
+            # The required half ring is nearly linear in the scale. Every third step halves, so that both ends move.
             guess = (
                 low - f_low * (high - low) / (f_high - f_low) if step % 3 else 0.5 * (low + high)
             )
@@ -183,16 +187,12 @@ class _ScaleSearch:
 
     def advice(self, bits: int, scale: float | None) -> str:
         for ring in range(bits + 1, LARGEST_RING + 1):
-            rotate = ring <= LARGEST_ROTATED_RING
-            if scale is None and self.largest(
-                ring, rotate=rotate, most=math.inf if rotate else 2.0**12 / self.clip
-            ):
-                break
-            if scale is not None and self.half_ring(scale, rotate=rotate) <= 2.0 ** (ring - 1):
+            found, rotate = self.chosen(ring, scale), ring <= LARGEST_ROTATED_RING
+            if found is not None and self.half_ring(found, rotate=rotate) <= 2.0 ** (ring - 1):
                 break
         else:
             return "no ring up to 64 bits holds this sum: lower the scale, the clip or the noise."
         return (
-            f"a ring of {bits} bits cannot hold the sum of {self.clients} clients in {self.dim} dimensions with its noise; the smallest "
-            f"that holds it has {ring} bits."
+            f"a ring of {bits} bits cannot hold the sum of {self.clients} clients in {self.dim} dimensions "
+            f"with its noise; the smallest that holds it has {ring} bits."
         )

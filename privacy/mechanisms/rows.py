@@ -1,18 +1,18 @@
-"""The rows of a block of privacy units as data: dense, or as factors from which they follow.
+"""The rows of a block of privacy units: stored densely, or as factors from which the rows can be computed.
 
-The gradient of a linear layer's weight is, for each example, an outer product b a^T of a gradient and an input. Where
-rows are rounded as a sum (`skellam_ring`), nobody needs the products themselves: norms and weighted sums follow from
-the factors. A mechanism computes both here, in float64, from numbers alone, so nothing that a strategy says about norms
-is believed.
+For each example, the gradient of a linear layer's weight is an outer product b a^T of a gradient b and an input a. If
+only the sum of the rows is rounded (`skellam_ring`), the products themselves are not needed: norms and weighted sums
+can be computed from the factors. A mechanism computes both here, in float64. It does not rely on any norm that a
+strategy reports.
 
-**What floating point can do** (u = 2^-53, the rounding of one operation). A sum of n products in float64, in any order
-and with or without fused operations, is wrong by at most g(n) = n u / (1 - n u) times the sum of their sizes (Higham
-2002, section 3.1). So, for rows of k numbers that are float32 or come from float32 factors (their squares neither
-overflow nor vanish):
+**Floating-point errors** (u = 2^-53 is the rounding error of one operation). A sum of n products in float64, in any
+order and with or without fused operations, has an error of at most g(n) = n u / (1 - n u) times the sum of the
+absolute values of the products (Higham 2002, section 3.1). For rows of k numbers that are float32 or come from float32
+factors, squares neither overflow nor vanish. Therefore:
 
-- a norm is wrong by at most (k + 8) u of itself, and so a row of weight min(1, C / norm) has a true norm of at most C
-  (1 + 2 (k + 8) u);
-- the sum of n weighted rows is wrong, in L2, by at most g(n + 2) times the sum of the n norms.
+- A norm has a relative error of at most (k + 8) u. A row with weight min(1, C / norm) then has a true norm of at most
+  C (1 + 2 (k + 8) u).
+- The sum of n weighted rows has an L2 error of at most g(n + 2) times the sum of the n norms.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     import torch
 
 UNIT_ROUNDOFF = 2.0**-53
-_AT_ONCE = 1 << 20  # numbers in float64: what is worked on stays in the caches
+_AT_ONCE = 1 << 20  # float64 numbers per step, few enough to stay in the caches
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """n pieces of rows: left_i right_i^T, flattened; or left_i itself, where there is no right."""
+    """One piece of each of n rows: left_i right_i^T, flattened; or left_i itself if `right` is None."""
 
     left: NDArray[np.floating]
     right: NDArray[np.floating] | None = None
@@ -57,23 +57,23 @@ class Factors:
         left = self.left * weights[:, None]
         if self.right is None:
             return np.asarray(left.sum(axis=0))
-        # By torch, whose threads the runtime chooses: numpy's own, as many as cores, made this 40 times as slow on busy
-        # ones.
+        # torch uses the number of threads that the runtime has chosen. numpy starts one per core, which made this 40
+        # times as slow on a busy machine.
         import torch
 
-        right = torch.from_numpy(_wide(self.right))
+        right = torch.from_numpy(_float64(self.right))
         return (torch.from_numpy(left).T @ right).numpy().reshape(-1)
 
     def dense(self) -> NDArray[np.float64]:
-        left = _wide(self.left)
+        left = _float64(self.left)
         if self.right is None:
             return left
-        return (left[:, :, None] * _wide(self.right)[:, None, :]).reshape(len(left), self.width)
+        return (left[:, :, None] * _float64(self.right)[:, None, :]).reshape(len(left), self.width)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """n rows, each of pieces that lie side by side."""
+    """n rows. Each row is the concatenation of its pieces."""
 
     pieces: tuple[Factors, ...]
 
@@ -82,11 +82,11 @@ class Rows:
             len(x) for piece in self.pieces for x in (piece.left, piece.right) if x is not None
         }
         if len(sizes) != 1:
-            raise UnsafeUpdateError("the pieces of rows are not of the same units.")
+            raise UnsafeUpdateError("the pieces of the rows do not belong to the same units.")
 
     @classmethod
     def of(cls, rows: torch.Tensor) -> Rows:
-        """Dense ones."""
+        """Rows that are stored densely."""
         return cls((Factors(rows.detach().cpu().numpy()),))
 
     def __len__(self) -> int:
@@ -97,20 +97,20 @@ class Rows:
         return sum(piece.width for piece in self.pieces)
 
     def split(self, counts: Sequence[int]) -> Iterator[Rows]:
-        """So many rows each, in order."""
+        """Consecutive groups of rows, with the given number of rows in each."""
         end = 0
         for count in counts:
             start, end = end, end + count
             yield self._cut(slice(start, end))
 
     def norms(self) -> NDArray[np.float64]:
-        """Not finite where a row is not."""
+        """The L2 norm of every row. It is not finite if the row is not."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(np.sqrt(sum(piece.norms_squared() for piece in self.pieces)))
 
     def finite(self) -> Rows:
-        """With zeros in the place of rows that are not finite: each is a unit that says nothing, and the others stay as
-        they are."""
+        """Replace rows that are not finite by zeros, as if their unit contributed nothing. The other rows do not
+        change."""
         fine = np.isfinite(self.norms())[:, None]
         if fine.all():
             return self
@@ -125,21 +125,21 @@ class Rows:
         )
 
     def clipped_sum(self, clip: float) -> NDArray[np.float64]:
-        """The sum of all rows, each times min(1, C / its norm); refuses nan and inf."""
+        """The sum of all rows, each multiplied by min(1, C / its norm). Raises for nan and inf."""
         total = np.zeros(self.width)
         for block in self.blocks():
-            part = block._widened()
+            part = block._in_float64()
             norms = part.norms()
             if not np.isfinite(norms).all():
                 raise UnsafeUpdateError(
-                    "the update holds nan or inf; nothing was released: lower the learning rate or check the data."
+                    "the update contains nan or inf; nothing was released: lower the learning rate or check the data."
                 )
             weights = clip_weights(norms, clip)
             total += np.concatenate([piece.weighted_sum(weights) for piece in part.pieces])
         return total
 
     def blocks(self, numbers: int = _AT_ONCE) -> Iterator[Rows]:
-        """The rows in blocks whose stored numbers are about so many."""
+        """The rows in blocks that each store about this many numbers."""
         stored = sum(
             piece.left.shape[1] + (0 if piece.right is None else piece.right.shape[1])
             for piece in self.pieces
@@ -151,10 +151,10 @@ class Rows:
     def dense(self) -> NDArray[np.float64]:
         return np.concatenate([piece.dense() for piece in self.pieces], axis=1)
 
-    def _widened(self) -> Rows:
-        """In float64, once for all that follows."""
+    def _in_float64(self) -> Rows:
+        """A copy in float64, so that later steps need not convert again."""
         pieces = (
-            Factors(_wide(piece.left), None if piece.right is None else _wide(piece.right))
+            Factors(_float64(piece.left), None if piece.right is None else _float64(piece.right))
             for piece in self.pieces
         )
         return Rows(tuple(pieces))
@@ -164,37 +164,39 @@ class Rows:
 
 
 def clip_weights(norms: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
-    """min(1, C / norm) of each."""
+    """min(1, C / norm) for every norm."""
     return np.asarray(clip / np.maximum(norms, clip))
 
 
 def allowance(rows: int, dim: int) -> float:
-    """What floating point may add to the change that one of so many rows makes in their scaled sum, in units of s C.
+    """How much floating-point errors can add to the change that one row makes in the scaled sum of n = `rows` rows, in
+    units of s C (scale times clip).
 
-    Of the row itself: its weight, 2 (k + 8) u. Of both neighbouring sums, which hold up to n rows of norm C (1 +
-    2^-20): adding up, n g(n + 2); then scaling, the shift by a threshold before `floor`, and the rotation of small
-    rings, which work on a vector of norm n C at most and are wrong by less than 2^13 u = 2^-40 of it (a cosine
-    transform of 2^40 numbers by 40 u times a small constant: Higham 2002, section 24.1).
+    The error of the row's own weight is 2 (k + 8) u. The other errors occur in both neighbouring sums, which have up
+    to n rows of norm C (1 + 2^-20). Adding the rows up has an error of n g(n + 2). After that come the scaling, the
+    shift by a threshold before `floor`, and the rotation in small rings. These work on a vector of norm n C at most,
+    and their error is less than 2^13 u = 2^-40 of it (for a cosine transform of 2^40 numbers, 40 u times a small
+    constant: Higham 2002, section 24.1).
     """
     sums = rows * ((rows + 2) * UNIT_ROUNDOFF / (1.0 - min(rows + 2, 2**40) * UNIT_ROUNDOFF))
     turned = rows * 2.0**-40
     return 2.0 * (dim + 8) * UNIT_ROUNDOFF + 2.0 * (1.0 + 2.0**-20) * (sums + turned)
 
 
-def _wide(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
+def _float64(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
     return matrix.astype(np.float64, copy=False)
 
 
 def _squared(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
-    wide = _wide(matrix)
+    wide = _float64(matrix)
     return np.asarray(np.einsum("ij,ij->i", wide, wide))
 
 
 def threshold_rounded(
     values: NDArray[np.float64], thresholds: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """floor(x + t): up with probability x - floor(x), for uniform t. With equal t, |floor(x + t) - floor(y + t)| <=
-    ceil(|x - y|)."""
+    """floor(x + t). For uniform t this rounds x up with probability x - floor(x). With the same t for two numbers,
+    |floor(x + t) - floor(y + t)| <= ceil(|x - y|)."""
     largest = float(np.max(np.abs(values), initial=0.0))
     if not largest < 2.0**62:  # also for nan
         raise UnsafeUpdateError(
@@ -204,9 +206,10 @@ def threshold_rounded(
 
 
 def sum_bound(dim: int, scaled_clip: float, rows: int, changed: int) -> float:
-    """D2 of a sum of up to `rows` rows that is rounded once, `changed` of which are replaced by zeros.
+    """The L2 sensitivity D2 of a sum of up to `rows` rows that is rounded once, if `changed` of the rows are replaced
+    by zeros.
 
-    The shift of a small number by a threshold is wrong by up to u, on both sides: 2 u sqrt(k), which 2^-50 covers, and
-    the rounding here.
+    Adding a threshold to a small number has an error of up to u, in both neighbouring sums. That is 2 u sqrt(k) in
+    total. The factor 1 + 2^-50 covers it, and also the rounding of this formula.
     """
     return changed * scaled_clip * (1.0 + allowance(rows, dim)) + math.sqrt(dim) * (1.0 + 2.0**-50)

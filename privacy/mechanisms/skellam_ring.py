@@ -1,40 +1,41 @@
-"""Skellam noise of each device on integers modulo 2^b: the mechanism under secure aggregation, exact for every set of
-survivors.
+"""The Skellam mechanism: each device adds Skellam noise (integer noise) to integers modulo 2^b. Used under secure
+aggregation; the noise of the sum is exactly known for every set of surviving devices.
 
-`scale` s turns a real number into an integer; clip C of one row, n clients of whom D may drop and A may collude, at
-most u rows per client, k numbers, ring of b bits. Either each row is rounded by itself, or the device's sum of clipped
-rows is rounded once (`rounds_sum`).
+Notation: the `scale` s turns real numbers into integers, C is the clip of one row, k the length of a row and b the
+bits of the ring. Of n clients D may drop out and A may collude; each has at most u rows. Either each row is rounded
+separately, or the sum of a device's clipped rows is rounded once (`rounds_sum`).
 
-- Bound where rows are rounded: a row's integer vector q satisfies, by rejection (Kairouz, Liu, Steinke 2021,
-  Proposition 26, with beta = exp(-1/2)), |q|^2 <= D2^2 = min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2}, and
-  |q|_1 <= D1 = D2 min(sqrt(k), D2). Privacy uses these alone.
-- Bound where the sum is rounded: below.
-- Noise: every client adds Skellam noise of variance mu_l = ceil(mu / (n - D - A)), so that the honest survivors always
-  hold at least the wanted mu. Skellam noise is closed under sums, so the sum over m devices has variance m mu_l
-  exactly.
-- No wraparound with probability 1 - p, with m = n u rows and r roundings (m, or n of sums): without rotation 2^(b-1) >=
-  m s C + sqrt(2 ln(2k/p)) sqrt(r/4 + n mu_l), and with it 2^(b-1) >= sqrt(2 ln(2k/p)) sqrt(2 (m s C)^2 / k + r/4 + n
-  mu_l). It costs accuracy when it fails, never privacy.
+- Bound if rows are rounded: the integer vector q of a row is drawn again until it satisfies |q|^2 <= D2^2 =
+  min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2} (Kairouz, Liu, Steinke 2021, Proposition 26, with beta =
+  exp(-1/2)). It follows that |q|_1 <= D1 = D2 min(sqrt(k), D2). Privacy depends only on these two bounds.
+- Bound if the sum is rounded: see the theorem below.
+- Noise: every client adds Skellam noise of variance mu_l = ceil(mu / (n - D - A)), so that the honest survivors
+  together always add at least the required variance mu. Skellam noise is closed under sums: the sum over m devices has
+  variance m mu_l exactly.
+- Wraparound: with m = n u rows and r roundings (r = m if rows are rounded, n if sums are), a sum does not wrap around
+  with probability 1 - p if 2^(b-1) >= m s C + sqrt(2 ln(2k/p)) sqrt(r/4 + n mu_l) without rotation, or 2^(b-1) >=
+  sqrt(2 ln(2k/p)) sqrt(2 (m s C)^2 / k + r/4 + n mu_l) with rotation. A wraparound costs accuracy, never privacy.
 
-Formal guarantee of one upload whose rows are rounded: whatever they are, what leaves is a sum of integer vectors, one
-per row, each within the bound, plus exact Skellam noise from the operating system's randomness, modulo 2^b. Reduction
-and decoding are post-processing.
+Formal guarantee of one upload if rows are rounded: for any rows, what leaves the device is a sum of integer vectors,
+one per row and each within the bound, plus exact Skellam noise from the operating system's randomness, modulo 2^b.
+Reduction modulo 2^b and decoding are post-processing.
 
-**Theorem (sums).** Let x be s times the sum of the clipped rows of a device (rotated, in small rings), t in [0, 1)^k a
+**Theorem (sums).** Let x be s times the sum of the clipped rows of a device (rotated in small rings), t in [0, 1)^k a
 vector that does not depend on data, and q = floor(x + t). Replacing c of the rows by zeros changes q by an integer
-vector of L2 norm at most D2 = c s C (1 + a) + sqrt(k) and L1 norm at most D2 min(sqrt(k), D2), where a is what floating
-point can do (`rows.allowance`; the sqrt(k) has a margin of 2^-50 as well).
+vector of L2 norm at most D2 = c s C (1 + a) + sqrt(k) and L1 norm at most D2 min(sqrt(k), D2). Here a accounts for
+floating-point errors (`rows.allowance`); the sqrt(k) has a margin of 2^-50 as well.
 
-*Proof.* In real numbers x moves by some v, |v| <= c s C: each row has norm C at most, and a rotation keeps lengths. As
-computed, it moves by v + w, |w| <= a s C. For real numbers y, z and one threshold |floor(y + t) - floor(z + t)| <=
-ceil(|y - z|) < |y - z| + 1. So q moves by no more than |v_j + w_j| + 1 in coordinate j, and by the triangle inequality
-by |v + w| + sqrt(k) in all. An integer is at most its square, hence the L1 norm. []
+*Proof.* In real numbers x moves by some v with |v| <= c s C, because each row has norm at most C and a rotation
+preserves lengths. As computed, x moves by v + w with |w| <= a s C. For real numbers y, z and one threshold t,
+|floor(y + t) - floor(z + t)| <= ceil(|y - z|) < |y - z| + 1. So q moves by at most |v_j + w_j| + 1 in coordinate j,
+and by the triangle inequality by at most |v + w| + sqrt(k) in total. The absolute value of an integer is at most its
+square, which gives the L1 norm. []
 
-The bound holds for every t, so with t drawn uniformly (then q has the mean x) what is seen is a mixture, over t, of
-releases for each of which the accountant's theorems hold; t has the same law for both neighbours, and hockey-stick
-divergences are jointly convex (so are the three-law profiles of `accounting.skellam_as_gaussian`). So the mixture shows
-no more. D2 is attained up to the allowance: tests/privacy/mechanisms/test_rounded_sums.py has rows at the thresholds
-that exceed any bound without the sqrt(k).
+The bound holds for every t. If t is drawn uniformly, q has the mean x, and the release is a mixture, over t, of
+releases that the accountant's theorems cover. The mixture costs no more than these: t has the same distribution for
+both neighbours, and hockey-stick divergences are jointly convex, as are the three-distribution profiles of
+`accounting.skellam_as_gaussian`. D2 cannot be improved beyond the allowance:
+tests/privacy/mechanisms/test_rounded_sums.py has rows at the thresholds that exceed any bound without the sqrt(k).
 """
 
 from __future__ import annotations
@@ -78,11 +79,10 @@ if TYPE_CHECKING:
     import torch
 
 SMALLEST_RING, LARGEST_RING = 16, 64
-_NUMBERS_AT_ONCE = (
-    1 << 16
-)  # of the rows: little memory, which stays in the caches (five times as fast as 2^20)
-_LARGEST_SCALED_CLIP = 2.0**64  # beyond any ring; keeps squares from overflowing
-_LARGEST_SCALED_SUM = 2.0**61  # of one device, where it is rounded: a 64-bit integer holds it
+# How many numbers of the rows are worked on at a time. They stay in the caches: five times as fast as 2^20.
+_NUMBERS_AT_ONCE = 1 << 16
+_LARGEST_SCALED_CLIP = 2.0**64  # larger than any ring; squares do not overflow
+_LARGEST_SCALED_SUM = 2.0**61  # of one device, if sums are rounded: it fits a 64-bit integer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class SkellamRing(Mechanism):
     """How every client of a round turns its rows into ring integers, and the server turns the sum back."""
 
     kind: ClassVar[str] = "skellam"
-    at_once: ClassVar[bool] = True
+    can_release_sum: ClassVar[bool] = True
 
     dim: int
     bits: int
@@ -102,7 +102,7 @@ class SkellamRing(Mechanism):
     colluders: int
     local_variance: int
     wraparound_probability: float
-    rounds_sum: bool = False  # whether a device's sum is rounded, and not each of its rows
+    rounds_sum: bool = False  # whether the sum of a device is rounded instead of each row
 
     # ------------------------------------------------------------------ on the device
     @property
@@ -126,8 +126,8 @@ class SkellamRing(Mechanism):
     def release_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """Rows are bounded each by itself, whoever they belong to; what is rounded is what each device rounds; and
-        Skellam noise is closed under sums."""
+        """Clips and rounds exactly as each device would. The noise of all devices is drawn in one go, because Skellam
+        noise is closed under sums."""
         each = rows if isinstance(rows, Sequence) else list(Rows.of(rows).split(counts))
         given = sum(map(len, each)) if isinstance(rows, Sequence) else len(rows)
         if given != sum(counts) or len(each) != len(counts):
@@ -141,7 +141,7 @@ class SkellamRing(Mechanism):
             for own in each:
                 total += self._rounded_sum([own], stream, round)
         else:
-            assert not isinstance(rows, Sequence)  # factors are for sums that are rounded
+            assert not isinstance(rows, Sequence)  # `Rows` are only for sums that are rounded
             total += self._rounded_rows(rows.cpu().numpy(), stream, round)
         return Upload(into_ring(total, self.bits))
 
@@ -149,8 +149,8 @@ class SkellamRing(Mechanism):
         return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
 
     def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
-        """Clip every row; rotate (small rings only), scale, round and add up the rows, or their sum; add the noise;
-        reduce to integers in [0, 2^b)."""
+        """One device's upload: clip every row; rotate (small rings only), scale and round each row or their sum; add
+        the noise; reduce to integers in [0, 2^b)."""
         given = Rows((Factors(np.atleast_2d(rows)),))
         self._check_rows(given)
         total = self._noise(1, stream)
@@ -161,16 +161,17 @@ class SkellamRing(Mechanism):
         return into_ring(total, self.bits)
 
     def _check_rows(self, rows: Rows) -> None:
-        """Raises unless they may be one device's."""
+        """Raises if one device may not have these rows: wrong length, or too many."""
         if rows.width != self.dim or len(rows) > self.rows:
             raise UnsafeUpdateError(
-                f"the mechanism is for at most {self.rows} rows of {self.dim} numbers; the local step made {len(rows)} of {rows.width}."
+                f"the mechanism is for at most {self.rows} rows of {self.dim} numbers; "
+                f"the local step made {len(rows)} of {rows.width}."
             )
 
     def _rounded_rows(
         self, matrix: NDArray[np.floating], stream: Stream, round: int
     ) -> NDArray[np.int64]:
-        """Each row is rounded by itself, so that taking one away changes the integer sum by no more than the bound."""
+        """Round each row separately, so that removing one changes the integer sum by no more than the bound."""
         total = np.zeros(self.dim, dtype=np.int64)
         at_once = max(1, _NUMBERS_AT_ONCE // self.dim)
         for start in range(0, len(matrix), at_once):
@@ -182,7 +183,7 @@ class SkellamRing(Mechanism):
         return total
 
     def _rounded_sum(self, blocks: Iterable[Rows], stream: Stream, round: int) -> NDArray[np.int64]:
-        """The sum of one device, which may come in blocks."""
+        """The rounded sum of one device's clipped rows, which may come in blocks."""
         total, count = np.zeros(self.dim), 0
         for block in blocks:
             count += len(block)
@@ -195,7 +196,7 @@ class SkellamRing(Mechanism):
         return threshold_rounded(total * self.scale, stream.uniform(self.dim))
 
     def _noise(self, clients: int, stream: Stream) -> NDArray[np.int64]:
-        """Of so many devices, in as few draws as the sampler's largest variance allows."""
+        """The noise of this many devices, in as few draws as the sampler's largest variance allows."""
         most = LARGEST_VARIANCE // max(self.local_variance, 1)
         total = sample_skellam(min(clients, most) * self.local_variance, self.dim, stream)
         while clients > most:
@@ -205,8 +206,8 @@ class SkellamRing(Mechanism):
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> SkellamRing:
-        """With the scale that makes s C the very same number, so that the integers' bounds are the same. A quotient
-        times its divisor misses by a last bit now and then; then a slightly smaller bound is tried."""
+        """The scale changes so that s C stays exactly the same float, and with it the bounds of the integers. If
+        rounding makes the product differ in its last bit, a slightly smaller bound is tried."""
         scaled = self.scale * self.clip
         while (scaled / bound) * bound != scaled:
             bound *= 1.0 - 2.0**-30
@@ -224,7 +225,7 @@ class SkellamRing(Mechanism):
         return self.local_variance
 
     def noise_std(self, variance: float) -> float:
-        """Of the Skellam noise only; each rounding adds less than 1/(2 s)."""
+        """Standard deviation of the Skellam noise only. Each rounding adds at most 1/(2 s)."""
         return math.sqrt(variance) / self.scale
 
     @property
@@ -249,7 +250,7 @@ class SkellamRing(Mechanism):
         return math.sqrt(variance) / self._sensitivities(protected)[0]
 
     def _sensitivities(self, protected: Unit) -> tuple[float, float]:
-        """D2 and D1 of all that a protected unit can change."""
+        """The L2 and L1 sensitivity (D2, D1) of the sum to one protected unit."""
         weight = self.weight(protected)
         if not self.rounds_sum:
             return weight * self.l2_sensitivity, weight * self.l1_sensitivity
@@ -258,7 +259,7 @@ class SkellamRing(Mechanism):
 
     @property
     def l2_sensitivity(self) -> float:
-        """Of one row."""
+        """D2 of one row."""
         scaled = self.scale * self.clip
         return (
             sum_bound(self.dim, scaled, self.rows, 1)
@@ -272,21 +273,22 @@ class SkellamRing(Mechanism):
 
     @property
     def l2_bound_squared(self) -> int:
-        """The integer that |q|^2 may not exceed where rows are rounded: D2^2 rounded down."""
+        """The largest integer that |q|^2 may be if rows are rounded: D2^2 rounded down."""
         return math.floor(self.l2_sensitivity**2 * (1.0 - 2.0**-50))
 
     # ------------------------------------------------------------------ on the wire
     def check(self) -> None:
-        """Also that the sum fits: one that does not is useless, and a sign that the numbers were not made together."""
+        """Also checks that the sum fits the ring. If it does not, the result would be useless, and the numbers were
+        probably not made together."""
         positive = ("dim", "bits", "scale", "clip", "clients", "rows", "wraparound_probability")
         for name in positive:
             if getattr(self, name) <= 0:
-                raise UnsoundMechanismError(f"The mechanism has no sound {name!r}.")
+                raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
         if self.local_variance > LARGEST_VARIANCE:
-            raise UnsoundMechanismError("The mechanism has no sound 'local_variance'.")
+            raise UnsoundMechanismError("The mechanism has an invalid 'local_variance'.")
         scaled = self.scale * self.clip
         if self.wraparound_probability >= 1:
-            raise UnsoundMechanismError("The mechanism has no sound 'wraparound_probability'.")
+            raise UnsoundMechanismError("The mechanism has an invalid 'wraparound_probability'.")
         if (
             scaled > _LARGEST_SCALED_CLIP
             or (self.rounds_sum and self.rows * scaled > _LARGEST_SCALED_SUM)
@@ -313,12 +315,12 @@ class SkellamRing(Mechanism):
         for name, value, wanted in zip(names, mine, (*ring, most, drops, colluders), strict=True):
             if value != wanted:
                 raise UnsoundMechanismError(
-                    f"The round's mechanism is for {name} = {value}, the round for {wanted}."
+                    f"The mechanism was made for {name} = {value}, but the round has {wanted}."
                 )
 
 
 def l2_bound(dim: int, scaled_clip: float, deviations: float = 1.0) -> float:
-    """D2 for s C = `scaled_clip`; a rounded row exceeds it with probability at most exp(-deviations^2 / 2)."""
+    """D2 for s C = `scaled_clip`. A rounded row exceeds it with probability at most exp(-deviations^2 / 2)."""
     conditional = scaled_clip**2 + dim / 4.0 + deviations * (scaled_clip + math.sqrt(dim) / 2.0)
     return min(math.sqrt(conditional), scaled_clip + math.sqrt(dim))
 
@@ -339,8 +341,8 @@ def required_half_ring(
     probability: float,
     rounds_sum: bool = False,
 ) -> float:
-    """What 2^(b-1) must reach. Skellam noise of these variances has Gaussian tails to within 1e-6 of the exponent at
-    this distance."""
+    """The smallest 2^(b-1) for which the sum fits. It uses Gaussian tails; for such variances and distances the
+    exponent of Skellam tails differs from them by a relative 1e-6."""
     deviations = math.sqrt(2.0 * math.log(2.0 * dim / probability))
     all_rows = clients * rows
     noise = 0.25 * (clients if rounds_sum else all_rows) + clients * local_variance

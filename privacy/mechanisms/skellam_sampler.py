@@ -1,28 +1,28 @@
-"""Exact Skellam noise of integer variance mu, from a cryptographic stream, with a table whose size does not depend on
-mu.
+"""Draws exact Skellam noise of integer variance mu from a cryptographic stream, by rejection sampling with a table.
+The size of the table does not depend on mu.
 
-The integers within `reach` of zero, outside of which the law has less than 2^-128 of its mass, are cut into at most
-2^12 cells of 2^w integers each. A proposal takes one 64-bit word. The probabilities of proposals are whole numbers of
-words out of 2^64:
+The integers within `reach` of zero are divided into at most 2^12 cells of 2^w integers each. The distribution has less
+than 2^-128 of its mass outside of them. A proposal uses one random 64-bit word, so probabilities of proposals are
+counts of words out of 2^64:
 
-- Every integer x of cell c owns b_c words at which x is drawn at once, and h_c - b_c words at which it is drawn with a
-  condition, where b_c <= A P(x) <= h_c for all x of the cell. P falls with |x| (DLMF 10.37) and 0 begins a cell, so the
-  ends of a cell give these bounds; `FloatPmf` evaluates them, and its error is added to the safe side.
-- The condition is U < A P(x), where U is uniform between b_c and h_c. A proposal that fails it starts over, with a new
+- Every integer x of cell c has b_c words at which x is accepted immediately, and h_c - b_c words at which x is
+  accepted under a condition. Here b_c <= A P(x) <= h_c for all x of the cell. P falls with |x| (DLMF 10.37) and a cell
+  starts at 0, so P at the two ends of a cell gives these bounds. `FloatPmf` evaluates them, and its error is added on
+  the safe side.
+- The condition is U < A P(x), where U is uniform between b_c and h_c. If it fails, the draw starts over with a new
   word.
 
-So an accepted proposal is x with probability proportional to b_c + (h_c - b_c) (A P(x) - b_c) / (h_c - b_c) = A P(x):
-exactly the Skellam law on those integers, whichever bounds and whichever A were chosen. Loose bounds cost time alone.
-What must be exact is:
+So an accepted proposal is x with probability proportional to b_c + (h_c - b_c) (A P(x) - b_c) / (h_c - b_c) = A P(x).
+This is exactly the Skellam distribution on these integers, for any valid bounds and any A. Loose bounds only cost
+time. Two things must be exact:
 
-- The words: 2^w times the sum of all h_c is 2^64, in integers, and an alias table over the cells' two parts gives each
-  its count.
-- The condition: it is decided by `FloatPmf` if the two sides differ by more than its error, else by `exact_pmf`, with
-  more bits than are known of U. Where the known bits leave it open, U gets 64 more. The loop ends with probability one,
-  never by a guess.
+- The counts of words. 2^w times the sum of all h_c is exactly 2^64, and an alias table over the two parts of every
+  cell gives each part its count.
+- The condition. `FloatPmf` decides it if the two sides differ by more than its error. Otherwise `exact_pmf` decides,
+  with more bits than are known of U. If the known bits of U do not decide, 64 more bits are drawn. The loop ends with
+  probability one, and never by a guess.
 
-So one draw differs from Skellam's law by the tail that is cut off, and by nothing else: less than 2^-128 in total
-variation.
+So a draw differs from the Skellam distribution only by the missing tail: less than 2^-128 in total variation.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from fedsketch.privacy.mechanisms.skellam_law import FloatPmf, exact_pmf, larges
 LARGEST_VARIANCE = 1 << 62
 _TAIL_BITS = 128
 _CELL_BITS = 12
-_FINER_BITS = 96  # how many more bits of P(x) are computed than are known of U; A takes 64 of them
-_BLOCK = 1 << 15  # numbers per step: what is worked on stays in cache
+_FINER_BITS = 96  # bits of P(x) beyond the known bits of U; multiplying by A uses 64 of them
+_BLOCK = 1 << 15  # numbers per step, few enough to stay in the cache
 
 
 def sample_skellam(mu: int, size: int, stream: Stream) -> NDArray[np.int64]:
-    """`size` independent draws of variance `mu` (a whole number up to 2^62; 0 gives zeros)."""
+    """`size` independent draws of variance `mu`, a whole number up to 2^62. Variance 0 gives zeros."""
     if mu < 0 or mu != int(mu):
-        raise ValueError(f"the variance of Skellam noise is a whole number here, not {mu}.")
+        raise ValueError(f"the variance of Skellam noise must be a whole number, not {mu}.")
     if mu > LARGEST_VARIANCE:
         raise ValueError(
             f"the variance of Skellam noise is at most 2^62, not {mu}: lower the scale."
@@ -62,12 +62,12 @@ def sample_skellam(mu: int, size: int, stream: Stream) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class _Proposals:
-    """The table for one variance. Its columns are the cells' sure parts and then, in the same order, their conditional
-    parts.
+    """The alias table for one variance. Its columns are the unconditional parts of all cells, followed by their
+    conditional parts in the same order.
 
-    A word is, from its lowest bit: a column, the place in a cell (w bits), and a fraction. The word stays in its column
-    if it is below the column's `threshold` (kept in the top bits, so that whole words compare), and goes to the column
-    `other` if not.
+    A word contains, from its lowest bit: a column, the position in a cell (w bits), and a fraction. If the word is
+    below the column's `threshold`, it stays in its column; otherwise it goes to the column `other`. The threshold is
+    stored in the top bits, so that whole words can be compared.
     """
 
     mu: int
@@ -78,7 +78,7 @@ class _Proposals:
     other: NDArray[np.int64]
     sure: NDArray[np.uint64]  # b_c
     most: NDArray[np.uint64]  # h_c
-    accepted: int  # A: the words that lead to a draw, of 2^64
+    accepted: int  # A: how many of the 2^64 words lead to a draw
     pmf: FloatPmf
 
     def draw(self, n: int, stream: Stream) -> NDArray[np.int64]:
@@ -102,7 +102,7 @@ class _Proposals:
     def _holds(
         self, x: NDArray[np.int64], cell: NDArray[np.int64], stream: Stream
     ) -> NDArray[np.bool_]:
-        """U < A P(x) for each x."""
+        """Whether U < A P(x), for each x."""
         words = stream.uint64(x.size)
         sure, spread = self.sure[cell], self.most[cell] - self.sure[cell]
         u = (sure + spread * (words * 2.0**-64)) / self.accepted
@@ -118,7 +118,7 @@ class _Proposals:
         while True:
             # In units of 2^-known words, U is at least `low` and below `low + spread`.
             low = (sure << known) + spread * word
-            probability = exact_pmf(self.mu, x, known + _FINER_BITS)  # wrong by less than 4
+            probability = exact_pmf(self.mu, x, known + _FINER_BITS)  # its error is less than 4
             if (low + spread) << _FINER_BITS <= self.accepted * (probability - 4):
                 return True
             if low << _FINER_BITS >= self.accepted * (probability + 4):
@@ -129,7 +129,7 @@ class _Proposals:
 
 @lru_cache(maxsize=4)
 def _proposals(mu: int) -> _Proposals:
-    """About 12 ms and 0.2 MiB, whatever the variance."""
+    """Make the table. It takes about 12 ms and 0.2 MiB for any variance."""
     reach_bits = largest_value(mu, _TAIL_BITS).bit_length()
     reach = 1 << reach_bits
     cell_bits = min(_CELL_BITS, reach_bits + 1)
@@ -145,7 +145,7 @@ def _proposals(mu: int) -> _Proposals:
     accepted = int((budget - cells) / float(largest.sum()) * (1.0 - 2.0**-40))
     sure = [max(0, int(p)) for p in least * accepted]
     most = [int(p) + 1 for p in largest * accepted]
-    most[0] += budget - sum(most)  # what rounding left over: to a cell that holds almost nothing
+    most[0] += budget - sum(most)  # the rest goes to a cell with almost no probability
     column = budget >> (cell_bits + 1)
     kept, other = _alias(sure + [high - low for low, high in zip(sure, most, strict=True)], column)
     shift = cell_bits + 1 + width_bits
@@ -166,8 +166,8 @@ def _proposals(mu: int) -> _Proposals:
 
 
 def _alias(counts: list[int], column: int) -> tuple[list[int], list[int]]:
-    """Share out counts that sum to len(counts) columns: column i holds kept[i] of its own, and the rest of it belongs
-    to other[i]."""
+    """Distribute counts that sum to len(counts) * column over columns of equal size (the alias method): column i keeps
+    kept[i] of its own, and the rest of it belongs to other[i]."""
     kept, other = list(counts), list(range(len(counts)))
     short = [i for i, count in enumerate(kept) if count < column]
     long = [i for i, count in enumerate(kept) if count > column]

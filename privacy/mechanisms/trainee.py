@@ -1,4 +1,5 @@
-"""What a mechanism asks of a strategy's half on the device: rows that are already computed, or a model to train."""
+"""What a mechanism needs from the part of a strategy that runs on the device: rows that are already computed, or a
+model to train."""
 
 from __future__ import annotations
 
@@ -12,30 +13,30 @@ if TYPE_CHECKING:
 
 
 class Trainee(Protocol):
-    """A model in training on one device's examples. It sees noised sums only; what it tells of the examples goes to the
-    mechanism alone."""
+    """A model that is trained on one device's examples. It receives only noised sums, and passes what it computes from
+    the examples only to the mechanism."""
 
-    examples: int  # how many there are
-    width: int  # numbers of a row
+    examples: int  # how many examples the device has
+    width: int  # how many numbers a row has
 
     def rows(self, chosen: torch.Tensor) -> Iterable[torch.Tensor]:
-        """One row per chosen example, at the model as it stands, in blocks of any size."""
+        """One row per chosen example, computed with the current model, in blocks of any size."""
 
     def step(self, update: torch.Tensor) -> None:
-        """Move the model against `update`, a vector like a row."""
+        """Subtract `update`, a vector with the shape of a row, from the model."""
 
     def upload(self, total: torch.Tensor) -> torch.Tensor:
-        """What the server is sent of the sum of all updates: the sum, or a shorter orthonormal image of it."""
+        """What is sent to the server: the sum of all updates, or a shorter orthonormal projection of it."""
 
 
 class LocalHalf(Protocol):
-    """A strategy's half at work in one round. A mechanism asks for one of the three."""
+    """The device's part of a strategy in one round. A mechanism calls one of the three methods."""
 
     def rows(self) -> torch.Tensor:
-        """One row per privacy unit, to be bounded and blurred."""
+        """One row per privacy unit, to be clipped and noised."""
 
     def blocks(self) -> Iterable[Rows]:
-        """The same rows, some at a time and perhaps as factors, for a mechanism that needs no more than their sum."""
+        """The same rows in blocks, perhaps as factors, for a mechanism that needs only their sum."""
 
     def trainee(self) -> Trainee:
-        """A model to be trained with noise inside."""
+        """A model for a mechanism that adds noise in every training step."""

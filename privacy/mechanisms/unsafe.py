@@ -1,5 +1,5 @@
-"""The error of a device that refuses to release what it computed."""
+"""The error that a device raises when it refuses to release what it computed."""
 
 
 class UnsafeUpdateError(ValueError):
-    """The update cannot be released safely; nothing has left the device."""
+    """The update cannot be released safely. Nothing has left the device."""

@@ -1,4 +1,5 @@
-"""A page that compares runs: what they reached for which epsilon, rounds and bytes. Runs that differ only in their seed
+"""A page that compares runs: what they reached for which epsilon, rounds and bytes. Runs that differ only in their
+seed
 are one line."""
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +61,8 @@ def write_comparison(groups: Sequence[Group], metric: Metric, out: Path) -> Path
     title = f"Comparison of {count} runs"
     differ = settings(groups)
     body = f"""<header><h1>{title}</h1></header>
-<main><section><h2>{escape(readable.name(metric))}</h2><ul class="legend">{legend}</ul><div class="grid">{charts}</div></section>
+<main><section><h2>{escape(readable.name(metric))}</h2><ul class="legend">{legend}</ul>
+<div class="grid">{charts}</div></section>
 <section><h2>Runs</h2><div class="card scroll">{_table(results(groups, metric), _RESULTS, looks)}</div></section>
 """
     if differ.rows:

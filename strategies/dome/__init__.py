@@ -1,5 +1,5 @@
-"""DOME: a sketch that learns the gradients' subspace. `strategy` has both halves, `state` the step from one round to
-the next."""
+"""DOME: a sketch that learns the subspace of the gradients. Start with `strategy`, which has both halves; `state`
+holds the step from one round to the next."""
 
 from fedsketch.strategies.dome.strategy import DEVICE, REPLICA, SERVER
 

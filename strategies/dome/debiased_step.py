@@ -1,11 +1,11 @@
-"""A server step on a mean whose noise is known: Adam, AMSGrad or momentum SGD, with the noise taken out of the second
-moment.
+"""The server's optimiser step in DOME: Adam, AMSGrad or momentum SGD, with the noise removed from the second moment.
 
-g has noise of variance w per coordinate, so E[g^2] = (noise-free g)^2 + w (DOME, Lemma 3.2: w is the variance of the
-*mean's* noise times the squared row norms of the S that made g). The raw moments are stored and bias-corrected only
-where they are used: a stored corrected moment, fed back, never decays. Without noise it is torch's Adam.
+The variance of the noise is known. If the gradient g has noise of variance w per coordinate, then E[g^2] = (noise-free
+g)^2 + w. (DOME, Lemma 3.2: w is the variance of the *mean's* noise times the squared row norms of the S that made g.)
+The stored moments are not bias-corrected. The correction is applied only where they are used: a corrected moment that
+is stored and fed back would never decay. Without noise the step is torch's Adam.
 
-Everything rests in float32 and is computed in float64, so that two machines that take the same step end in the same
+All tensors are stored in float32 and computed in float64, so that two machines that take the same step get the same
 bits.
 """
 
@@ -28,19 +28,19 @@ class DebiasedStep:
         self.steps = 0
         names = ["first"]
         if settings.optimizer is not Optimizer.sgd:
-            names += ["second", "noise"]  # noise: the same average, of the noise's variance
+            names += ["second", "noise"]  # noise: the moving average of the noise's variance
         if settings.optimizer is Optimizer.amsgrad:
             names += ["largest"]
         self._moments = {name: torch.zeros_like(vector) for name in names}
 
     @property
     def first_moment(self) -> torch.Tensor:
-        """The first moment without bias correction."""
+        """The first moment as it is stored, without bias correction."""
         return self._moments["first"]
 
     @property
     def corrected_moment(self) -> torch.Tensor:
-        """The first moment without the bias of its start at zero, in float64."""
+        """The first moment with bias correction (it started at zero), in float64."""
         first = self.first_moment.double()
         return first / (1 - self._settings.momentum**self.steps) if self.steps else first
 
@@ -48,8 +48,7 @@ class DebiasedStep:
         self._vector.copy_(self._vector.double() - self.change(gradient, noise_variance))
 
     def change(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> torch.Tensor:
-        """The change that the step subtracts from the vector, in float64, for callers that move something else by
-        it."""
+        """Take the step without moving the vector. Returns what would be subtracted from it, in float64."""
         settings = self._settings
         self.steps += 1
         self._average("first", gradient, settings.momentum)
@@ -65,7 +64,7 @@ class DebiasedStep:
         moment.copy_(decay * moment.double() + (1 - decay) * value.double())
 
     def _second(self) -> torch.Tensor:
-        """The second moment to divide by: bias-corrected, without the noise, and above its floor."""
+        """Return the second moment to divide by: bias-corrected, without the noise, and not below the floor."""
         settings, started = self._settings, 1 - self._settings.second_momentum**self.steps
         second, noise = (self._moments[name].double() / started for name in ("second", "noise"))
         if settings.debias:
@@ -75,7 +74,7 @@ class DebiasedStep:
             largest.copy_(torch.maximum(largest.double(), second))
             second = largest.double()
         if settings.debias:
-            # Where noise rules, the difference is about zero and may be negative.
+            # Where noise dominates, the difference is about zero and may be negative.
             second = torch.maximum(second, settings.floor * noise)
         return second
 

@@ -1,9 +1,10 @@
-"""What DOME senses next: per weight matrix the learned directions that stand above the noise, and fresh probes for the
-rest.
+"""The sketch of DOME's next round: for each weight matrix the learned directions that are stronger than the noise, and
+random directions (probes) for the rest.
 
-The whole model seen as one row is the flat sketch of the paper; then there is one fold with d columns. A fold whose
-rank is its number of columns is sent whole. Everything is a function of what was fed and of the seed, so both sides can
-make the same sketch.
+A fold is a part of the model that is sketched as a matrix, with a number of directions, its rank. A fold is sent whole
+if its rank equals its number of columns. The flat sketch of the paper has one fold: the whole model as one row with d
+columns. Everything follows from the means that were fed and from the seed, so server and devices can make the same
+sketch.
 """
 
 import math
@@ -23,11 +24,11 @@ from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
 from fedsketch.strategies.shared.sketch_size import sketch_size
 from fedsketch.tasks.flat import FlatModel
 
-WHOLE_UP_TO = 512  # numbers: sketching a smaller tensor saves nothing
+WHOLE_UP_TO = 512  # numbers; sketching a smaller tensor saves nothing, so it is sent whole
 
 
 def folds_of(settings: DomeConfig, model: FlatModel, server_round: int) -> tuple[Fold, ...]:
-    """How the model's tensors are sent in a round: in a warm-up round whole."""
+    """Return how the model's tensors are sent in a round. In a warm-up round they are sent whole."""
     folds = _sketched_folds(settings, model)
     if server_round <= settings.warm_up:
         return tuple(replace(fold, rank=fold.columns) for fold in folds)
@@ -44,7 +45,8 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
         numbers = max(smallest, numbers)
     if numbers < smallest:
         raise ConfigError(
-            f"A layer-wise sketch of this model has at least {smallest} numbers: raise strategy.sketch_dim, or set strategy.sketch=flat."
+            f"A layer-wise sketch of this model has at least {smallest} numbers: "
+            "raise strategy.sketch_dim, or set strategy.sketch=flat."
         )
     if settings.sketch == "flat":
         return (Fold(0, 1, model.size, numbers),)
@@ -54,27 +56,28 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
 
 
 def isotropic(settings: DomeConfig) -> bool:
-    """Whether probes are made longer so that the desketched mean is unbiased. Error feedback needs the projection (what
-    is sent twice as long leaves a residual that grows), and the printed algorithm has it."""
+    """Whether probes are scaled up, so that the desketched mean is unbiased. Without this S S^T is a projection. Error
+    feedback needs a projection, because with longer probes the residual would grow. The algorithm as printed in the
+    paper (`variant=paper`) uses a projection too."""
     return not settings.error_feedback and settings.variant == "corrected"
 
 
 def sketch_of(
     settings: DomeConfig, folds: Sequence[Fold], learned: Sequence[torch.Tensor | None], seed: int
 ) -> LayerwiseSketch | BlockSketch:
-    """S of a round, from what `folds_of` and `learned` gave for it."""
+    """Return the sketch S of a round, from the folds and the learned directions of that round."""
     if settings.sketch == "blocks" and not all(fold.whole for fold in folds):
         return BlockSketch(folds, seed, isotropic=isotropic(settings))
     return LayerwiseSketch(folds, learned, seed, isotropic=isotropic(settings))
 
 
 class LearnedSketch:
-    """The streaming PCA of every fold, the noise that it has been fed, and the sketch that follows."""
+    """Learns the directions of every fold by streaming PCA, and keeps track of how much noise was in its input."""
 
     def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
         self._settings = settings
         self._folds = tuple(folds)
-        learns = settings.sketch != "blocks"  # whose signs are new in every round
+        learns = settings.sketch != "blocks"  # a block sketch has new random signs in every round
         self._learners = [
             _Learner(settings, fold, device) if learns and not fold.whole else None
             for fold in folds
@@ -85,17 +88,17 @@ class LearnedSketch:
         return self._folds
 
     def learned(self) -> list[torch.Tensor | None]:
-        """The directions that are worth looking at again, per fold (columns x any number); None where nothing is
-        learned."""
+        """Return the directions to use again, per fold (columns x any number). None where nothing is learned."""
         return [None if learner is None else learner.kept() for learner in self._learners]
 
-    def room(self) -> list[torch.Tensor | None]:
-        """Zeros in the place of all directions that `learned` may ever give."""
-        return [None if learner is None else learner.room() for learner in self._learners]
+    def largest(self) -> list[torch.Tensor | None]:
+        """Return zeros of the largest shapes that `learned` can return."""
+        return [None if learner is None else learner.largest() for learner in self._learners]
 
     def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:
-        """Learn from a desketched mean (or its moving average) whose sketch had noise of this standard deviation per
-        number, and was made with what `learned` gave."""
+        """Learn from a desketched mean (or its moving average). Its sketch was made with the current `learned`
+        directions and the folds `sensed`. `deviation` is the standard deviation of the noise in each number of that
+        sketch."""
         for fold, learner, used in zip(self._folds, self._learners, sensed, strict=True):
             if learner is not None:
                 learner.feed(fold.matrix(vector), deviation, used)
@@ -118,7 +121,7 @@ class LearnedSketch:
 
 
 class _Learner:
-    """One fold's subspace."""
+    """Learns the subspace of one fold."""
 
     def __init__(self, settings: DomeConfig, fold: Fold, device: torch.device) -> None:
         self._settings = settings
@@ -139,13 +142,13 @@ class _Learner:
             count = len(values)
         return self._pca.basis[:, : min(count, keep_count(values, self._capacity))]
 
-    def room(self) -> torch.Tensor:
+    def largest(self) -> torch.Tensor:
         return torch.zeros(len(self._pca.basis), self._capacity)
 
     def feed(self, matrix: torch.Tensor, deviation: float, sensed: Fold) -> None:
         if isotropic(self._settings) and not sensed.whole:
-            # The floor is for orthonormal S. ||S Xi A|| <= ||S|| ||Xi A||, and the norm of S is the length of its
-            # probes.
+            # The noise floor is computed for an orthonormal S. Here ||S Xi A|| <= ||S|| ||Xi A||, and ||S|| is the
+            # length of the probes.
             deviation *= probe_length(sensed, self.kept().shape[1])
         self._pca.update(matrix)
         self._floor.update(deviation, sensed.rank)

@@ -1,12 +1,14 @@
-"""DOME as its paper prints it, for the record (`variant=paper`): the parts in which docs/strategies/dome.md corrects
-the text.
+"""DOME as its paper prints it (`variant=paper`), for comparison.
 
-Line 17 feeds back the bias-corrected first moment, which therefore never decays; it is also the mean that is removed,
-without fading. Line 19 subtracts a^2 diag(S^T S), that is a^2 everywhere. Line 21 raises t first, so UpdateSketch never
-takes its branch for the first update: QR starts from zeros. Its Lambda are column norms of R, unsorted, and are squared
-twice by the energy rule. `a` is read as the deviation of the mean's noise, the kindest reading.
+This file has the steps that the default variant corrects (docs/strategies/dome.md):
+- Line 17 feeds back the bias-corrected first moment, which therefore never decays. The same moment is the mean that is
+  removed from gradients, and it is not faded.
+- Line 19 subtracts a^2 diag(S^T S), which is a^2 in every coordinate. We take `a` to be the standard deviation of the
+  mean's noise, which is the most favourable interpretation.
+- Line 21 increases t before UpdateSketch, so its branch for the first update never runs and QR starts from zeros.
+- UpdateSketch takes the column norms of R as Lambda. They are not sorted, and the energy rule squares them twice.
 
-The privacy is that of the corrected algorithm: clip and noise are the same.
+The privacy is that of the corrected algorithm, because clip and noise are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ from fedsketch.strategies.dome.debiased_step import EPSILON
 
 
 class LiteralStep:
-    """Lines 17 to 20. Moves `vector` in place."""
+    """Lines 17 to 20 of the algorithm. Moves `vector` in place."""
 
     def __init__(self, vector: torch.Tensor, settings: DebiasedConfig) -> None:
         self._vector = vector
@@ -34,7 +36,7 @@ class LiteralStep:
 
     @property
     def corrected_moment(self) -> torch.Tensor:
-        """What is stored is corrected already."""
+        """The first moment as it is stored, because it is stored with bias correction."""
         return self._first.double()
 
     def step(self, gradient: torch.Tensor, noise_variance: torch.Tensor) -> None:
@@ -45,7 +47,7 @@ class LiteralStep:
         self._first.copy_(first / (1 - beta1**self.steps))  # line 18
         second = beta2 * self._second.double() + (1 - beta2) * gradient.square()
         self._second.copy_(second)
-        # Line 19. A negative root is nothing to divide by, and the text does not say what then.
+        # Line 19. The difference may be negative, and the paper does not say what happens then: we use zero.
         corrected = (second / (1 - beta2**self.steps) - noise_variance).clamp(min=0)
         change = self._first.double() / (corrected.sqrt() + EPSILON)
         self._vector.copy_(self._vector.double() - settings.lr * change)
@@ -64,7 +66,7 @@ class LiteralStep:
 
 
 class LiteralSketch:
-    """UpdateSketch, of the one fold of a flat sketch."""
+    """The paper's UpdateSketch, for the one fold of a flat sketch."""
 
     def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:
         (fold,) = folds
@@ -77,7 +79,7 @@ class LiteralSketch:
     def learned(self) -> list[torch.Tensor | None]:
         return [self._directions[:, : self._kept]]
 
-    def room(self) -> list[torch.Tensor | None]:
+    def largest(self) -> list[torch.Tensor | None]:
         return [torch.zeros_like(self._directions)]
 
     def feed(self, vector: torch.Tensor, deviation: float, sensed: Sequence[Fold]) -> None:

@@ -1,13 +1,14 @@
-"""The directions that public data give DOME (`directions=public`): per weight matrix the principal directions of the
+"""DOME's directions from public data (`directions=public`): for each weight matrix the principal directions of the
 layer's inputs.
 
-The gradient G (o x i) of a layer is a sum of (error of the output) x (input), so its rows lie where inputs lie. The
-sketch is G P with P = V diag((s_j / s_1)^-w): V the top r right singular vectors of the inputs on public data, s their
-singular values. Gradients are largest along the first directions, so longer columns for the later ones (w > 0) share
-out the clip, and the adjoint, which multiplies by them again, is a preconditioner. There are no probes: what lies
-outside the span of V is never seen.
+The gradient G (outputs x inputs) of a layer is a sum of products (error of the output) x (input), so its rows lie in
+the span of the inputs. The sketch is G P with P = V diag((s_j / s_1)^-w). V are the top r right singular vectors of
+the layer's inputs on public data, s their singular values, w is `strategy.scaling`. Gradients are largest along the
+first directions. With w > 0 the later columns of P are longer, so the clip affects all directions more equally. The
+adjoint multiplies by P once more and thereby acts as a preconditioner. There are no random probes: the part of a
+gradient outside the span of V is never seen.
 
-The server has the public data, devices do not: they are sent the directions.
+Only the server has the public data. It sends the directions to the devices.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,8 @@ from fedsketch.tasks.layer_inputs import layer_inputs
 def public_directions(
     settings: DomeConfig, folds: Sequence[Fold], model: FlatModel, public: Examples
 ) -> dict[str, torch.Tensor]:
-    """P of every fold that is sketched, by its index: columns x rank. Zeros where public data span fewer directions
-    than that."""
+    """Return P (columns x rank) of every fold that is sketched, by the fold's index. If the public data span fewer
+    directions than the rank, the remaining columns are zero."""
     slots = {slot.start: slot.name for slot in model.layout}
     sketched = {slots[fold.start]: i for i, fold in enumerate(folds) if not fold.whole}
     found = {name: PrincipalDirections(folds[i].columns) for name, i in sketched.items()}
@@ -42,7 +43,8 @@ def public_directions(
 def _scaled(
     directions: torch.Tensor, values: torch.Tensor, scaling: float, rank: int
 ) -> torch.Tensor:
-    """The directions in the layout in which they are sent."""
+    """Scale the directions, and fill up with columns of zeros to the rank, which is the shape in which they are
+    sent."""
     scaled = torch.zeros(len(directions), rank)
     if len(values):
         scaled[:, : len(values)] = directions * (values / values[0]) ** -scaling

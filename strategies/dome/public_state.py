@@ -1,11 +1,12 @@
-"""The state of DOME with public directions: model, directions, and moments in the sketch's own coordinates.
+"""The state of DOME with public directions: the model, the directions, and the optimiser's moments, which have k
+numbers.
 
-Per round y is the mean of the clipped and noised S^T g_i, a step of the server's optimiser makes a change c of k
-numbers from it, and the model moves by -S c. The optimiser works on y and not on S y because the noise is the same on
-each number of y: there Adam divides all of them by about the same, and the model stays in the span of S. Of S y it
-would also lengthen the step along inputs that hardly vary.
+In a round, y is the mean of the clipped and noisy sketches S^T g_i. The server's optimiser makes a change c of k
+numbers from it, and the model moves by -S c. The optimiser works on y and not on S y, because every number of y has
+the same noise. So Adam divides all of them by about the same value, and the model stays in the span of S. On S y, Adam
+would also make the step longer along inputs that hardly vary.
 
-Everything rests in float32 and is computed in float64, as in `strategies.dome.state`.
+All tensors are stored in float32 and computed in float64, as in `strategies.dome.state`.
 """
 
 from collections.abc import Mapping
@@ -23,8 +24,8 @@ from fedsketch.tasks.flat import FlatModel
 
 
 class PublicState:
-    """Moves `vector` (d numbers, float32) in place; the model lends its layout. Version 0 has no directions: the server
-    gives them."""
+    """Moves `vector` (d numbers, float32) in place; the layout is that of `model`. Version 0 has no directions yet:
+    the server provides them."""
 
     def __init__(self, config: Config, model: FlatModel, vector: torch.Tensor) -> None:
         settings = settings_of(config)
@@ -42,22 +43,23 @@ class PublicState:
 
     @property
     def steps(self) -> int:
-        """How many steps the model has made."""
+        """How many optimiser steps the model has made."""
         return self._optimizer.steps
 
     @property
     def version(self) -> int:
-        """The model's steps, and one more from the first directions on, if there are any to give."""
+        """The number of the model's steps, plus one as soon as the first directions are set (if any fold needs
+        directions)."""
         return self.steps + bool(self._given and self._directions)
 
     def sketch(self, server_round: int) -> LayerwiseSketch:
-        """S, the same in every round until other directions are given."""
+        """Return S. It is the same in every round until the directions change."""
         if self._made is None:
             self._made = LayerwiseSketch(self.folds, self._bases(), 0)
         return self._made
 
     def ranks(self, server_round: int) -> list[int]:
-        """How many directions each fold of the sketch has."""
+        """Return how many directions each fold of the sketch has."""
         return [0 if fold.whole else fold.rank for fold in self.folds]
 
     def apply(self, step: Step) -> None:
@@ -70,7 +72,7 @@ class PublicState:
             self.give(step.given)
 
     def give(self, directions: Mapping[str, torch.Tensor]) -> bool:
-        """Take these directions, in new tensors; says whether they are others than before."""
+        """Use these directions from now on. They are copied. Returns whether they differ from the ones before."""
         before = self._directions
         after = {i: old.new_empty(old.shape).copy_(directions[i]) for i, old in before.items()}
         if self._given and all(torch.equal(old, after[i]) for i, old in before.items()):
@@ -81,11 +83,11 @@ class PublicState:
         return True
 
     def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
-        """The model and the directions of each fold."""
+        """Return the model and the directions of each fold, by the names that they are sent with."""
         return {"model": self.vector, **self.largest_bases()}
 
     def largest_bases(self) -> dict[str, torch.Tensor]:
-        """As `broadcast_arrays` names them: there are always as many."""
+        """Return the directions as in `broadcast_arrays`. Their number never changes."""
         return {f"basis-{i}": directions for i, directions in self._directions.items()}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -113,9 +115,12 @@ class PublicState:
     def _carry_over(
         self, before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]
     ) -> None:
-        """The first moment m is a mean of G P. For another P' it becomes the same mean of G P', as far as G lies in the
-        span of P:
-        G = m (P^T P)^-1 P^T. The second moment stays: most of it is noise, which is alike in all directions."""
+        """Convert the first moment from the directions `before` (P) to the directions `after` (P').
+
+        The first moment m is a mean of G P. It becomes the same mean of G P', with G = m (P^T P)^-1 P^T, which is
+        exact if the rows of G lie in the span of P. The second moment is kept: most of it is noise, which is the same
+        in all directions.
+        """
         start = 0
         for i, fold in enumerate(self.folds):
             end = start + fold.size

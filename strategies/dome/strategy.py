@@ -1,12 +1,20 @@
-"""DOME: the sketch that learns. Clients send S^T g_i of k << d numbers; the server desketches, steps, and updates S
-from what it saw.
+"""DOME, from "Communication Efficient, Differentially Private Distributed Optimization using Correlation-Aware
+Sketching" (Nicolas, Maouche, Ben Mokhtar, Coates 2025).
 
-Per round: s_i = clip(S^T (g_i - m_ref), C) with noise; y their mean; then the step of `strategies.dome.state`, which
-makes g = S y + m_ref, moments with the noise's variance taken out, the model and a new S. Or S comes from public data
-(`strategies.dome.public_state`). Where this corrects the paper's text is listed in docs/strategies/dome.md.
+The matrix S (d x k), the sketch, shortens a gradient of d numbers to k << d numbers, and it is learned during the run.
+A round:
+1. Client i sends s_i = clip(S^T (g_i - m_ref), C) with noise. g_i is its gradient, m_ref an estimate of the mean
+   gradient.
+2. The server takes the mean y of the s_i and "desketches" it: g = S y + m_ref.
+3. It updates the optimiser's moments, from which it removes the known variance of the noise, and then the model.
+4. It updates S from S y or from the first moment (`strategies.dome.state`). Or S comes from public data
+   (`strategies.dome.public_state`).
 
-Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made from earlier
-releases and public data only, so it is post-processing; the clip comes after the sketch and bounds it whatever S is.
+docs/strategies/dome.md lists where the code corrects the paper's text.
+
+Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made only from earlier
+releases and public data, so it is post-processing. The clip comes after the sketch, so it bounds the upload for every
+S.
 """
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -23,6 +31,7 @@ from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.fingerprint import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
@@ -30,7 +39,7 @@ from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
 from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.shared.cohort import Cohorts
 from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
-from fedsketch.strategies.shared.factored import Shortened, cohort_factored, factored_blocks
+from fedsketch.strategies.shared.factored import FactorSketch, cohort_factored, factored_blocks
 from fedsketch.strategies.shared.local_update import example_blocks, unit_rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
 from fedsketch.tasks.flat import FlatModel
@@ -41,19 +50,19 @@ Memory = MutableMapping[str, torch.Tensor]
 
 
 class Dome(FederatedStrategy):
-    """The server's half."""
+    """The server half."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         super().__init__(config, job, model, cohorts)
         replay = settings_of(config).broadcast == "replay"
-        # Devices follow on their CPUs, so the state that they follow is made on one.
+        # With replay, devices repeat the server's steps on their CPUs, so the server also makes them on a CPU.
         self.state = _state(config, model, model.vector.cpu() if replay else model.vector)
         self.parcels = Parcels(self.state) if replay else None
-        self._ranks: list[int] = []  # learned directions in use, per fold
+        self._ranks: list[int] = []  # the number of learned directions in use, per fold
         self._energy: float | None = None
         given = self._renewed()
-        if given:  # a step of its own, before the first round
-            self._taken(Step(0, torch.empty(0), 0.0, given))
+        if given:  # a separate step for replay, before the first round
+            self._record(Step(0, torch.empty(0), 0.0, given))
 
     def upload_size(self, server_round: int) -> int:
         return sum(
@@ -61,8 +70,8 @@ class Dome(FederatedStrategy):
         )
 
     def planned_broadcast(self) -> RecordDict:
-        """Full: with as many learned directions as there may be. Replay: for a device that took part in the round
-        before."""
+        """Return a broadcast for the run's plan. With `broadcast=full` it has as many learned directions as possible.
+        With `broadcast=replay` it is one for a device that also took part in the previous round."""
         config, last = self.config, self.config.rounds
         mechanism = self.mechanism(last, config.clients.per_round)
         state = replica(config, self.model)
@@ -92,10 +101,10 @@ class Dome(FederatedStrategy):
         self._energy = captured_energy(folds, self._ranks, step.mean, deviation, scaled)
         self.state.apply(step)
         self.model.load(self.state.vector)
-        self._taken(replace(step, given=self._renewed()))
+        self._record(replace(step, given=self._renewed()))
 
     def metrics(self) -> dict[str, float | None]:
-        if self.arrived == 0:  # nobody was drawn
+        if self.arrived == 0:  # no client was drawn
             return {"sketch_energy": None, "sketch_rank": None}
         return {"sketch_energy": self._energy, "sketch_rank": float(sum(self._ranks))}
 
@@ -105,20 +114,20 @@ class Dome(FederatedStrategy):
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         self.state.load_state_dict(state)
         self.model.load(self.state.vector)
-        if self.parcels is not None:  # nobody knows the steps that led here
+        if self.parcels is not None:  # the steps that led to this state are not in the checkpoint
             self.parcels = Parcels(self.state)
 
     def _renewed(self) -> dict[str, torch.Tensor]:
-        """The public directions that devices need from now on, if it is time to renew them and they have changed: those
-        of the first layer never do."""
+        """Compute the public directions anew if it is time to. Returns what devices need from now on, or nothing if no
+        direction changed. (Those of the first layer never change.)"""
         settings, state = settings_of(self.config), self.state
         if not isinstance(state, PublicState) or state.steps % settings.refresh:
             return {}
         directions = public_directions(settings, state.folds, self.model, self.job.public)
         return directions if state.give(directions) else {}
 
-    def _taken(self, step: Step) -> None:
-        """The state has made this step."""
+    def _record(self, step: Step) -> None:
+        """Keep a step that the state has made, for devices that will replay it."""
         if self.parcels is not None:
             self.parcels.taken(step)
 
@@ -129,16 +138,16 @@ def _state(config: Config, model: FlatModel, vector: torch.Tensor) -> DomeState 
 
 
 def replica(config: Config, model: FlatModel) -> DomeState | PublicState:
-    """What a device that follows by replay starts from: version 0, from the configuration alone; on the CPU, wherever
-    it trains."""
+    """Return the state that a device starts from with `broadcast=replay`: version 0, made from the configuration
+    alone. It is on the CPU, wherever the device trains."""
     return _state(config, model, model.vector.to("cpu", copy=True))
 
 
 class DomeDevice(DeviceHalf):
-    """The device's half: S^T (g - m_ref) of every unit."""
+    """The device half: S^T (g - m_ref) for every privacy unit."""
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[Config, int, str], LayerwiseSketch | BlockSketch] | None = None
+        self._last = MadeOnce[LayerwiseSketch | BlockSketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model, [work.memory])
@@ -147,9 +156,9 @@ class DomeDevice(DeviceHalf):
     def blocks(self, work: LocalWork) -> Iterator[Rows]:
         if work.broadcast.config.privacy.unit is not Unit.EXAMPLE:
             return super().blocks(work)
-        shortened = self._shortened(work.broadcast, work.model)
-        if shortened is not None:
-            return factored_blocks(work, shortened)
+        sketch = self._factor_sketch(work.broadcast, work.model)
+        if sketch is not None:
+            return factored_blocks(work, sketch)
         dense = self._shorten(work.broadcast, work.model, [work.memory])
         return map(Rows.of, example_blocks(work.model, work.shard, dense))
 
@@ -157,24 +166,24 @@ class DomeDevice(DeviceHalf):
         return cohort_unit_rows(work, self._shorten(work.broadcast, work.model, work.memories))
 
     def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
-        shortened = self._shortened(work.broadcast, work.model)
-        return None if shortened is None else cohort_factored(work, shortened)
+        sketch = self._factor_sketch(work.broadcast, work.model)
+        return None if sketch is None else cohort_factored(work, sketch)
 
-    def _shortened(self, broadcast: Broadcast, model: FlatModel) -> Shortened | None:
-        """What becomes of gradients that are given by their factors; None where something dense is subtracted from
-        them, or where the sketch is not one of each tensor."""
+    def _factor_sketch(self, broadcast: Broadcast, model: FlatModel) -> FactorSketch | None:
+        """Return the sketch for gradients that are given as factors. None if m_ref is subtracted from them, because it
+        has no factors, or if the sketch is not layer-wise."""
         settings = settings_of(broadcast.config)
         if "reference" in broadcast.arrays or settings.sketch != "layerwise":
             return None
         sketch, bases = self._sketch(broadcast, model)
         assert isinstance(sketch, LayerwiseSketch)
         public = settings.directions == "public"
-        return Shortened(sketch, bases if public else None)
+        return FactorSketch(sketch, bases if public else None)
 
     def _shorten(
         self, broadcast: Broadcast, model: FlatModel, memories: Sequence[Memory]
     ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What becomes of rows; where errors are fed back, they are one for each of these memories."""
+        """Return the function that sketches rows. With error feedback the rows are one for each of these memories."""
         feedback = settings_of(broadcast.config).error_feedback
         sketch, _ = self._sketch(broadcast, model)
 
@@ -183,7 +192,8 @@ class DomeDevice(DeviceHalf):
                 rows = rows - broadcast.arrays["reference"].to(rows)
             if not feedback:
                 return sketch.forward(rows)
-            # What the sketch did not see comes again. What the clip cuts off does not: it would grow without bound.
+            # The part that the sketch missed is added in the client's next round. The part that the clip cuts off is
+            # not: it would grow without bound.
             missed = [m.get(RESIDUAL, torch.zeros(1, rows.shape[1])) for m in memories]
             rows = rows + feedback * torch.cat(missed).to(rows)
             sketched = sketch.forward(rows)
@@ -197,18 +207,15 @@ class DomeDevice(DeviceHalf):
     def _sketch(
         self, broadcast: Broadcast, model: FlatModel
     ) -> tuple[LayerwiseSketch | BlockSketch, str]:
-        """The sketch of a broadcast, made once a round for all clients that share a process, and a hash of its
-        directions."""
+        """Return the sketch of a broadcast and a hash of its directions. It is made once a round for all clients that
+        share a process."""
         settings = settings_of(broadcast.config)
         folds = folds_of(settings, model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
         bases = digest("none" if basis is None else basis for basis in known)
         key = (broadcast.config, broadcast.round, bases)
-        if self._last is None or self._last[0] != key:
-            seed = probe_seed(broadcast.config, broadcast.round)
-            made = sketch_of(settings, folds, known, seed)
-            self._last = (key, made)
-        return self._last[1], bases
+        seed = probe_seed(broadcast.config, broadcast.round)
+        return self._last.of(key, lambda: sketch_of(settings, folds, known, seed)), bases
 
 
 def captured_energy(
@@ -218,11 +225,11 @@ def captured_energy(
     deviation: float,
     isotropic: bool,
 ) -> float | None:
-    """The share of the mean gradient's energy that the sketch sees, estimated from the sketch alone.
+    """Estimate from the sketch alone which share of the mean gradient's energy the sketch sees.
 
-    The probes look at a random part of what the learned directions leave, so their noise-free energy, scaled up to all
-    of it (which isotropic ones are already), is an unbiased estimate of the rest. None where noise leaves nothing to
-    estimate, or no probe looked.
+    The learned directions see one part of the energy. The probes see a random share of the rest, so their noise-free
+    energy, scaled up, is an unbiased estimate of the rest. (Isotropic probes are scaled already.) None if noise hides
+    all energy, or if a fold has no probes.
     """
     seen = whole = 0.0
     end = 0

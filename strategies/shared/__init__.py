@@ -1,1 +1,1 @@
-"""What strategies share: a listing of the folder above lists strategies."""
+"""Code that several strategies share. It has its own folder, so that `strategies/` lists only strategies."""

@@ -1,24 +1,26 @@
-"""Adaptive clipping (Andrew, Thakkar, McMahan, Ramaswamy 2021): the clip follows a quantile of the rows' norms, which
-is paid for.
+"""Adaptive clipping (Andrew, Thakkar, McMahan, Ramaswamy 2021): the clip follows a quantile of the norms of the rows.
 
-A device makes of every row x, with the clip C of the round and the weight kappa,
+A row is the update of one privacy unit. With the clip C of the round and the weight kappa (`privacy.adaptive.weight`),
+a device turns every row x into
 
-    (clip(x, C), kappa C (b - 1/2)),    b = 1 if |x| <= C, else 0,
+    (clip(x, C), kappa C (b - 1/2)),    b = 1 if |x| <= C, else 0.
 
-one more number than before. (A row of zeros says nothing: its count is 0.) The sum of the last numbers tells the
-server, under the noise of the round, the fraction of the rows that fitted; the next round's clip is C exp(-rate
-(fraction - quantile)), so that it comes to rest where `quantile` of the rows fit.
+The last number is the row's count. (A row of zeros has the count 0.) The sum of the counts, with the noise of the
+round, tells the server which fraction of the rows was not longer than C. The next round's clip is C exp(-rate
+(fraction - quantile)), so the clip settles where `quantile` of the rows are not clipped.
 
-Formal guarantees: nothing new is released. The longer row has a norm of at most C sqrt(1 + kappa^2/4) (clip(x, C) has
-one of at most C, and the last number is kappa C / 2 in size), and that is the bound of the round's mechanism: the sum
-is the release that it always is, of one number more. A unit that is zeroed out has the row 0, which lies no further
-away. C is a function of earlier releases, so it is public. What is seen does not depend on it: noise, and under masks
-the resolution, follow it (`Mechanism.with_bound`), so every round is the same release.
+Formal guarantees: no additional release. With its count a row has a norm of at most C sqrt(1 + kappa^2/4), because
+clip(x, C) has a norm of at most C and the count a size of kappa C / 2. This is the bound of the round's mechanism, so
+the sum is the usual release with one number more. If a unit is zeroed out, its row is 0, which is not further away. C
+is a function of earlier releases, so it is public. What a round reveals does not depend on C, because the noise, and
+with secure aggregation the resolution, are proportional to it (`Mechanism.with_bound`). So all rounds are the same
+release.
 
-A device takes C from the mechanism that its guard has judged, and that mechanism bounds the longer row once more,
-whatever was made of it: a server that lies about kappa or C gains nothing. The cost is sqrt(1 + kappa^2/4) times the
-noise at the same C; the fraction is read with a standard deviation of z sqrt(1 + kappa^2/4) / (kappa n), where z is the
-noise multiplier of the sum and n the number of its rows.
+A device takes C from the mechanism that its guard has checked. That mechanism bounds the longer row once more, so a
+server that lies about kappa or C gains nothing.
+
+The cost: sqrt(1 + kappa^2/4) times the noise at the same C. The fraction is known up to a standard deviation of z
+sqrt(1 + kappa^2/4) / (kappa n), where z is the noise multiplier of the sum and n the number of its rows.
 """
 
 import math
@@ -36,32 +38,33 @@ from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.strategies.shared.messages import Aggregate, Broadcast
 
 _CLIP = "clip"
-_DENSE = 1 << 24  # numbers at a time of rows that were factors
-_BELOW = 1.0 - 2.0**-20  # so that rounding to float32 takes no row over its bound
+_DENSE = 1 << 24  # how many numbers are made at a time from rows that were given as factors
+_BELOW = 1.0 - 2.0**-20  # so that rounding to float32 does not push a row above its bound
 
 
 class FixedClip:
-    """The server's half where privacy.clip is a number, or there is none: nothing is added to an upload."""
+    """The server half if privacy.clip is a number or is not set: nothing is added to an upload."""
 
-    extra = 0  # numbers that travel besides what a strategy sends
+    extra = 0  # how many numbers an upload has besides those of the strategy
 
     def __init__(self, bound: float | None) -> None:
-        self.bound = bound  # of a row as it leaves, in the first round
+        self.bound = bound  # the largest norm of an uploaded row, in the first round
 
     def of_round(self, mechanism: Mechanism) -> Mechanism:
-        """A strategy's mechanism as the next round needs it."""
+        """Return a strategy's mechanism with the bound of the next round."""
         return mechanism
 
     def read(self, aggregate: Aggregate, units: float) -> Aggregate:
-        """What is left of a sum over so many rows when the clip has taken its part."""
+        """Return a sum over this many rows without the numbers that belong to the clip."""
         return aggregate
 
     def metrics(self) -> dict[str, float]:
-        """What the last round told."""
+        """Return the metrics of the last round."""
         return {}
 
     def facts(self, noise_std: float, units: float) -> dict[str, str]:
-        """What a plan tells of it, for sums over so many rows with this noise in each number."""
+        """Return what the run's plan says about the clip, for sums over this many rows with this noise in each
+        number."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -71,7 +74,7 @@ class FixedClip:
 
 
 class AdaptiveClip(FixedClip):
-    """The server's half of adaptive clipping."""
+    """The server half of adaptive clipping."""
 
     extra = 1
 
@@ -79,24 +82,24 @@ class AdaptiveClip(FixedClip):
         super().__init__(settings.start * stretch(settings.weight))
         self._settings = settings
         self.clip = settings.start
-        self._told: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
 
     def of_round(self, mechanism: Mechanism) -> Mechanism:
         return mechanism.with_bound(self.clip * stretch(self._settings.weight))
 
     def read(self, aggregate: Aggregate, units: float) -> Aggregate:
-        """Takes the counts off, and moves the clip: only by a factor of `most` away from where it started."""
+        """Remove the counts, and move the clip. It stays within a factor of `most` of its start."""
         settings = self._settings
         count = float(aggregate.sum[-1]) / (settings.weight * self.clip)
         fraction = min(1.0, max(0.0, 0.5 + count / units))
-        self._told = {_CLIP: self.clip, "clip_fraction": fraction}
+        self._metrics = {_CLIP: self.clip, "clip_fraction": fraction}
         moved = self.clip * math.exp(-settings.rate * (fraction - settings.quantile))
         self.clip = min(settings.start * settings.most, max(settings.start / settings.most, moved))
         parts = tuple(replace(part, sum=part.sum[:-1]) for part in aggregate.parts)
         return replace(aggregate, sum=aggregate.sum[:-1], parts=parts)
 
     def metrics(self) -> dict[str, float]:
-        return dict(self._told)
+        return dict(self._metrics)
 
     def facts(self, noise_std: float, units: float) -> dict[str, str]:
         settings = self._settings
@@ -116,7 +119,7 @@ class AdaptiveClip(FixedClip):
 
 
 def clipping_of(config: Config) -> FixedClip:
-    """The server's half for a run of this configuration."""
+    """Return the server half for a run of this configuration."""
     privacy = config.privacy
     if privacy.clip == ADAPTIVE:
         return AdaptiveClip(privacy.adaptive)
@@ -124,8 +127,8 @@ def clipping_of(config: Config) -> FixedClip:
 
 
 def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
-    """The device's half: rows as the round's mechanism takes them, each clipped and with its count where the clip is
-    adaptive."""
+    """The device half: return the rows for the round's mechanism. If the clip is adaptive, each is clipped and has its
+    count."""
     privacy, bound = broadcast.config.privacy, broadcast.mechanism.bound
     if privacy.clip != ADAPTIVE or bound is None:
         return rows
@@ -139,7 +142,7 @@ def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
 
 
 def counted(block: Rows, broadcast: Broadcast) -> Iterator[Rows]:
-    """The same for a block of rows, in smaller ones where counts make them dense."""
+    """Do the same for a block of rows. With counts, rows cannot stay factors, so they come in smaller dense blocks."""
     if broadcast.config.privacy.clip != ADAPTIVE:
         yield block
         return
@@ -148,5 +151,5 @@ def counted(block: Rows, broadcast: Broadcast) -> Iterator[Rows]:
 
 
 def stretch(weight: float) -> float:
-    """The norm of a row with its count, over the clip."""
+    """Return the largest norm of a row with its count, divided by the clip."""
     return math.sqrt(1.0 + weight**2 / 4.0)

@@ -1,4 +1,4 @@
-"""Adversaries in words: whom each epsilon of a run is about."""
+"""Describes the adversaries of a run in words: against whom each epsilon holds."""
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
@@ -6,8 +6,8 @@ from fedsketch.strategies.shared.cohort_sizes import CohortSizes
 
 
 def in_words(config: Config, adversary: str) -> str:
-    """Who an adversary is in a run of this configuration, in one short phrase; the name itself if only one strategy has
-    it."""
+    """Return a short phrase that says who an adversary is in a run of this configuration. Returns the name itself for
+    an adversary that only one strategy has."""
     phrases = {"model": _MODEL, "client": _clients(config), "server": _server(config)}
     return phrases.get(adversary, adversary)
 
@@ -31,6 +31,6 @@ def _server(config: Config) -> str:
     server = "a server that follows the protocol" if honest else "a server that may lie"
     cohort = config.clients.per_round
     colluders = CohortSizes(config).colluders(cohort)
-    # A share of a small cohort may be nobody: the number is what counts.
+    # A share of a small cohort, rounded down, may be zero clients. So the number is shown too.
     share = f"{config.secagg.colluders:.0%} of a cohort, rounded down"
     return f"{server} and works with {colluders or 'none'} of {cohort} clients ({share})"

@@ -1,9 +1,12 @@
-"""What all strategies share: a round in Flower's vocabulary around a few methods that a strategy writes.
+"""The base class of all strategies on the server. It implements Flower's `Strategy`, and leaves a few methods to each
+strategy.
 
-`update` takes the sum of what came back; `broadcast_extras` says what goes out beside the model; `mechanism` and
-`releases` say how uploads are protected and what a round shows to whom. In between lies the device's half, a
-`DeviceHalf`. Everything else here is Flower's `Strategy` interface, so that a strategy also runs under Flower's own
-`start()`.
+- `broadcast_extras`: what is sent to devices besides the model.
+- `update`: applies the sum of the uploads to the model.
+- `mechanism` and `releases`: how uploads are protected, and what a round reveals to whom.
+
+The work on the devices is done by the strategy's `DeviceHalf`. The rest of this class is Flower's `Strategy`
+interface, so that a strategy also runs with Flower's own `start()`.
 """
 
 from abc import abstractmethod
@@ -39,15 +42,16 @@ from fedsketch.tasks.job import Job
 
 __all__ = ["DeviceHalf", "FederatedStrategy", "LocalWork", "RoundAborted"]
 
-_Part = tuple[NDArray[np.generic], list[int]]  # a sum, and the clients in it
+_Part = tuple[NDArray[np.generic], list[int]]  # a sum of uploads, and the clients in it
 
 
 class RoundAborted(RuntimeError):
-    """A round that must not be applied: too few arrived. Nothing was changed."""
+    """Too few clients delivered, so the round must not be applied. Nothing was changed."""
 
 
 class FederatedStrategy(Strategy):
-    """The server's half. Subclasses write `update`, and override what they do otherwise than the default."""
+    """The server half. Subclasses implement `update`, and override the methods in which they differ from the
+    default."""
 
     def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
         self.config = config
@@ -58,54 +62,56 @@ class FederatedStrategy(Strategy):
         self.sizes = CohortSizes(config)
         self.clipping = clipping_of(config)
         self.noise = self.plan_noise()
-        self.parcels: Parcels | None = None  # where devices make the arrays themselves
+        self.parcels: Parcels | None = None  # set if devices make the arrays themselves (replay)
         self.lost: set[int] = set()  # clients that failed in an earlier attempt at this round
-        self.dropped: dict[int, str] = {}
+        self.dropped: dict[int, str] = {}  # clients that did not deliver, and why
         self.arrived = 0
         self.snr: float | None = None
-        self._nodes: dict[int, int] = {}
+        self._nodes: dict[int, int] = {}  # node by client
         self._cohort: dict[int, int] = {}  # client by node
         self._arrays: ArrayRecord | None = None
-        self._asked: tuple[Mechanism, int] | None = None  # how this round's uploads are made
+        self._asked: tuple[Mechanism, int] | None = None  # mechanism and length of uploads
 
-    # ------------------------------------------------------------------ what a strategy writes
+    # ------------------------------------------------------------------ what a strategy implements
     def upload_size(self, server_round: int) -> int:
-        """How many numbers a client sends in a round, besides a count that an adaptive clip needs."""
+        """Return how many numbers a client sends in a round, without the count that an adaptive clip adds."""
         return self.model.size
 
     def broadcast_extras(
         self, server_round: int
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
-        """Tensors and numbers that go out beside the model."""
+        """Return the tensors and numbers that are sent besides the model."""
         return {}, {}
 
     @abstractmethod
     def update(self, server_round: int, aggregate: Aggregate) -> None:
-        """Take the sum of a round into the model."""
+        """Apply the sum of a round to the model."""
 
     def wants_parts(self, server_round: int) -> bool:
-        """Whether `update` is to get the sums of groups, or without masks every upload, beside the whole sum."""
+        """Whether `update` also needs the parts of the sum: the sums of groups with secure aggregation, every upload
+        without."""
         return False
 
     def groups(self, server_round: int) -> int:
-        """Into how many disjoint groups masks cut a cohort: the server then sees one sum for each."""
+        """Return the number of disjoint groups that secure aggregation sums separately. The server sees one sum for
+        each."""
         return 1
 
     def metrics(self) -> dict[str, Any]:
-        """Metrics of the last round that only this strategy has."""
+        """Return the metrics of the last round that only this strategy has."""
         return {}
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything beside the model that the next round depends on."""
+        """Return everything besides the model that the next round depends on."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     # ------------------------------------------------------------------ what a strategy says about privacy
     def plan_noise(self) -> DeviceNoise:
-        """How much noise the devices bring, for the longest upload of the run: only the first rounds may be longer than
-        the others."""
+        """Return how much noise the devices add, for the longest upload of the run. Only uploads of the first rounds
+        may be longer than later ones, so the first and the last round are compared."""
         dim = max(self.numbers(server_round) for server_round in (1, self.config.rounds))
         example = self.config.privacy.unit is Unit.EXAMPLE
         rows = self.job.largest_shard if example else 1
@@ -113,42 +119,43 @@ class FederatedStrategy(Strategy):
         return DeviceNoise(self.config, dim, rows, bound, self.config.privacy.noise_multiplier)
 
     def noise_of(self, server_round: int) -> DeviceNoise:
-        """The noise of one round, for strategies whose rounds differ."""
+        """Return the noise of one round. Strategies with different kinds of rounds override it."""
         return self.noise
 
     def mechanism(self, server_round: int, cohort: int) -> Mechanism:
-        """The mechanism that each device of a cohort of this size applies to its upload; an adaptive clip is that of
-        the first round."""
+        """Return the mechanism that each device of a cohort of this size applies to its upload. An adaptive clip has
+        its initial value here."""
         return self.noise_of(server_round).mechanism(cohort, self.numbers(server_round))
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        """What a round reveals to each adversary, by name, if `clients` of a cohort of this size arrived.
+        """Return what a round reveals to each adversary, by name, if `clients` of a cohort of this size delivered.
 
-        The server and eavesdroppers see every attempt; `model` and `client` see only rounds that were applied.
+        The server and eavesdroppers see every attempt at a round. `model` and `client` see only rounds that were
+        applied.
         """
         return self.noise_of(server_round).releases(cohort, clients)
 
     def worst(self, server_round: int) -> Release:
-        """The most that a round reveals to the adversary of the budget."""
+        """Return the most that a round reveals to the adversary of the privacy budget (`privacy.against`)."""
         return self.noise_of(server_round).worst()
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise of the sum over its sensitivity in the worst case. Noise that is known to those who work with the
-        server does not count."""
+        """The standard deviation of the sum's noise divided by its sensitivity, in the worst case. Noise that the
+        adversary of the budget knows does not count."""
         return self.noise.noise_multiplier
 
     @property
     def bound(self) -> str:
-        """The adversary of the budget: a key of `releases`."""
+        """The adversary of the privacy budget: a key of `releases`."""
         return self.config.privacy.against.value
 
     def adversary(self, name: str) -> str:
-        """Who one of the adversaries is, in words."""
+        """Return who an adversary is, in words."""
         return in_words(self.config, name)
 
     def remarks(self) -> str:
-        """Sentences that the guarantee needs besides."""
+        """Return additional sentences for the statement of the run's guarantee."""
         return ""
 
     # ------------------------------------------------------------------ Flower's interface
@@ -183,13 +190,13 @@ class FederatedStrategy(Strategy):
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
 
     def pass_over(self, server_round: int) -> None:
-        """A draw that nobody is asked for, as a Poisson draw may be. Drawing again would change its law. Where sizes
-        are hidden the round passes as noise alone, which looks like any other; elsewhere the model stays."""
+        """Finish a round for which no client is asked, because its Poisson draw was too small or too large. Drawing
+        again would change the distribution of the draw. If the size of a cohort is secret (`DeviceNoise.hidden`), the
+        round is applied with noise alone, which looks like any other round. Otherwise the model stays as it is."""
         noise = self.noise_of(server_round)
         if noise.hidden:
-            self.broadcast_extras(
-                server_round
-            )  # where a strategy chooses what `update` goes on with
+            # A strategy may choose here what its `update` needs, such as the sketch of the round.
+            self.broadcast_extras(server_round)
             size = self.numbers(server_round)
             mechanism = self.clipping.of_round(noise.mechanism(noise.sizes.largest, size))
             nothing = np.zeros(size, np.float32 if mechanism.ring is None else np.uint64)
@@ -198,7 +205,7 @@ class FederatedStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return []  # metrics in clear would leak: devices evaluate by `strategies.shared.evaluation`
+        return []  # metrics without noise would leak: see `strategies.shared.evaluation`
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -206,19 +213,19 @@ class FederatedStrategy(Strategy):
         return None
 
     def summary(self) -> None:
-        """Flower prints its own; ours is the run's first line."""
+        """Print nothing. Flower's strategies print a summary here; ours is the first line of a run."""
 
-    # ------------------------------------------------------------------ what the round loop asks
+    # ------------------------------------------------------------------ what the round loop needs
     def numbers(self, server_round: int) -> int:
-        """How many numbers travel from a client in a round."""
+        """Return how many numbers a client sends in a round in total."""
         return self.upload_size(server_round) + self.clipping.extra
 
     def told(self) -> dict[str, Any]:
-        """The metrics of the last round."""
+        """Return all metrics of the last round."""
         return {**self.clipping.metrics(), **self.metrics()}
 
     def saved(self) -> dict[str, Any]:
-        """The state for a checkpoint, without the model."""
+        """Return the state for a checkpoint, without the model."""
         shared = {"clipping": self.clipping.state_dict(), "frozen": self.frozen.fingerprint}
         return {"strategy": self.state_dict(), **shared}
 
@@ -228,23 +235,23 @@ class FederatedStrategy(Strategy):
         self.clipping.load_state_dict(saved["clipping"])
 
     def meet(self, grid: Grid) -> None:
-        """Learn which node is which client, once."""
+        """Ask every node which client it is, once per run."""
         if not self._nodes:
             clients = self.config.clients
             numbered = isinstance(self.config.data, PartitionedSettings)
             self._nodes = meet(grid, clients.total, clients.timeout, numbered=numbered)
 
     def arrays(self) -> ArrayRecord:
-        """The model as Flower carries it: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
+        """Return the model as a Flower record: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
         self._arrays = ArrayRecord(self.model.module.state_dict())
         return self._arrays
 
     def nodes_of(self, server_round: int) -> list[int]:
-        """The nodes that will be asked in a round, if nothing goes wrong."""
+        """Return the nodes that will be asked in a round if no client failed before."""
         return [self._nodes[client] for client in self.cohorts.draw(server_round)]
 
     def planned_broadcast(self) -> RecordDict:
-        """A broadcast as long as those of the run, for its plan."""
+        """Return a broadcast of the size that the run's broadcasts will have, for the run's plan."""
         mechanism = self.mechanism(self.config.rounds, self.config.clients.per_round)
         return self._broadcast(self.config.rounds, mechanism).to_records()
 
@@ -253,35 +260,35 @@ class FederatedStrategy(Strategy):
         return len(self._cohort)
 
     def leave_out(self, nodes: Iterable[int]) -> None:
-        """These did not deliver: until the round is over they are not asked again. The draw stays what it was: who of
-        it is there does not depend on who else was drawn, and another draw would be one that such cohorts made more
-        likely."""
+        """Do not ask these nodes again until the round is over, because they did not deliver. The rest of the cohort
+        is kept: whether a client delivers does not depend on who else was drawn. A new draw would favour cohorts in
+        which nobody fails."""
         lost = {self._cohort[node] for node in nodes if node in self._cohort} | set(self.dropped)
         rest = len(set(self._cohort.values()) - lost)
-        # If hardly anybody delivered, the fault may be ours: all are asked again.
+        # If hardly any client delivered, the server may be the cause: then all are asked again.
         self.lost = self.lost | lost if self.noise.asked(rest) else set()
 
     def explain_dropouts(self, reasons: Mapping[int, str]) -> None:
-        """Why nodes dropped out, where a grid knows better."""
+        """Replace the reasons why nodes dropped out by more precise ones, which a Grid knows."""
         for node, reason in reasons.items():
             if self._cohort.get(node) in self.dropped:
                 self.dropped[self._cohort[node]] = reason
 
     def units(self, aggregate: Aggregate) -> float:
-        """The public number of privacy units by which a sum is divided. If the draw of the cohort is secret, the number
-        of clients that arrived is secret too, and the expected number is used instead."""
+        """Return the public number of privacy units by which a sum is divided. If the draw of the cohort is secret,
+        the number of clients that delivered is secret too, and the expected number is used instead."""
         clients = self.clients(aggregate)
         if self.config.privacy.unit is Unit.EXAMPLE:
             clients *= self.job.examples / self.config.clients.total
         return clients
 
     def clients(self, aggregate: Aggregate) -> float:
-        """The public number of clients by which a sum is divided."""
+        """Return the public number of clients by which a sum is divided."""
         return self.config.clients.per_round if self.noise.hidden else aggregate.clients
 
     # ------------------------------------------------------------------ inside
     def _take(self, server_round: int, whole: Aggregate) -> None:
-        """A round's sum: the clip takes its part, the strategy the rest."""
+        """Apply the sum of a round: the counts go to the adaptive clip, the rest to the strategy."""
         aggregate = self.clipping.read(whole, self.units(whole))
         self.snr = signal_to_noise(aggregate)
         self.update(server_round, aggregate)
@@ -322,7 +329,7 @@ class FederatedStrategy(Strategy):
             raise RoundAborted(
                 f"{self.arrived} of {len(self._cohort)} clients delivered, {needed} are needed ({'; '.join(reasons)})"
             )
-        # In a fixed order: the same sum in every runtime.
+        # In a fixed order, so that the sum is the same in every runtime.
         ordered = [parts[client] for client in sorted(parts)]
         whole = self._aggregate(server_round, mechanism, len(self._cohort), ordered)
         if not self.wants_parts(server_round):
@@ -335,7 +342,7 @@ class FederatedStrategy(Strategy):
     def _aggregate(
         self, server_round: int, mechanism: Mechanism, cohort: int, parts: list[_Part]
     ) -> Aggregate:
-        """The sum, with the noise that the server adds."""
+        """Return the sum of these parts, with the noise that the server adds to it."""
         members = tuple(sorted(client for _, clients in parts for client in clients))
         noise, vectors = self.noise_of(server_round), [vector for vector, _ in parts]
         variance = noise.variance(cohort, len(members))
@@ -353,18 +360,20 @@ class FederatedStrategy(Strategy):
     def server_noise(
         self, server_round: int, mechanism: Mechanism, dim: int, variance: float
     ) -> NDArray[np.generic]:
-        """The server's own noise for the sum of a round, as an upload that contains only noise of this variance."""
+        """Return the server's own noise for the sum of a round: an upload that contains only noise of this
+        variance."""
         with self._stream(server_round) as stream:
             return mechanism.noise_alone(dim, variance, stream)
 
     def _stream(self, server_round: int) -> Stream:
-        """The randomness of the server's own noise: secret, unless the run is to be reproducible."""
+        """Return the randomness for the server's own noise. It is secret, unless the run is set to be reproducible."""
         if self.config.privacy.randomness is Randomness.secret:
             return Stream()
         return Stream(derived_key(self.config.seed, "server noise", server_round, len(self.lost)))
 
     def _survivors(self, reply: Message) -> list[int]:
-        """The clients in a reply: where the grid makes sums those that it names, else the one that sent it."""
+        """Return the clients whose uploads are in a reply. If the Grid sums uploads it names them; otherwise it is the
+        client that sent the reply."""
         nodes = [reply.metadata.src_node_id]
         if self.sizes.masked or self.config.runtime.name == "cohort":
             nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]

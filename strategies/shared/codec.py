@@ -1,9 +1,10 @@
-"""What secure aggregation must know of our vectors: their length and ring, and the mechanism that the devices commit
+"""The codec: tells secure aggregation the length and the ring of our vectors, and the mechanism that devices commit
 to.
 
-Clipping, rounding and noise have happened before (`Mechanism.release`): a vector that reaches the codec is already ring
-integers, and would be as well protected by its own noise alone as any upload without masks. The mechanism travels in
-the round's settings, which the device's guard has judged; whatever else a message may say about it is overwritten.
+A vector that reaches the codec has already been clipped, rounded to ring integers (integers modulo a power of 2) and
+noised (`Mechanism.release`). So its own noise protects it as well as any upload without masks. The mechanism is part
+of the round's settings, which the device's guard has checked. If another part of the message describes a mechanism, it
+is overwritten.
 """
 
 import numpy as np
@@ -46,7 +47,7 @@ class RingCodec:
         vector = uploaded(reply)
         if vector.shape != (settings.dim,) or vector.dtype != np.uint64:
             raise Refusal(
-                f"The round is about {settings.dim} ring integers; the local step made {vector.dtype} of shape "
+                f"The round expects {settings.dim} ring integers, but the local step made {vector.dtype} of shape "
                 f"{vector.shape}."
             )
         return vector.astype(ring_dtype(settings.bits))

@@ -1,8 +1,8 @@
-"""Who takes part in a round: a pure function of a key and the round.
+"""Draws the cohort of a round, the clients that take part in it, as a pure function of a key and the round.
 
-So a resumed run draws the same cohorts without any saved generator. The key is a secret from the operating system
-unless the run is asked to be reproducible: amplification by sampling holds only against those who cannot guess the
-draw.
+So a resumed run draws the same cohorts without a saved random generator. The key is a secret from the operating
+system, unless the run is set to be reproducible: privacy amplification by sampling holds only against those who cannot
+guess the draw.
 """
 
 import time
@@ -15,15 +15,15 @@ from flwr.serverapp import Grid
 from fedsketch.conf.schema import ClientsConfig, Sampling
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 
-_GRACE = 10.0  # seconds for nodes that have a part of the data, if others came first
+_GRACE = 10.0  # seconds to wait for nodes with a partition-id, if nodes without one came first
 
 
 class TooFewClients(RuntimeError):
-    """Not enough clients are there; the message says who is missing and what to do."""
+    """Not enough clients are connected. The message says how many are missing and what to do."""
 
 
 class Cohorts:
-    """Draws the cohort of each round from clients 0 .. total - 1."""
+    """Draws the cohort of each round from the clients 0 .. total - 1."""
 
     def __init__(self, settings: ClientsConfig, key: int) -> None:
         self.settings = settings
@@ -34,7 +34,7 @@ class Cohorts:
         return -(-self.settings.total // self.settings.per_round)
 
     def draw(self, round: int) -> list[int]:
-        """The clients of this round, sorted."""
+        """Return the clients of this round, sorted."""
         total, size = self.settings.total, self.settings.per_round
         if self.settings.sampling.in_passes:
             number, position = divmod(round - 1, self.rounds_per_pass)
@@ -53,11 +53,11 @@ class Cohorts:
 
 
 def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> dict[int, int]:
-    """Ask all nodes which client they are; returns node ids by client, numbered from 0.
+    """Ask all nodes which client they are. Returns the node id of each client, numbered from 0.
 
-    Node ids differ from run to run; clients do not, so cohorts are drawn among clients. Waits for late nodes. Where
-    nodes share out one data set they are `numbered`: only those with the number of a part count, and if others are
-    there instead, it is said soon.
+    Node ids differ from run to run and client numbers do not, so cohorts are drawn among clients. Waits for nodes that
+    connect late. If the nodes share one partitioned data set (`numbered`), only nodes with the number of a partition
+    count. If there are enough nodes but some have no such number, TooFewClients is raised early.
     """
     started = time.monotonic()
     deadline = started + timeout
@@ -88,7 +88,7 @@ def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> d
 
 
 def _introductions(grid: Grid, strangers: Sequence[int], timeout: float) -> dict[int, int]:
-    nothing = RecordDict()  # one for all: there may be many
+    nothing = RecordDict()  # one object for all messages: there may be many
     questions = [Message(nothing, node, "query.introduce") for node in strangers]
     replies = grid.send_and_receive(questions, timeout=max(timeout, 0.1))
     return {

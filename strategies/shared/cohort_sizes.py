@@ -1,5 +1,5 @@
-"""How large a cohort may be, how many of a sum may vanish, how many may work with the server, and with how many a round
-still counts."""
+"""The sizes of a cohort: the largest and the smallest, how many clients may drop out or collude with the server, and
+how many are needed."""
 
 import math
 from dataclasses import dataclass
@@ -8,51 +8,54 @@ from functools import lru_cache
 from fedsketch.conf import Config
 from fedsketch.conf.schema import ClientsConfig, NoSecAggConfig, Sampling
 
-_NEVER = 1e-12  # probability that a Poisson draw is larger than the largest that is asked
+_NEVER = 1e-12  # the probability that a Poisson draw is larger than the largest accepted cohort
 
 
 @dataclass(frozen=True)
 class CohortSizes:
-    """Answers for a cohort of any size, from the configuration alone; and for a cohort that is cut into `groups`, with
-    a sum for each."""
+    """Computes these sizes for any cohort from the configuration alone. A cohort may be split into `groups`, with a
+    sum for each."""
 
     config: Config
     groups: int = 1
 
     @property
     def masked(self) -> bool:
-        """Whether the server sees sums only."""
+        """Whether secure aggregation is on, so that the server sees only sums."""
         return not isinstance(self.config.secagg, NoSecAggConfig)
 
     @property
     def smallest(self) -> int:
-        """A smaller cohort is not asked: one client's sum is its upload, so masks need two."""
+        """The smallest cohort that is asked. Secure aggregation needs two clients: the sum of one would be its
+        upload."""
         return 2 if self.masked else 1
 
     @property
     def largest(self) -> int:
-        """A larger cohort is not asked: a Poisson draw has any size, and a run is planned for one that is hardly ever
-        exceeded."""
+        """The largest cohort that is asked. A Poisson draw can have any size, and a run is planned for a size that is
+        almost never exceeded."""
         return _largest(self.config.clients)
 
     def members(self, cohort: int) -> int:
-        """The most clients in one sum."""
+        """Return the largest number of clients in one sum."""
         return -(-cohort // self.groups)
 
     def drops(self, cohort: int) -> int:
+        """Return how many clients of one sum may drop out."""
         return math.floor(cohort // self.groups * self.config.clients.tolerated_dropouts)
 
     def survivors(self, cohort: int) -> int:
-        """The fewest clients in a sum: with fewer, a round is not applied."""
+        """Return the smallest number of clients in a sum. With fewer, a round is not applied."""
         return max(1, cohort // self.groups - self.drops(cohort))
 
     def colluders(self, cohort: int) -> int:
-        """Clients who are assumed to tell the server their noise: of the whole cohort, because they may all be in one
-        group."""
+        """Return how many clients are assumed to tell the server their noise. It is a share of the whole cohort,
+        because they may all be in one group."""
         return math.floor(cohort * self.config.secagg.colluders)
 
     def fellows(self, cohort: int) -> int:
-        """Clients who are assumed to put together what they know: as many as work with the server, and at least one."""
+        """Return how many clients are assumed to collude with each other as the adversary `client`: as many as collude
+        with the server, and at least one."""
         return max(1, self.colluders(cohort))
 
 
@@ -60,7 +63,7 @@ class CohortSizes:
 def _largest(clients: ClientsConfig) -> int:
     if clients.sampling is not Sampling.poisson or clients.per_round == clients.total:
         return clients.per_round
-    from scipy import stats  # half a second
+    from scipy import stats  # imported here, because it takes half a second
 
     rate = clients.per_round / clients.total
     return min(clients.total, int(stats.binom.isf(_NEVER, clients.total, rate)))

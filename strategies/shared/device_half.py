@@ -1,4 +1,4 @@
-"""The device's half of a strategy, and what it works with."""
+"""The device half of a strategy, and its input."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
@@ -18,11 +18,13 @@ from fedsketch.tasks.flat import FlatModel
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What a device half works with in a round.
+    """The input of a device half in a round.
 
-    `model` already holds the broadcast's parameters; it may be changed. `generator` is seeded by run, client and round.
-    What is put into `memory` is there in the device's next round of the run, and never leaves it. `client` is the
-    number by which the server knows it. `kept` is there as long as the process is.
+    - `model` already holds the parameters of the broadcast. It may be changed.
+    - `generator` is seeded by run, client and round.
+    - `memory` keeps tensors for the device's next round of the run. They never leave the device.
+    - `client` is the number by which the server knows the client.
+    - `kept` caches products for as long as the process lives.
     """
 
     broadcast: Broadcast
@@ -35,37 +37,39 @@ class LocalWork:
 
 
 class DeviceHalf:
-    """The device's half: `rows`, or `trainee` where the strategy's mechanism has its noise inside of training.
+    """The device half. A strategy implements `rows`, or `trainee` if its mechanism adds noise during local training.
 
-    One object serves all clients that share a process, so what it keeps must follow from the broadcast alone.
+    One object serves all clients that share a process. So it may keep only what follows from the broadcast alone.
     """
 
     def rows(self, work: LocalWork) -> torch.Tensor:
-        """Rows to be bounded each on its own and summed by the round's mechanism, one per privacy unit (one for unit
-        `client`)."""
+        """Return one row per privacy unit (so a single row for unit `client`). The round's mechanism clips each row
+        and sums them."""
         raise UnsafeUpdateError(
-            "the mechanism blurs an upload, and this strategy noises its steps."
+            "the mechanism adds noise to uploads, and this strategy adds it during training."
         )
 
     def blocks(self, work: LocalWork) -> Iterator[Rows]:
-        """The same rows in blocks, perhaps as factors (`strategies.shared.factored`), where the mechanism rounds their
-        sum."""
+        """Return the same rows in blocks, possibly as factors (`strategies.shared.factored`). Used if the mechanism
+        rounds the sum of the rows."""
         yield Rows.of(self.rows(work))
 
     def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
-        """For simulations: the rows of `blocks`, of several clients, one element for each, up to rounding. None: as
-        `cohort_rows`."""
+        """Return the rows of `blocks` for several clients, one element for each, the same up to rounding. For
+        simulations. None if `cohort_rows` is to be used."""
         return None
 
     def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        """For simulations: the rows of several clients, in their order, as `rows` makes them up to rounding. None: one
-        by one."""
+        """Return the rows of several clients, in their order, the same as those of `rows` up to rounding. For
+        simulations. None if clients must be processed one by one."""
         return None
 
     def costly(self, config: Config) -> bool:
-        """Whether `cohort_rows` takes much time however few rows it makes, so that they should be many."""
+        """Whether `cohort_rows` takes long even for few rows, so that it should be called for many clients at once."""
         return False
 
     def trainee(self, work: LocalWork) -> Trainee:
-        """The model that the round's mechanism trains."""
-        raise UnsafeUpdateError("the mechanism noises steps, and this strategy blurs its upload.")
+        """Return the model that the round's mechanism trains."""
+        raise UnsafeUpdateError(
+            "the mechanism adds noise during training, and this strategy adds it to uploads."
+        )

@@ -1,25 +1,30 @@
-"""Federated evaluation: what devices say of a model on their own held-out examples, bounded, noised and summed like an
-update.
+"""Federated evaluation: devices evaluate a model on their own held-out examples. The results are clipped, noised and
+summed like updates.
 
-Every example gives m numbers from 0 to 1: the scores of the run's task, and its loss as a part of
-`evaluation.loss_bound` (`tasks.local_tests`). A device sends them less one half, so that each lies within [-1/2, 1/2]:
+Every example gives m numbers from 0 to 1: the scores of the run's task, and the loss divided by
+`evaluation.loss_bound` (`tasks.local_tests`). A device subtracts 1/2, so that each number lies within [-1/2, 1/2], and
+sends:
 
-- unit client: one row, the means over its held-out examples; the server adds 1/2 to the mean of the rows.
-- unit example: a row for each held-out example, and in each the number 1/2 besides, so that the sum tells how many
-  there are.
+- unit client: one row with the means over its held-out examples. The server adds 1/2 to the mean of the rows.
+- unit example: a row for each held-out example. Each row has the additional number 1/2, so that the sum shows how many
+  examples there are.
 
-Formal guarantees: nothing new is released. An evaluation is one more round of the run's kind of noise
-(`strategies.shared.device_noise`) with short rows. Their norm is at most sqrt(k) / 2 for k numbers, and the mechanism
-bounds them once more, whatever was made of them. The accountant composes the rounds of training and of evaluation.
+Formal guarantees: an evaluation is one more round with the run's kind of noise (`strategies.shared.device_noise`) and
+short rows. The norm of a row of k numbers is at most sqrt(k) / 2, and the mechanism clips it once more in any case.
+The accountant composes the rounds of training and of evaluation.
 
-Unbiased. Rows fit their bound, so nothing is clipped. `bound_of` makes the bound C a little larger than sqrt(k) / 2,
-such that under masks 1/2 is a whole number N of the ring's steps (the scale is 2^12 / C). A number within [-N, N] that
-is rounded to one of its two neighbours stays within [-N, N]. So no rounded row has a norm above sqrt(k) N <= s C, none
-is drawn again, and rounding is right in the mean: so is the sum, and for clients its mean. (A ring in which so many
-rows do not fit has a smaller scale s; then a mean is wrong by 1/s at most.) For examples the mean is a quotient of two
-noisy sums a / b: with noise of standard deviation t in b it is wrong by about (t/b)^2 of its distance from 1/2. Who
-drops out of a cohort whose size is a secret counts as 1/2, and so does a device without held-out examples, or one whose
-evaluation fails.
+The result is unbiased:
+- Rows are not longer than the bound, so nothing is clipped.
+- Rounding is unbiased. `bound_of` makes the bound C a little larger than sqrt(k) / 2, such that with secure
+  aggregation 1/2 is a whole number N of the ring's steps (the scale is s = 2^12 / C). A number within [-N, N] that is
+  rounded to one of its two neighbours stays within [-N, N]. So no rounded row has a norm above sqrt(k) N <= s C, and
+  none has to be rounded again. So the sum is unbiased, and for unit client the mean too. (If so many rows do not fit
+  into the ring, its scale s is smaller; then the error of a mean is at most 1/s.)
+- For unit example the mean is a quotient a / b of two noisy sums. If the noise in b has the standard deviation t, its
+  bias is about (t/b)^2 times its distance from 1/2.
+
+If the size of a cohort is secret, a client that drops out counts as 1/2. So does a device without held-out examples,
+and one on which the evaluation fails.
 """
 
 import math
@@ -47,8 +52,8 @@ from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.local_tests import LOSS, score_names, scores_of
 
-_STEPS = 2.0**12  # of a bound: the resolution of rings that do not rotate
-_FINE_RING = 32  # bits: the vector is short, so a ring in which nothing is lost costs nothing
+_STEPS = 2.0**12  # steps per bound: the resolution of rings without a rotation
+_FINE_RING = 32  # bits; the vector is short, so a ring with a fine resolution costs nothing
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,8 @@ class Mean:
 
 
 class FederatedEvaluation(FederatedStrategy):
-    """The server's half. An evaluation is a round of this strategy, which leaves the model of the other one as it
-    is."""
+    """The server half. An evaluation is a round of this strategy. It does not change the model of the strategy that
+    trains."""
 
     def __init__(self, trained: FederatedStrategy, key: int) -> None:
         config = trained.config
@@ -70,7 +75,7 @@ class FederatedEvaluation(FederatedStrategy):
         self.settings = config.evaluation
         self.trained = trained
         self.names = score_names(trained.model.task, trained.job.kind.classes)
-        self.means: dict[str, Mean] = {}  # of the last evaluation
+        self.means: dict[str, Mean] = {}  # the metrics of the last evaluation
         own = _own_config(config, self.settings, self.upload_size(1))
         super().__init__(own, trained.job, trained.model, cohorts_of(own, key))
         self._refuse_small_groups()
@@ -94,12 +99,12 @@ class FederatedEvaluation(FederatedStrategy):
         }
 
     def know_the_nodes_of(self, other: FederatedStrategy) -> None:
-        """The clients of a run are the same for all that it does."""
+        """Take over which node is which client: it is the same for training and evaluation."""
         self._nodes = other._nodes
 
     def _means(self, part: Aggregate) -> dict[str, tuple[float, float]]:
-        """The mean of each metric over a sum, and the deviation of the noise in it; nothing where noise has eaten the
-        count."""
+        """Return the mean of each metric and the standard deviation of the noise in it. Nothing if the count of
+        examples is not larger than its noise."""
         total = part.sum.double()[: len(self.names)]
         if self.config.privacy.unit is Unit.CLIENT:
             count, of_count = self.clients(part), 0.0
@@ -115,8 +120,8 @@ class FederatedEvaluation(FederatedStrategy):
         return means
 
     def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Its parts are the sums of groups. Without masks clients come one by one: the server cuts them into groups at
-        random, and shows no other sum."""
+        """Return the sum, with the sums of groups as its parts. Without secure aggregation the server gets the uploads
+        one by one. It then forms random groups, and publishes no other sums."""
         whole, count = super()._sum(server_round, replies), self.settings.groups
         if self.sizes.masked or not whole.parts:
             return whole
@@ -126,7 +131,7 @@ class FederatedEvaluation(FederatedStrategy):
         return replace(whole, parts=tuple(groups))
 
     def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
-        """The model as devices of a training round get it, and the run's own configuration."""
+        """Return the model as devices get it in a training round, and the configuration of the run."""
         parcels = self.trained.parcels
         numbers: dict[str, Number] = {EVALUATION: True, **self.frozen.head()}
         if parcels is not None:
@@ -137,13 +142,14 @@ class FederatedEvaluation(FederatedStrategy):
         return Broadcast(self.trained.config, server_round, mechanism, arrays, numbers)
 
     def _stream(self, server_round: int) -> Stream:
-        return super()._stream(-server_round)  # not the noise of the round of training
+        return super()._stream(-server_round)  # other noise than that of the training round
 
     # ------------------------------------------------------------------ privacy
     def plan_noise(self) -> DeviceNoise:
-        """Sums of groups tell who moved where if somebody is swapped, so with groups nothing rests on a secret draw."""
+        """Plan the noise. With groups the draw does not count as a secret: replacing one client by another would also
+        move other clients to other groups."""
         groups, privacy = self.settings.groups, self.config.privacy
-        most = self.job.largest_local_test  # raises where a client has nothing to hold out
+        most = self.job.largest_local_test  # raises if a client has nothing to hold out
         rows = most if privacy.unit is Unit.EXAMPLE else 1
         return DeviceNoise(
             self.config,
@@ -156,14 +162,15 @@ class FederatedEvaluation(FederatedStrategy):
         )
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
-        """What an evaluation reveals. With groups it is what the smallest accepted group reveals, because a client is
-        in one group only."""
+        """Return what an evaluation reveals. With groups it is what the smallest accepted group reveals, because a
+        client is in one group only."""
         if self.settings.groups > 1:
             clients = self.noise.sizes.survivors(cohort)
         return self.noise.releases(cohort, clients)
 
     def _refuse_small_groups(self) -> None:
-        """Raise ConfigError, before anything is spent, where groups are too small to finish, or for honest noise."""
+        """Raise ConfigError if groups are too small to finish, or to have enough honest noise. This is checked before
+        any budget is spent."""
         cohort = self.config.clients.per_round
         sizes = CohortSizes(self.config, self.settings.groups)
         members, colluders = sizes.members(cohort), sizes.colluders(cohort)
@@ -171,12 +178,12 @@ class FederatedEvaluation(FederatedStrategy):
         unfinished = sizes.masked and sizes.survivors(cohort) < needed
         if unfinished or not self.noise.asked(cohort):
             raise ConfigError(
-                f"A group of {members} clients of an evaluation needs {needed} of them to the end, against "
-                f"{colluders} who may work with the server: lower evaluation.groups, raise evaluation.clients, or "
+                f"An evaluation needs {needed} of the {members} clients of a group to the end, because {colluders} "
+                "may collude with the server: lower evaluation.groups, raise evaluation.clients, or "
                 "lower secagg.colluders or clients.tolerated_dropouts."
             )
 
-    # ------------------------------------------------------------------ nothing is kept from one evaluation to the next
+    # ------------------------------------------------------------------ checkpoints: an evaluation has no state
     def state_dict(self) -> dict[str, float]:
         return {}
 
@@ -186,7 +193,7 @@ class FederatedEvaluation(FederatedStrategy):
 def evaluation_rows(
     config: Config, model: FlatModel, held_out: Examples, classes: int
 ) -> torch.Tensor:
-    """The device's half: its rows. A device with nothing held out has one of zeros."""
+    """The device half: return its rows. A device without held-out examples has one row of zeros."""
     assert isinstance(config.evaluation, FederatedEvaluationConfig)
     by_example = config.privacy.unit is Unit.EXAMPLE
     if not len(held_out):
@@ -200,18 +207,18 @@ def evaluation_rows(
 
 
 def bound_of(numbers: int) -> float:
-    """C: the norm of a row of so many numbers within [-1/2, 1/2], and so much more that 1/2 is a whole number of the
-    ring's steps."""
+    """Return the bound C: the largest norm of a row of this many numbers within [-1/2, 1/2], increased until 1/2 is a
+    whole number of the ring's steps."""
     return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(numbers))
 
 
 def cohorts_of(own: Config, key: int) -> Cohorts:
-    """Drawn apart from the cohorts of training, from the same key."""
+    """Return the cohorts of evaluations. They are independent of those of training, from the same key."""
     return Cohorts(own.clients, int.from_bytes(derived_key(key, "evaluation"), "big"))
 
 
 def _joined(parts: Sequence[Aggregate]) -> Aggregate:
-    """The sum of sums whose noises are independent."""
+    """Add sums that have independent noise."""
     total = torch.stack([part.sum for part in parts]).sum(dim=0)
     noise = math.hypot(*(part.noise_std for part in parts))
     members = tuple(sorted(client for part in parts for client in part.members))
@@ -219,10 +226,10 @@ def _joined(parts: Sequence[Aggregate]) -> Aggregate:
 
 
 def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: int) -> Config:
-    """The evaluations as a run of their own, for whoever plans noise: as many rounds as there are evaluations, with
-    their budget, their clients and their bound. Devices are never sent it."""
+    """Return the configuration with which the noise is planned, as if the evaluations were a run of their own: as many
+    rounds as there are evaluations, with their budget, their clients and their bound. It is never sent to devices."""
     clients, privacy = config.clients, config.privacy
-    # A pass is a matter of training rounds; and groups show sizes, which a Poisson draw must hide.
+    # Passes concern training rounds only. And groups reveal their sizes, which a Poisson draw must hide.
     plain = clients.sampling.in_passes or settings.groups > 1
     return replace(
         config,

@@ -1,7 +1,8 @@
-"""Gradients of single examples as factors, for mechanisms that need no more than the sum of clipped rows.
+"""Gradients of single examples as factors, for mechanisms that need only the sum of the clipped rows.
 
-A linear layer's gradient is b a^T for each example, and its layer-wise sketch b (P^T a)^T. Where a is an example as it
-is given, and P comes from public data, P^T a is the same in every round: it is kept (`sketching.kept_products`).
+For each example the gradient of a linear layer is b a^T, where a is the layer's input and b the gradient with respect
+to its output. Its layer-wise sketch is b (P^T a)^T. If a is the example itself, and P comes from public data, P^T a is
+the same in every round, so it is cached (`sketching.kept_products`).
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -19,12 +20,13 @@ from fedsketch.strategies.shared.local_update import MEMORY
 from fedsketch.tasks.per_example import PerExample
 from fedsketch.tasks.slot_gradients import OuterFactors
 
-_ALL_AT_ONCE = 1 << 62  # bytes: a part of a cohort was chosen to fit
+_ALL_AT_ONCE = 1 << 62  # bytes: no limit, because the caller chose clients that fit into memory
 
 
 @dataclass(frozen=True)
-class Shortened:
-    """A sketch of rows, and the name of its directions if they will come again."""
+class FactorSketch:
+    """Sketches rows that are given as factors. `lasting` identifies the sketch's directions if they will be used
+    again."""
 
     sketch: LayerwiseSketch
     lasting: Hashable | None = None
@@ -36,7 +38,7 @@ class Shortened:
         kept: KeptProducts,
         name: Callable[[], Hashable],
     ) -> list[OuterFactors]:
-        """Of the rows of examples whose inputs are `given`, and that `name` tells from all others."""
+        """Sketch the rows of the examples with the inputs `given`. `name` returns an identifier of these examples."""
 
         def product(inputs: Tensor, index: int, basis: Tensor) -> Tensor:
             if self.lasting is None or not _same(inputs, given):
@@ -46,8 +48,8 @@ class Shortened:
         return self.sketch.of_factors(pieces, product)
 
 
-def factored_blocks(work: LocalWork, shorten: Shortened | None = None) -> Iterator[Rows]:
-    """The rows of a device's examples, some at a time."""
+def factored_blocks(work: LocalWork, shorten: FactorSketch | None = None) -> Iterator[Rows]:
+    """Yield the rows of a device's examples, some at a time."""
     gradients, shard = PerExample(work.model, MEMORY), work.shard
     for pieces, given in gradients.factors(shard.inputs, shard.targets):
         if shorten is not None:
@@ -55,8 +57,8 @@ def factored_blocks(work: LocalWork, shorten: Shortened | None = None) -> Iterat
         yield _rows(pieces)
 
 
-def cohort_factored(work: CohortWork, shorten: Shortened | None = None) -> list[Rows]:
-    """The rows of each client's examples, from one pass over all of them."""
+def cohort_factored(work: CohortWork, shorten: FactorSketch | None = None) -> list[Rows]:
+    """Return the rows of each client's examples, from one forward and backward pass over all of them."""
     examples = work.shards.together()
     passes = PerExample(work.model, _ALL_AT_ONCE).factors(examples.inputs, examples.targets)
     made, end = list[Rows](), 0
@@ -78,5 +80,5 @@ def _rows(pieces: list[OuterFactors]) -> Rows:
 
 
 def _same(inputs: Tensor, given: Tensor) -> bool:
-    """Whether a layer took the examples as they are: then it shares their memory."""
+    """Whether a layer's inputs are the examples themselves: then they share memory."""
     return inputs.data_ptr() == given.data_ptr() and inputs.numel() == given.numel()

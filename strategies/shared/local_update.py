@@ -1,4 +1,5 @@
-"""The work that devices do before sketch, clip and noise: one gradient, one per example, or several SGD steps."""
+"""The training on a device, before sketch, clip and noise: one gradient, one gradient per example, or several SGD
+steps."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,14 +13,14 @@ from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.flat import FlatModel
 from fedsketch.tasks.per_example import PerExample
 
-MEMORY = 256 << 20  # bytes; a sketch that is made anew for every call wants many rows at a time
+MEMORY = 256 << 20  # bytes; much, because some sketches are made anew for every block of rows
 
 
 def client_update(
     model: FlatModel, shard: Examples, settings: LocalConfig, generator: torch.Generator
 ) -> torch.Tensor:
-    """The direction in which the client wants the model to move against: its gradient (one step), or theta - theta_K
-    after K steps on random batches, or after shuffled passes over the shard."""
+    """Return the client's update, which the server subtracts from the model. It is the gradient for a single step, and
+    otherwise theta - theta_K after K steps on random batches, or after shuffled passes over the shard."""
     if one_gradient(settings):
         (batch,) = _batches(shard, settings, generator)
         _, gradient = model.loss_and_gradient(*batch)
@@ -40,10 +41,10 @@ def unit_rows(
     generator: torch.Generator,
     shorten: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """What each privacy unit of the shard wants, as rows: one for the client, or one gradient per example.
+    """Return one row for each privacy unit of the shard: the update of the client, or one gradient per example.
 
-    `shorten` is what becomes of rows before they are returned. It sees a few at a time, so that the gradients of all
-    examples never exist at once where it makes short ones of them.
+    `shorten` is applied to the rows before they are returned, such as a sketch. It gets a few rows at a time, so that
+    the full gradients of all examples never exist at once.
     """
     if config.privacy.unit is Unit.EXAMPLE:
         return rows_of_examples(model, shard, shorten)
@@ -52,8 +53,8 @@ def unit_rows(
 
 
 def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
-    """What draws the batches of a client in a round: reproducible, and no secret (the guarantee does not rest on
-    it)."""
+    """Return the generator that draws the batches of a client in a round. It is reproducible and not secret, because
+    no guarantee rests on it."""
     key = derived_key(config.seed, "batches", client, round)
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "big", signed=True))
 
@@ -61,7 +62,7 @@ def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
 def rows_of_examples(
     model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> torch.Tensor:
-    """One gradient for each example, shortened."""
+    """Return one gradient for each example, shortened."""
     if shorten is None:
         return PerExample(model, MEMORY).gradients(shard.inputs, shard.targets)
     return torch.cat(list(example_blocks(model, shard, shorten)))
@@ -70,7 +71,7 @@ def rows_of_examples(
 def example_blocks(
     model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[torch.Tensor]:
-    """The same, some at a time."""
+    """Return the same rows, some at a time."""
     blocks = PerExample(model, MEMORY).blocks(shard.inputs, shard.targets)
     return (shorten(rows) for rows in blocks)
 
@@ -78,7 +79,7 @@ def example_blocks(
 def drawn(
     count: int, settings: LocalConfig, generator: torch.Generator
 ) -> Iterator[torch.Tensor | None]:
-    """Which of so many examples each local step is about; None: all of them, as they lie."""
+    """Yield which of `count` examples each local step uses. None: all of them, in their order."""
     if settings.epochs is None:
         for _ in range(settings.steps):
             whole = settings.batch == 0 or settings.batch >= count
@@ -90,7 +91,7 @@ def drawn(
 
 
 def one_gradient(settings: LocalConfig) -> bool:
-    """Whether a client sends the gradient of its one step, and not how far it came."""
+    """Whether a client sends the gradient of a single step, and not the change of its model."""
     return settings.steps == 1 and settings.epochs is None
 
 

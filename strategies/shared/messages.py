@@ -1,7 +1,8 @@
-"""What the two halves of a strategy say to each other, as typed objects and as Flower records.
+"""The messages between the two halves of a strategy, as typed objects and as Flower records.
 
-Down goes a `Broadcast`, the same for the whole cohort. Up comes one vector per client, or one sum per cohort if secure
-aggregation sits between; either way the server makes an `Aggregate` of it and never asks whose it was.
+The server sends a `Broadcast`, the same to the whole cohort. It gets one vector per client, or with secure aggregation
+one sum per cohort. In both cases it makes an `Aggregate`, in which single clients' vectors do not appear, unless a
+strategy asks for the parts.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,16 +18,16 @@ from fedsketch.strategies.shared.uploads import MECHANISM, NUMBERS
 
 Number = int | float | str | bytes | bool
 ARRAYS = "arrays"
-_LONGEST_CONFIG = 1 << 16  # characters; ours have about two thousand
+_LONGEST_CONFIG = 1 << 16  # characters; a usual configuration has about two thousand
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What every client of a cohort gets in a round: tensors (the model and what the strategy adds), numbers, and the
-    mechanism.
+    """The message that every client of a cohort gets in a round: tensors (the model and those of the strategy),
+    numbers, and the mechanism.
 
-    Under secure aggregation the mechanism travels in the round's settings instead, and the device's codec puts what was
-    admitted there back into its place (`strategies.shared.codec`).
+    With secure aggregation the mechanism is sent in the round's settings instead. After the device's guard has
+    accepted it, the device's codec puts it back into the broadcast (`strategies.shared.codec`).
     """
 
     config: Config
@@ -41,7 +42,8 @@ class Broadcast:
 
     def to_records(self) -> RecordDict:
         head = ConfigRecord({"config": device_json(self.config), "round": self.round})
-        records = RecordDict({"head": head, MECHANISM: ConfigRecord(self.mechanism.to_record())})  # type: ignore[arg-type]
+        mechanism = ConfigRecord(self.mechanism.to_record())  # type: ignore[arg-type]
+        records = RecordDict({"head": head, MECHANISM: mechanism})
         if self.arrays:
             records[ARRAYS] = encoded(self.arrays)
         if self.numbers:
@@ -52,8 +54,8 @@ class Broadcast:
     def from_records(
         records: RecordDict, decode: Callable[..., torch.Tensor] | None = None
     ) -> "Broadcast":
-        """`decode` makes a tensor of an array's fields, `decoded` unless given: who reads one broadcast many times may
-        remember it."""
+        """Read a broadcast. `decode` makes a tensor from the fields of a Flower array (default: `decoded`). A caller
+        that reads the same broadcast many times can pass a function that caches tensors."""
         make = decoded if decode is None else decode
         head = records.config_records["head"]
         arrays = records.array_records.get(ARRAYS, ArrayRecord())
@@ -71,8 +73,8 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The sum over the clients that arrived, who they were, and the standard deviation of the noise in each
-    coordinate of the sum; and the sums that it was made of, where the strategy asks for them."""
+    """The sum over the clients that delivered, which clients they were, and the standard deviation of the noise in
+    each coordinate of the sum. `parts` are the sums that it was made of, if the strategy asks for them."""
 
     sum: torch.Tensor
     clients: int
@@ -82,7 +84,8 @@ class Aggregate:
 
 
 def signal_to_noise(aggregate: Aggregate) -> float | None:
-    """Estimated norm of the noise-free sum over the expected norm of the noise; None without noise."""
+    """Return the estimated norm of the noise-free sum divided by the expected norm of the noise. None without
+    noise."""
     if aggregate.noise_std == 0:
         return None
     noise = aggregate.noise_std**2 * aggregate.sum.numel()
@@ -91,20 +94,22 @@ def signal_to_noise(aggregate: Aggregate) -> float | None:
 
 
 def announced(records: RecordDict) -> tuple[Config, dict[str, Number]]:
-    """The configuration and the numbers of a broadcast, before its mechanism is in place."""
+    """Return the configuration and the numbers of a broadcast, before the codec has put the mechanism into it."""
     text = str(records.config_records["head"]["config"])
     if len(text) > _LONGEST_CONFIG:
-        raise ConfigError("The configuration in the message is too long to be one.")
+        raise ConfigError(
+            f"The configuration in the message has more than {_LONGEST_CONFIG:,} characters."
+        )
     config = from_json(text)
     return config, dict(records.config_records.get(NUMBERS, {}))  # type: ignore[arg-type]
 
 
 def encoded(tensors: Mapping[str, torch.Tensor]) -> ArrayRecord:
-    """Tensors as Flower's arrays."""
+    """Return tensors as Flower arrays."""
     return ArrayRecord({key: Array(tensor.cpu().numpy()) for key, tensor in tensors.items()})
 
 
 def decoded(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> torch.Tensor:
-    """The tensor in a Flower array."""
-    # Flower hands out read-only memory that the message owns; torch wants to be allowed to write.
+    """Return the tensor in a Flower array."""
+    # Copied, because the memory of a Flower message is read-only, and torch needs writable memory.
     return torch.from_numpy(Array(dtype, shape, stype, data).numpy().copy())

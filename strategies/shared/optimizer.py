@@ -1,4 +1,4 @@
-"""The server's optimiser: torch's own, on one flat parameter."""
+"""The server's optimiser: one of torch's optimisers on one flat parameter vector."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from fedsketch.conf.settings import Optimizer, OptimizerConfig
 
 
 class ServerOptimizer:
-    """Moves `vector` (in place) against a mean update."""
+    """Moves `vector` in place, against the mean update of the clients."""
 
     def __init__(self, vector: torch.Tensor, settings: OptimizerConfig) -> None:
         self._parameter = torch.nn.Parameter(vector, requires_grad=False)
-        self._parameter.data = vector  # the caller's memory, not a copy
+        self._parameter.data = vector  # shares the caller's memory
         self._optimizer: torch.optim.Optimizer
         if settings.optimizer is Optimizer.sgd:
             self._optimizer = torch.optim.SGD(

@@ -1,7 +1,7 @@
-"""Noise that a trusted server adds: how much of it a run needs, and what each round shows to those who see models.
+"""Noise that a trusted server adds: how much of it a run needs, and what each round reveals to those who see models.
 
-Devices bring no noise (`Mechanism.share` is 0), so every sum has the same noise, whatever the cohort and whoever is
-lost. Nothing is said about the server: it sees every upload as it is.
+Devices add no noise (`Mechanism.share` is 0), so every sum has the same noise, for any cohort and any dropouts. There
+is no guarantee against the server: it sees every upload as it is.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 
 @dataclass(frozen=True)
 class ServerNoise(DeviceNoise):
-    """As for noise of devices. `law` is what every device does with its upload, in every round; `multiplier` is over
-    its bound."""
+    """Like `DeviceNoise`. `law` is the mechanism that every device applies to its upload in every round. `multiplier`
+    is relative to the bound of `law`."""
 
     law: Mechanism
 
@@ -31,8 +31,9 @@ class ServerNoise(DeviceNoise):
         return self.sizes.smallest <= cohort <= self.sizes.largest
 
     def releases(self, cohort: int, clients: int) -> dict[str, Release]:
-        """What a round reveals. `model` and `client` see a model that was made with the noisy sum. Fellow participants
-        know nothing of its noise. They know which of themselves were drawn, which leaves a draw among the others."""
+        """Return what a round reveals. `model` and `client` see a model that was made with the noisy sum. Colluding
+        clients (`client`) know nothing about its noise. They know which of themselves were drawn, so only the draw
+        among the others is a secret from them."""
         return {
             against: self._release(self.noise_multiplier, against, cohort, clients)
             for against in (Against.model, Against.client)
@@ -62,8 +63,9 @@ class ServerNoise(DeviceNoise):
         return self.law.seen(multiplier**2, self.unit, draw, adversary)
 
     def _draw_without(self, fellows: int, cohort: int, clients: int) -> SecretDraw:
-        """Devices are told the same for every size of a cohort. So a Poisson draw stays what it is among the others; of
-        a fixed-size one the fellows may all be left out, and the others are drawn the more."""
+        """Return the draw as colluding clients see it. Devices get the same message for every size of a cohort, so a
+        Poisson draw among the other clients is unchanged. For a fixed-size draw the worst case is that no colluding
+        client was drawn: then the others were drawn with a higher probability."""
         draw = self._draw(cohort, clients)
         if not isinstance(draw, WithoutReplacement):
             return draw
@@ -73,7 +75,7 @@ class ServerNoise(DeviceNoise):
 
 @lru_cache(maxsize=8)
 def _multiplier(noise: ServerNoise) -> float:
-    """The noise multiplier: the given one, or the one that the budget needs."""
+    """Return the noise multiplier: the given one, or the one that the budget requires."""
     if noise.multiplier is not None:
         return noise.multiplier
     return calibrated(noise.config, noise._worst)

@@ -1,11 +1,11 @@
-"""How many numbers a sketch has: `strategy.sketch_dim` of all strategies that send one."""
+"""How many numbers a sketch has: the meaning of `strategy.sketch_dim`, for all strategies that send a sketch."""
 
 from fedsketch.conf import ConfigError
 
 
 def sketch_size(sketch_dim: float, d: int) -> int:
-    """How many numbers `sketch_dim` stands for: a number, or below 1 a share of d. Raises ConfigError for more than
-    there are."""
+    """Return how many numbers `sketch_dim` stands for: the number itself, or a share of d if it is below 1. Raises
+    ConfigError for more than d."""
     if sketch_dim < 1:
         return max(1, round(sketch_dim * d))
     numbers = round(sketch_dim)

@@ -1,8 +1,8 @@
-"""Noise inside of local training: how much of it a run needs, and what the devices of a round do.
+"""Noise inside local training (DP-SGD): how much of it a run needs, and what the devices do in a round.
 
-Every device's own noise is all that counts, against every adversary (`privacy.mechanisms.noisy_training`): each round
-of T local steps is T releases. The budget is met for an example of a client that takes part in every round, whichever
-client that is.
+Only a device's own noise counts, against every adversary (`privacy.mechanisms.noisy_training`). A round of T local
+steps is T releases. The budget holds for every example of every client, even for a client that takes part in every
+round.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
 
 @dataclass(frozen=True)
 class TrainingNoise(DeviceNoise):
-    """As for noise on uploads; `multiplier` is that of one local step. `share` is the number of examples of a client,
-    in the mean."""
+    """Like `DeviceNoise`, but `multiplier` is that of one local step. `share` is the mean number of examples of a
+    client."""
 
     share: float
 
@@ -33,15 +33,15 @@ class TrainingNoise(DeviceNoise):
 
     @property
     def hidden(self) -> bool:
-        """No draw of the server's counts."""
+        """False: the guarantee does not use the server's draw of the cohort."""
         return False
 
     def worst(self) -> Release:
-        """All rounds are alike."""
+        """Return what a round reveals. It is the same for all rounds."""
         return self.releases(1, 1)[self.config.privacy.against]
 
     def round_of(self, multiplier: float) -> NoisyTraining:
-        """One device's round with this noise."""
+        """Return the mechanism of one device's round with this noise multiplier."""
         local = self.config.strategy.local
         assert self.clip is not None
         rate = min(1.0, local.batch / self.share)
@@ -59,11 +59,11 @@ class TrainingNoise(DeviceNoise):
         )
 
     def release(self, multiplier: float) -> Release:
-        """What a round with this noise reveals to anybody."""
+        """Return what a round with this noise multiplier reveals, to any adversary."""
         return self.round_of(multiplier).seen(1, self.unit, NoSampling(), Adversary.SERVER)
 
     def paper_epsilon(self) -> float:
-        """Epsilon of all rounds, by the conversion that papers use."""
+        """Return the epsilon of all rounds by the classic conversion from Renyi DP, which papers use."""
         seen = self.release(self.noise_multiplier)
         return classic_epsilon(seen, self.config.rounds, self.config.privacy.delta)
 

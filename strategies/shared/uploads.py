@@ -1,5 +1,5 @@
-"""Records that both halves name: what a reply holds (one vector and nothing else), and where a broadcast says what to
-do with it."""
+"""The records that both halves of a strategy use: the reply of a device (one vector and nothing else), and the names
+of records in a broadcast."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -8,29 +8,30 @@ from numpy.typing import NDArray
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 
 MECHANISM = "mechanism"
-NUMBERS, GROUPS = "numbers", "groups"  # into how many sums a cohort is cut, if not one
+NUMBERS = "numbers"
+GROUPS = "groups"  # among the numbers: how many groups are summed separately, if more than one
 EVALUATION = "evaluation"  # among the numbers: the model is to be evaluated, not trained
 
 
 def reply_with(upload: Upload) -> RecordDict:
-    """The reply of a device: what a mechanism has let out."""
+    """Return the reply of a device, with the upload that a mechanism made."""
     return summed(upload.vector)
 
 
 def summed(vector: NDArray[np.generic]) -> RecordDict:
-    """The same reply with the sum of a cohort, as secure aggregation makes it on the server."""
+    """Return the same kind of reply for the sum of a cohort, which secure aggregation makes on the server."""
     return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
 
 
 def uploaded(records: RecordDict) -> NDArray[np.generic]:
-    """The vector in a reply."""
+    """Return the vector in a reply."""
     return records.array_records["update"]["sum"].numpy()
 
 
 def delivered(
     reply: Message, mechanism: Mechanism, size: int
 ) -> tuple[NDArray[np.generic] | None, str]:
-    """The upload in a reply, or the reason why there is none."""
+    """Return the upload in a reply, or None and the reason why there is none."""
     if reply.has_error():
         return None, reply.error.reason or f"error {reply.error.code}"
     if "update" not in reply.content.array_records:

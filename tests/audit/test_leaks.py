@@ -45,7 +45,7 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even
     cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
-    monkeypatch.setattr(DeviceNoise, "_reserve", property(lambda self: 0.5))
+    monkeypatch.setattr(DeviceNoise, "_contributing_share", property(lambda self: 0.5))
     made = FederatedStrategy._aggregate
 
     def without(
@@ -71,7 +71,8 @@ def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
         common = made(noise, cohort, dim)
         factor = 1.0 + cohort / 100.0
         share = math.ceil(common.share * factor**2)
-        return replace(common, scale=common.scale / factor, local_variance=int(share))  # type: ignore[call-arg, attr-defined]
+        scale = common.scale / factor  # type: ignore[attr-defined]
+        return replace(common, scale=scale, local_variance=int(share))  # type: ignore[call-arg]
 
     monkeypatch.setattr(device_noise, "_mechanism", own)
 

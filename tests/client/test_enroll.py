@@ -235,14 +235,20 @@ def test_verify_reads_the_whole_ledger(tmp_path: Path, capsys: pytest.CaptureFix
         (["D", "--colour", "red"], "unrecognized arguments: --colour red; see fedsketch-enroll --help."),
         (["D", "--node-id", "-1"], "A roster maps 64-bit node ids to 32-byte Ed25519 keys."),
         (["D", "--rotate"], "--rotate needs --node-id: the roster does not know this device's key."),
-        (["D", "--node-id", "3", "--roster", "broken.json"], "broken.json is not a roster of the format secagg-roster/1."),
+        (
+            ["D", "--node-id", "3", "--roster", "broken.json"],
+            "broken.json is not a roster of the format secagg-roster/1.",
+        ),
         (["D", "--policy", "broken.json"], "In this device's policy, there is no key"),
         (["D", "--policy", "missing.toml"], "missing.toml: No such file or directory."),
         (["D", "--show"], "D/policy.toml: No such file or directory."),
         (["file"], "file: File exists."),
         (["--public-key", "00"], "--public-key goes with --roster and --node-id, and without a folder."),
         (["--public-key", "xy", "--node-id", "1", "--roster", "r"], "a public key is 64 hexadecimal digits."),
-        (["--public-key", "00", "--node-id", "1", "--roster", "r"], "A roster maps 64-bit node ids to 32-byte Ed25519 keys."),
+        (
+            ["--public-key", "00", "--node-id", "1", "--roster", "r"],
+            "A roster maps 64-bit node ids to 32-byte Ed25519 keys.",
+        ),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_and_exit_code_1(

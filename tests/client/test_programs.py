@@ -22,7 +22,8 @@ from fedsketch.client import programs
 def launch(program):
     for kind in TaskType:
         SubprocessExecutor().launch(ExecutionSpec(task_type=kind, runtime_api_address="a:1", token="t", insecure=True,
-            root_certificates_path=None, runtime_dependency_install=False, parent_pid=1, suppress_output=True, task_id=1, fab_hash=None))
+            root_certificates_path=None, runtime_dependency_install=False, parent_pid=1, suppress_output=True,
+            task_id=1, fab_hash=None))
 
 programs._run = launch
 subprocess.Popen = lambda command, **options: print(*command[1:])
@@ -45,7 +46,10 @@ def _python(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_whatever_kind_of_app_a_server_names_the_installed_one_is_started() -> None:
     done = _python(STARTS)
     assert done.returncode == 0, done.stderr
-    ours = "-P -m fedsketch.client.programs flwr-clientapp --runtime-api-address a:1 --token t --insecure --parent-pid 1"
+    ours = (
+        "-P -m fedsketch.client.programs flwr-clientapp "
+        "--runtime-api-address a:1 --token t --insecure --parent-pid 1"
+    )
     assert done.stdout.splitlines() == [ours] * len(TaskType)
 
 

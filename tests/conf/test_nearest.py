@@ -68,8 +68,8 @@ def test_with_given_noise_nothing_is_near_and_the_rate_must_be_set() -> None:
         ("2,{0:0.1}", "has the entry 0"),
         ("2,{1:often}", "has the entry often"),
         ("2,{1:true}", "has the entry True"),
-        ("-2,{1:0.1}", "-2 is nowhere near"),
-        ("inf,{1:0.1}", "inf is nowhere near"),
+        ("-2,{1:0.1}", "-2 is not a finite positive number"),
+        ("inf,{1:0.1}", "inf is not a finite positive number"),
     ],
 )
 def test_a_table_that_makes_no_sense_is_refused_in_a_sentence(text: str, flaw: str) -> None:

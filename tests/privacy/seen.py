@@ -23,7 +23,8 @@ from tests.privacy.own_accountant.sums import (
 )
 from tests.privacy.witness import Witnessed
 
-WIDTH = 1e-3  # of the interval of an epsilon, or twice that: losses are rounded to steps of this over the number of rounds
+# Of the interval of an epsilon, or twice that: losses are rounded to steps of this over the number of rounds.
+WIDTH = 1e-3
 
 
 class Seen(NamedTuple):

@@ -20,7 +20,10 @@ from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.tasks.job import Job
 
 Fedsketch = Callable[..., Any]
-METRICS = "round accuracy loss epsilon delta budget_against private clients dropped uplink_bytes downlink_bytes seconds snr"
+METRICS = (
+    "round accuracy loss epsilon delta budget_against private clients dropped "
+    "uplink_bytes downlink_bytes seconds snr"
+)
 
 
 def test_a_run_leaves_its_folder(fedsketch: Fedsketch, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-CALL = "import sys; sys.path.insert(0, sys.argv[1]); from fedsketch.runtime.commands import _call; sys.exit(_call('slow'))"
+CALL = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from fedsketch.runtime.commands import _call; sys.exit(_call('slow'))"
+)
 INTERRUPTED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 

@@ -58,7 +58,7 @@ def test_strategies_without_a_random_sketch_have_one_reading(
 def test_a_sketched_run_is_calibrated_for_those_who_know_the_sketch(sentence_of: Sentence) -> None:
     sentence = sentence_of(*SGM, "privacy.against=model")
     assert _numbers(sentence)["model"] == pytest.approx(4, abs=0.01)
-    assert "r_public, which holds whoever knows the sketch" in sentence
+    assert "r_public, which holds even against those who know the sketch" in sentence
     assert "no theorem covers (it needs rounds=1, strategy.clip=before)" in sentence
 
 

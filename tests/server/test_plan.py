@@ -146,6 +146,15 @@ def test_the_best_signal_to_noise_follows_from_cohort_noise_and_dimension() -> N
     assert plan.best_snr == pytest.approx(20 / (2 * math.sqrt(plan.upload_size)))
 
 
+def test_with_examples_as_units_every_example_is_a_part_of_the_best_signal() -> None:
+    common = ("secagg=none", "privacy.epsilon=null", "privacy.noise_multiplier=2")
+    clients, examples = (_plan(*common, f"privacy.unit={unit}") for unit in ("client", "example"))
+    config = compose([*SMALL, *CLIENTS, *common])
+    each = Job(config).examples / config.clients.total
+    assert clients.best_snr is not None
+    assert examples.best_snr == pytest.approx(each * clients.best_snr)
+
+
 def test_a_small_ring_sends_fewer_bytes() -> None:
     small, large = _plan("secagg.bits=16"), _plan("secagg.bits=32")
     assert (small.mechanism["bits"], large.mechanism["bits"]) == (16, 32)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from fedsketch.sketching.seeded import Purpose, Words
+from fedsketch.sketching.seeded import PublicStream, Purpose
 
 FROZEN_WORDS = ["0x7fe510a0cf76964a", "0xbd59391d7c35cf94"]
 FROZEN_GAUSSIANS = "db50826d692ebfd5ce8a914f0af8563fff88acf26e6f54b1aeffd8f09932f366"
@@ -17,24 +17,24 @@ FROZEN_SUBSET = [170, 397, 495, 684]
 
 
 def gaussian(n: int, *index: int, seed: int = 11) -> np.ndarray:
-    return Words(seed, Purpose.GAUSSIAN, *index).gaussian(n)
+    return PublicStream(seed, Purpose.GAUSSIAN, *index).gaussian(n)
 
 
 def test_the_bits_are_frozen() -> None:
     """Clients of other versions and machines must make these very numbers."""
-    words = Words(2**128 - 1, Purpose.GAUSSIAN, 3, 5)
+    words = PublicStream(2**128 - 1, Purpose.GAUSSIAN, 3, 5)
     assert [hex(word) for word in words.uint64(2)] == FROZEN_WORDS
     assert hashlib.sha256(gaussian(100_001).astype("<f4").tobytes()).hexdigest() == FROZEN_GAUSSIANS
-    signs = Words(5, Purpose.SIGNS).signs(100)
+    signs = PublicStream(5, Purpose.SIGNS).signs(100)
     assert hashlib.sha256(signs.astype("<f4").tobytes()).hexdigest() == FROZEN_SIGNS
-    assert Words(5, Purpose.BUCKETS).below(1000, 4).tolist() == FROZEN_BUCKETS
-    assert Words(5, Purpose.COORDINATES).subset(1000, 4).tolist() == FROZEN_SUBSET
+    assert PublicStream(5, Purpose.BUCKETS).below(1000, 4).tolist() == FROZEN_BUCKETS
+    assert PublicStream(5, Purpose.COORDINATES).subset(1000, 4).tolist() == FROZEN_SUBSET
 
 
 def test_words_are_the_raw_stream_of_the_bit_generator() -> None:
     sequence = np.random.SeedSequence(entropy=9, spawn_key=(int(Purpose.SIGNS), 1, 2))
     raw = np.random.SFC64(sequence).random_raw(1000)
-    assert np.array_equal(Words(9, Purpose.SIGNS, 1, 2).uint64(1000), raw)
+    assert np.array_equal(PublicStream(9, Purpose.SIGNS, 1, 2).uint64(1000), raw)
 
 
 def test_gaussians_have_the_normal_distribution() -> None:
@@ -58,17 +58,17 @@ def test_streams_and_neighbours_are_uncorrelated() -> None:
     n = 400_000
     first = gaussian(2 * n, 0, 0)
     others = [gaussian(n, 0, 1), gaussian(n, 1, 0), gaussian(n, 0, 0, seed=12), first[1 : n + 1]]
-    others.append(Words(11, Purpose.PROBES, 0, 0).gaussian(n))
+    others.append(PublicStream(11, Purpose.PROBES, 0, 0).gaussian(n))
     for other in others:
         assert abs(np.corrcoef(first[:n], other)[0, 1]) < 5 / math.sqrt(n)
 
 
 def test_signs_are_fair_and_buckets_uniform() -> None:
     """Five standard errors, and chi-square at 1e-5: false-alarm rates."""
-    signs = Words(1, Purpose.SIGNS).signs(1_000_003)
+    signs = PublicStream(1, Purpose.SIGNS).signs(1_000_003)
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert abs(signs.mean()) < 5 / math.sqrt(len(signs))
-    counts = np.bincount(Words(1, Purpose.BUCKETS).below(37, 100_000), minlength=37)
+    counts = np.bincount(PublicStream(1, Purpose.BUCKETS).below(37, 100_000), minlength=37)
     assert len(counts) == 37
     assert stats.chisquare(counts).pvalue > 1e-5
 
@@ -77,12 +77,12 @@ def test_a_subset_is_distinct_sorted_and_hits_all_alike() -> None:
     """Chi-square-like, at five standard errors of each count: 20 of them, false alarms below 2e-5."""
     hits = np.zeros(20)
     for seed in range(4000):
-        chosen = Words(seed, Purpose.COORDINATES).subset(20, 6)
+        chosen = PublicStream(seed, Purpose.COORDINATES).subset(20, 6)
         assert len(chosen) == 6
         assert (np.diff(chosen) > 0).all()
         hits[chosen] += 1
     assert np.abs(hits - 1200).max() < 5 * math.sqrt(4000 * 0.3 * 0.7)
-    assert Words(1, Purpose.COORDINATES).subset(5, 5).tolist() == [0, 1, 2, 3, 4]
+    assert PublicStream(1, Purpose.COORDINATES).subset(5, 5).tolist() == [0, 1, 2, 3, 4]
 
 
 PROGRAM = """

@@ -175,5 +175,5 @@ def test_single_precision_is_enough(shape: tuple[int, int, int]) -> None:
 
 
 def test_a_negative_threshold_is_refused() -> None:
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         smooth(_stack((2, 2, 2)), -1.0)

@@ -23,6 +23,7 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.strategies.csgm import CsgmDevice
 from fedsketch.strategies.sgmf import Sgmf
 from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
+from fedsketch.strategies.shared.messages import Aggregate
 
 MakeStrategy = Callable[..., FederatedStrategy]
 # Six clients in passes of three rounds.
@@ -72,7 +73,8 @@ def test_the_models_of_a_linear_problem_carry_the_noise_of_the_factorisation(
     """Every coordinate is a sample of the noise of all six models, whose covariance must be sigma^2 B B^T (block by
     block for restarts).
 
-    With W its inverse root the samples become independent standard normals: 6,003 of them give a 6 x 6 covariance whose
+    With W its inverse root the samples become independent standard normals: 6,003 of them give a 6 x 6 covariance
+    whose
     21 entries have a standard deviation of at most sqrt(2 / 6003). Beyond 6 of them once in 20 million times.
     """
     server = ("strategy.server.lr=0.5", f"strategy.server.momentum={momentum}")
@@ -206,7 +208,12 @@ def test_sums_of_unequal_cohorts_are_divided_by_one_number(make_strategy: MakeSt
     assert sizes == {1, 2}
     seen: list[float] = []
     units = strategy.units
-    strategy.units = lambda aggregate: seen.append(units(aggregate)) or units(aggregate)  # type: ignore[method-assign, func-returns-value]
+
+    def watched(aggregate: Aggregate) -> float:
+        seen.append(units(aggregate))
+        return seen[-1]
+
+    strategy.units = watched  # type: ignore[method-assign]
     _play(strategy, range(1, 5))
     assert set(seen) == {7 / 4}
 

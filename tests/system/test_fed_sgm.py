@@ -123,7 +123,7 @@ def test_the_report_shows_both_readings_and_whom_they_hold_against(
     for words in (
         "Epsilon, model",
         "Epsilon, eavesdropper (r_secret)",
-        "r_public, which holds whoever knows the sketch",
+        "r_public, which holds even against those who know the sketch",
         "r_secret, which holds only against an eavesdropper",
     ):
         assert words in report

@@ -75,6 +75,7 @@ def test_other_models_are_no_chains() -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.Softmax(dim=1)),
         nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 3))),
         nn.Sequential(nn.Conv2d(1, 2, 1), nn.Flatten(), nn.Linear(6, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.ELU(inplace=True)),
     )
     assert not any(is_chain(FlatModel(layers)) for layers in others)
 

@@ -54,7 +54,7 @@ def test_examples_take_copies_the_chosen_ones_in_order() -> None:
 def test_examples_refuse_shapes_that_do_not_go_together(
     inputs: tuple[int, ...], targets: int
 ) -> None:
-    with pytest.raises(DataError, match="do not go together"):
+    with pytest.raises(DataError, match="do not fit together"):
         Examples(torch.zeros(inputs), torch.zeros(targets, dtype=torch.int64))
 
 

@@ -81,7 +81,7 @@ def test_bytes_in_an_npz_become_zero_to_one_and_floats_stay(tmp_path: Path) -> N
         ({"inputs": np.full((5, *SHAPE), np.nan)}, "infinite or not a number"),
         ({"inputs": np.full((5, *SHAPE), 1e300)}, "infinite or not a number"),
         ({"inputs": np.zeros((0, *SHAPE), np.uint8), "targets": np.arange(0)}, "no example"),
-        ({"inputs": np.array([{}] * 5, dtype=object)}, "no whole .npz"),
+        ({"inputs": np.array([{}] * 5, dtype=object)}, "not a complete .npz"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
@@ -97,7 +97,7 @@ def test_arrays_that_do_not_fit_are_refused(
 def test_a_broken_or_foreign_npz_is_named(tmp_path: Path) -> None:
     file = write_arrays(tmp_path / "a.npz")
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"a\.npz is no whole \.npz"):
+    with pytest.raises(DataError, match=r"a\.npz is not a complete \.npz"):
         folder.read(file, SHAPE, CLASSES)
     np.savez(file, x=np.zeros(3))
     with pytest.raises(DataError, match="arrays 'inputs' and 'targets'"):
@@ -107,9 +107,9 @@ def test_a_broken_or_foreign_npz_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "size", "complaint"),
     [
-        ("cat/a.png", "L", (4, 3), r"is L, 4 x 3, and the run wants L, 3 x 4"),
-        ("cat/a.png", "RGB", (3, 4), r"is RGB, 3 x 4, and the run wants L, 3 x 4"),
-        ("bird/a.png", "L", (3, 4), r"bird is no class of the run: .*cat, dog, emu"),
+        ("cat/a.png", "L", (4, 3), r"is L, 4 x 3, but the run expects L, 3 x 4"),
+        ("cat/a.png", "RGB", (3, 4), r"is RGB, 3 x 4, but the run expects L, 3 x 4"),
+        ("bird/a.png", "L", (3, 4), r"bird is not a class of the run: .*cat, dog, emu"),
     ],
 )
 def test_images_that_do_not_fit_are_named(
@@ -125,14 +125,14 @@ def test_a_broken_image_is_named(tmp_path: Path, damage: slice) -> None:
     file = tmp_path / "cat" / "a.png"
     write_image(file, 9)
     file.write_bytes(file.read_bytes()[damage])
-    with pytest.raises(DataError, match=r"a\.png is no whole image"):
+    with pytest.raises(DataError, match=r"a\.png is not a complete image"):
         folder.read(tmp_path, SHAPE, CLASSES)
 
 
 def test_only_two_formats_are_parsed_whatever_a_file_is_called(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
     Image.new("L", (3, 4), 9).save(tmp_path / "cat" / "a.png", format="BMP")
-    with pytest.raises(DataError, match=r"a\.png is no whole image"):
+    with pytest.raises(DataError, match=r"a\.png is not a complete image"):
         folder.read(tmp_path, SHAPE, CLASSES)
 
 
@@ -230,8 +230,8 @@ def test_an_npz_file_may_hold_vectors_with_numbers_or_labels(tmp_path: Path) -> 
     np.savez(file, inputs=table, targets=np.eye(4, 2))
     assert folder.survey(file) == ((3,), ("0", "1"))
     assert folder.read(file, (3,), ["0", "1"], Targets.labels).targets.shape == (4, 2)
-    with pytest.raises(DataError, match=r"targets of shape .4, 2.: the run wants"):
+    with pytest.raises(DataError, match=r"targets of shape .4, 2.: the run expects"):
         folder.read(file, (3,), ["0", "1"])
     np.savez(file, inputs=table, targets=np.array([0.5, 1, 2, np.nan]))
-    with pytest.raises(DataError, match="no numbers: give finite numbers"):
+    with pytest.raises(DataError, match="not numbers: give finite numbers"):
         folder.read(file, (3,), ["0"], Targets.numbers)

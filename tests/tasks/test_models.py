@@ -136,9 +136,9 @@ def test_the_smallest_image_named_is_the_smallest_that_works(
 
 
 def test_impossible_data_are_refused(build: Build) -> None:
-    with pytest.raises(ModelError, match="one output at least"):
+    with pytest.raises(ModelError, match="at least one output"):
         build("mlp", DIGITS, classes=0)
-    with pytest.raises(ModelError, match="one number at least"):
+    with pytest.raises(ModelError, match="at least one number"):
         build("mlp", (1, 0, 8), classes=2)
 
 

@@ -54,12 +54,12 @@ def test_a_row_becomes_a_vector_by_the_schema_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (HEADER + "a,old,f,benign\n", "line 2, column age: 'old' is no number"),
+        (HEADER + "a,old,f,benign\n", "line 2, column age: 'old' is not a number"),
         (HEADER + "a,1,f,benign\nb,2,m,odd\n", "line 3, column diagnosis: 'odd' is none of"),
         (HEADER + "a,1,f,\n", "line 2, column diagnosis: '' is none of"),
         (HEADER + "a,1,f\n", "line 2: 3 cells, and the header has 4"),
         (HEADER + 'a,1,f,"benign\n', "line 2: unexpected end of data"),
-        (HEADER, "holds no row"),
+        (HEADER, "has no rows"),
         ("", "is empty"),
         ("name,age,age,diagnosis\n", "two columns 'age'"),
         ("name,sex,diagnosis\nx,f,benign\n", "has no column age"),
@@ -118,7 +118,7 @@ def test_texts_are_hashed_the_same_from_files_and_folders(tmp_path: Path, charac
     assert torch.equal(folder.inputs, examples.inputs[[1, 2, 0]])
     assert folder.targets.tolist() == [0, 0, 1]
     (tmp_path / "notes" / "other").mkdir()
-    with pytest.raises(DataError, match="is no class of the schema"):
+    with pytest.raises(DataError, match="is not a class of the schema"):
         read_examples(tmp_path / "notes", schema)
 
 
@@ -208,7 +208,8 @@ def test_a_servers_schema_stays_there(hospitals: Path) -> None:
 
 
 def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) -> None:
-    """Each file holds what `shard` gives in a simulation, is read by the same fingerprint, and has no column beyond the
+    """Each file holds what `shard` gives in a simulation, is read by the same fingerprint, and has no column beyond
+    the
     schema's."""
     config = _config(hospitals, "data/partition=natural", "data.public=5")
     job = Job(config)
@@ -235,7 +236,8 @@ def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) ->
     """Prices from 100 to 300: a model that always says 200 errs by 50 on 150 and 250."""
     from fedsketch.server.evaluation import evaluate
 
-    _csv(tmp_path, "columns: {x: {number: [0, 1]}}\ntarget: {column: y, number: [100, 300]}", "p.schema.yaml")  # fmt: skip
+    schema = "columns: {x: {number: [0, 1]}}\ntarget: {column: y, number: [100, 300]}"
+    _csv(tmp_path, schema, "p.schema.yaml")
     table = _csv(tmp_path, "x,y\n" + "0,150\n0,250\n" * 5, "p.csv")
     config = resolved(_config(table, "task=regression"))
     job = Job(config)

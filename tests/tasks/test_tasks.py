@@ -116,7 +116,7 @@ def test_multilabel_measures_as_scikit_learn_does() -> None:
 def test_targets_of_another_kind_are_refused_with_the_task_that_fits() -> None:
     with pytest.raises(DataError, match=r"data=digits has classes.*choose task=classification"):
         _ = Job(compose(["task=regression"])).dataset
-    with pytest.raises(DataError, match="2 classes apart, and the data have 10"):
+    with pytest.raises(DataError, match="data of 2 classes, got 10"):
         Job(compose(["task=binary"])).model()
     labels = Examples(torch.zeros(2, 3), torch.tensor([[0.0, 2.0], [1.0, 1.0]]))
     with pytest.raises(DataError, match="labels that are 0 or 1"):
@@ -140,7 +140,7 @@ def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPa
         )
     )
     monkeypatch.setitem(vars(job), "dataset", Dataset("mine", numbers, numbers, 1))
-    with pytest.raises(PartitionError, match="spreads classes"):
+    with pytest.raises(PartitionError, match="distributes classes"):
         job.shard(0)
     job = Job(
         compose(["task=regression", "clients.total=3", "clients.per_round=3", "data/partition=iid"])

@@ -53,7 +53,7 @@ def test_what_fits_passes() -> None:
         (lambda: nn.Linear(3, 3), IMAGES, "outputs of the shape (2, 1, 2, 3) of 2 examples"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 4)), IMAGES, "needs (2, 3)"),
         (lambda: nn.Sequential(nn.Flatten(0), nn.Linear(12, 3)), IMAGES, "the shape (3,)"),
-        (Pair, IMAGES, "makes no tensor"),
+        (Pair, IMAGES, "does not return a tensor"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(
@@ -83,7 +83,7 @@ class Own(Task):
 FLAWS: dict[str, tuple[str, Callable[..., object], str]] = {
     "a mean": ("losses", lambda o, t: o.mean(), "losses of the shape () of 2 examples"),
     "a matrix": ("losses", lambda o, t: o, "losses of the shape (2, 3) of 2 examples"),
-    "no number": ("losses", lambda o, t: o.sum(dim=1) / 0, "a loss that is no number"),
+    "no number": ("losses", lambda o, t: o.sum(dim=1) / 0, "that is not finite"),
     "no gradient": ("losses", lambda o, t: t.float(), "losses without a gradient"),
     "no metric": ("metrics", lambda o, t: {}, "gives the metrics loss, and its settings name good"),
     "a score above 1": ("scores", lambda o, t: {"good": 2.0 + t}, "from 0 to 1"),

@@ -59,10 +59,14 @@ def test_what_the_file_lacks_starts_from_the_seed_and_the_log_names_it(
 @pytest.mark.parametrize(
     ("name", "tensor", "sentence"),
     [
-        ("output.weight", torch.zeros(4, 3), r"'output.weight' of shape \(4, 3\).*wants \(3, 4\)"),
+        (
+            "output.weight",
+            torch.zeros(4, 3),
+            r"'output.weight' of shape \(4, 3\).*expects \(3, 4\)",
+        ),
         ("module.output.bias", torch.zeros(3), r"'module.output.bias'.*none of that name"),
-        ("output.bias", torch.tensor([0.0, torch.inf, 0.0]), r"no finite floats"),
-        ("output.bias", torch.zeros(3, dtype=torch.int64), r"no finite floats"),
+        ("output.bias", torch.tensor([0.0, torch.inf, 0.0]), r"not finite floats"),
+        ("output.bias", torch.zeros(3, dtype=torch.int64), r"not finite floats"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused(

@@ -216,19 +216,19 @@ def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_ma
         ({"mechanism": None}, "The mechanism is none of skellam, gaussian, noisy_training, coordinate_sampling."),
         ({"clip": None}, "The mechanism lacks 'clip'"),
         ({"discount": 3}, "The mechanism holds an unknown 'discount'"),
-        ({"unit": "user"}, "The mechanism has no sound 'unit'."),
-        ({"dim": DIM + 1}, "The round's mechanism is for dim = 7, the round for 6."),
-        ({"bits": 31}, "The round's mechanism is for bits = 31, the round for 32."),
-        ({"clients": 60}, "The round's mechanism is for clients = 60, the round for 6."),
-        ({"drops": 0}, "The round's mechanism is for drops = 0, the round for 1."),
-        ({"colluders": 1}, "The round's mechanism is for colluders = 1, the round for 0."),
+        ({"unit": "user"}, "The mechanism has an invalid 'unit'."),
+        ({"dim": DIM + 1}, "The mechanism was made for dim = 7, but the round has 6."),
+        ({"bits": 31}, "The mechanism was made for bits = 31, but the round has 32."),
+        ({"clients": 60}, "The mechanism was made for clients = 60, but the round has 6."),
+        ({"drops": 0}, "The mechanism was made for drops = 0, but the round has 1."),
+        ({"colluders": 1}, "The mechanism was made for colluders = 1, but the round has 0."),
         ({"scale": 2.0**40}, "The round's sum does not fit its ring of 32 bits."),
         ({"scale": 1e300}, "The round's sum does not fit its ring of 32 bits."),
         ({"local_variance": 2**62}, "The round's sum does not fit its ring of 32 bits."),
-        ({"wraparound_probability": 2.0}, "The mechanism has no sound 'wraparound_probability'."),
+        ({"wraparound_probability": 2.0}, "The mechanism has an invalid 'wraparound_probability'."),
         ({"rows": 2**40}, "The round's sum does not fit its ring of 32 bits."),
         *[
-            ({name: value}, f"The mechanism has no sound '{name}'.")
+            ({name: value}, f"The mechanism has an invalid '{name}'.")
             for name, value in [
                 ("clip", math.nan), ("clip", math.inf), ("clip", 0.0), ("clip", -1.0), ("clip", "1"), ("clip", True),
                 ("scale", math.nan), ("scale", -1.0), ("scale", b"1"),

@@ -64,7 +64,11 @@ def test_rounds_are_charged_in_ascending_order(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("prepare", "step", "sentence"),
     [
-        ("c", lambda x: x.admit(this(1), release(), ENDLESS), "Round 1 of run 7 is over: the vector of round 1 has left this device."),
+        (
+            "c",
+            lambda x: x.admit(this(1), release(), ENDLESS),
+            "Round 1 of run 7 is over: the vector of round 1 has left this device.",
+        ),
         ("c", lambda x: x.admit(this(0), release(), ENDLESS), "is over"),
         ("c", lambda x: x.charge(this(1), release(), ENDLESS), "is over"),
         ("c", lambda x: x.charge(this(1, digest="e"), release(), ENDLESS), "is over"),

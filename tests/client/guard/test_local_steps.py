@@ -106,9 +106,9 @@ def test_survivors_change_nothing_about_the_price(guard: DeviceGuard) -> None:
         ({"rate": 1.0, "steps": 5000}, {}, "The privacy budget of this device does not cover this round"),
         ({}, {"unit": "client"}, "The noise multiplier of the honest clients is 0.0008 per client"),
         ({}, {"unit": "client", "smallest_noise": 0.0}, "The privacy budget of this device does not cover this round"),
-        ({"clients": N + 1}, {}, "The round's mechanism is for clients = 6, the round for 5."),
+        ({"clients": N + 1}, {}, "The mechanism was made for clients = 6, but the round has 5."),
         ({"bits": 0}, {}, "Only ring integers can be summed under masks"),
-        ({"rate": 1.01}, {}, "The mechanism has no sound 'rate'."),
+        ({"rate": 1.01}, {}, "The mechanism has an invalid 'rate'."),
         ({"drawn_by": "device"}, {}, "The mechanism holds an unknown 'drawn_by'"),
     ],
 )  # fmt: skip

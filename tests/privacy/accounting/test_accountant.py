@@ -181,7 +181,7 @@ _CSGM = CoordinateSampledGaussian(1.0, 0.1, 1.0, 0.1)
             {"sampling": Poisson(0.1), "adjacency": Adjacency.REPLACE_ONE},
             "zero-out",
         ),
-        (Skellam(1e6, 9.0, 9.0), {"adjacency": Adjacency.ADD_OR_REMOVE}, "takes its noise along"),
+        (Skellam(1e6, 9.0, 9.0), {"adjacency": Adjacency.ADD_OR_REMOVE}, "also removes its noise"),
         (_CSGM, {"adversary": Adversary.SERVER}, "trusted"),
         (
             _CSGM,

@@ -154,7 +154,7 @@ def test_a_seed_and_the_kept_values_are_all_that_is_sent(bits: int) -> None:
         kept = (len(vector) - 16) / (bits // 8)
         assert abs(kept - 500) < 5 * math.sqrt(500)  # 100 times fewer values
         assert law.fault(vector, 50_000) is None
-    assert len(law.specimen(50_000)) == 16 + 500 * bits // 8
+    assert len(law.typical_upload(50_000)) == 16 + 500 * bits // 8
     assert law.sent(50_000) == 500
     assert sent[0][:16].tobytes() != sent[1][:16].tobytes()
 

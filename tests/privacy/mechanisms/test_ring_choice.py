@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -178,3 +179,21 @@ def test_noise_that_no_device_can_draw_is_refused() -> None:
         choose_ring(dim=1, clients=1, clip=1.0, bits=64, noise=lambda l2, l1: 2.0**63)
     with pytest.raises(UnsoundMechanismError, match="local_variance"):
         mechanism_from_record(plan.to_record() | {"local_variance": 2**62 + 1})
+
+
+@pytest.mark.parametrize("clients", [1_650, 1_975])
+def test_the_ring_that_an_error_names_is_large_enough(clients: int) -> None:
+    """So many numbers need a larger scale than short vectors do."""
+
+    def choose(bits: int) -> None:
+        choose_ring(
+            dim=10**8, clients=clients, clip=1.0, noise=lambda l2, l1: (4 * l2) ** 2, bits=bits
+        )
+
+    with pytest.raises(RingTooSmallError) as error:
+        choose(21)
+    named = re.search(r"smallest that holds it has (\d+) bits", str(error.value))
+    assert named is not None
+    choose(int(named[1]))
+    with pytest.raises(RingTooSmallError):
+        choose(int(named[1]) - 1)

@@ -36,7 +36,8 @@ def _by_hankels_expansion(mu: int, x: int) -> Decimal:
             term *= Decimal((2 * k - 1) ** 2 - 4 * x * x) / (8 * k * mu)
             total += term
         pi = Decimal(
-            "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
+            "3.141592653589793238462643383279502884197169399375105820974944592"
+            "30781640628620899862803482534211706798214808651"
         )
         return total / (2 * pi * mu).sqrt()
 
@@ -73,7 +74,8 @@ def test_float_probabilities_stay_well_within_their_error(mu: int) -> None:
 
 @pytest.mark.parametrize("mu", VARIANCES)
 def test_tail_bound_holds_and_is_not_wasteful(mu: int) -> None:
-    """The mass beyond t is below 2^-128, and above it one eighth nearer to zero. Both sides are bounded by blocks of (t
+    """The mass beyond t is below 2^-128, and above it one eighth nearer to zero. Both sides are bounded by blocks of
+    (t
     + 32) / 32 integers: the probabilities fall with |x|, and so do the ratios from one block to the next."""
     t = largest_value(mu, 128)
     block = t // 32 + 1
