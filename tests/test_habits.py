@@ -1,7 +1,10 @@
 """The files that a public repository needs beside its code: they parse, agree on the version, and point at what is
 there."""
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -85,6 +88,12 @@ def test_the_workflow_runs_the_tests_and_builds_docs_and_image() -> None:
         if "python-version" in step.get("with", {})
     }
     assert versions == {PYPROJECT["project"]["requires-python"].removeprefix(">=")}
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    called = ["docs", *re.findall(r"^make (\w+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)]
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(called) == 2
+    assert set(called) <= set(targets)
+    assert (ROOT / "Dockerfile").exists()
 
 
 def test_hooks_use_the_tools_that_are_pinned_in_pyproject() -> None:
@@ -97,6 +106,24 @@ def test_hooks_use_the_tools_that_are_pinned_in_pyproject() -> None:
         tool = Path(hook["entry"].split()[0])
         assert tool.parent == Path(".venv/bin")
         assert tool.name in pinned
+
+
+def test_hooks_of_a_commit_pass_on_this_file() -> None:
+    """With the tools of this environment, whose place `.venv/bin` takes in a checkout."""
+    hooks = _yaml(ROOT / ".pre-commit-config.yaml")["repos"][0]["hooks"]
+    of_a_commit = [hook for hook in hooks if "stages" not in hook]
+    assert of_a_commit
+    for hook in of_a_commit:
+        tool, *options = hook["entry"].split()
+        command = [str(Path(sys.executable).with_name(Path(tool).name)), *options]
+        done = subprocess.run(
+            [*command, "tests/test_habits.py"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{hook['id']}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT, forge_anchor, headings, links, name_of, pages, site_anchor
+from tests.docs.pages import (
+    DOCS,
+    ROOT,
+    forge_anchor,
+    headings,
+    lines,
+    links,
+    name_of,
+    pages,
+    site_anchor,
+)
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -60,7 +70,8 @@ def test_pages_that_anything_names_exist() -> None:
 @pytest.mark.parametrize("page", [p for p in pages() if p.is_relative_to(DOCS)], ids=name_of)
 def test_files_of_the_code_that_a_page_names_exist(page: Path) -> None:
     """A page names them by their path from the root, or from the folder that it named before."""
-    for named in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|sh))`", page.read_text()):
+    prose = "\n".join(line.text for line in lines(page))
+    for named in re.findall(r"(?<![\w/.])[a-z_]+(?:/\w+)+\.(?:py|sh)\b", prose):
         assert (ROOT / named).exists() or list(ROOT.glob(f"*/{named}")), named
 
 

@@ -1,9 +1,9 @@
+"""The accountant: agreement with dp-accounting, refusals, its state, and what makes epsilon grow."""
+
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from collections.abc import Callable
 
 import dp_accounting
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsketch.privacy.accounting import poisson
-from fedsketch.privacy.accounting.accountant import Accountant, Spent, UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
 from fedsketch.privacy.accounting.costs import cost
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -20,7 +20,6 @@ from fedsketch.privacy.accounting.releases import (
     CoordinateSampledGaussian,
     FullPasses,
     Gaussian,
-    MatrixGaussian,
     NoSampling,
     Poisson,
     Release,
@@ -32,22 +31,7 @@ from fedsketch.privacy.accounting.releases import (
     WithoutReplacement,
 )
 from fedsketch.privacy.accounting.renyi import ORDERS
-
-MakeRelease = Callable[..., Release]
-DELTA = 1e-5
-
-
-def _spent(release: Release, count: int = 1, *, tight: bool = True) -> Spent:
-    accountant = Accountant(DELTA)
-    accountant.record(release, count)
-    return accountant.epsilon(tight=tight)
-
-
-def _gaussian(z: float, sampling: Sampling | None = None) -> Release:
-    return Release(
-        Gaussian(z), sampling or NoSampling(), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL
-    )
-
+from tests.privacy.accounting.spending import DELTA, MakeRelease, gaussian_release, spent_by
 
 # Agreement with dp-accounting
 
@@ -55,7 +39,7 @@ def _gaussian(z: float, sampling: Sampling | None = None) -> Release:
 @pytest.mark.parametrize("z", [0.5, 2.0, 11.577693])
 def test_unsampled_gaussian_is_exact(z: float) -> None:
     expected = dp_accounting.get_epsilon_gaussian(z / 10, DELTA)
-    spent = _spent(_gaussian(z), 100)
+    spent = spent_by(gaussian_release(z), 100)
     assert spent.epsilon == pytest.approx(expected, abs=1e-6)
     assert spent.method == "gaussian"
 
@@ -67,7 +51,7 @@ def test_poisson_gaussian_agrees_with_dp_accountings_pld(
     accountant = dp_accounting.pld.PLDAccountant()
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z))
     accountant.compose(event, rounds)
-    spent = _spent(_gaussian(z, Poisson(rate)), rounds)
+    spent = spent_by(gaussian_release(z, Poisson(rate)), rounds)
     assert spent.method == "pld"
     # Both round up, and ours on a coarser grid.
     assert spent.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=3e-5)
@@ -78,8 +62,8 @@ def test_mixed_gaussians_agree_with_dp_accountings_pld() -> None:
     theirs.compose(dp_accounting.PoissonSampledDpEvent(0.2, dp_accounting.GaussianDpEvent(4.0)), 20)
     theirs.compose(dp_accounting.GaussianDpEvent(9.0), 3)
     ours = Accountant(DELTA)
-    ours.record(_gaussian(4.0, Poisson(0.2)), 20)
-    ours.record(_gaussian(9.0), 3)
+    ours.record(gaussian_release(4.0, Poisson(0.2)), 20)
+    ours.record(gaussian_release(9.0), 3)
     assert ours.epsilon().epsilon == pytest.approx(theirs.get_epsilon(DELTA), rel=3e-5)
 
 
@@ -88,7 +72,7 @@ def test_design_number_of_the_pld() -> None:
     theirs = dp_accounting.pld.PLDAccountant()
     theirs.compose(dp_accounting.GaussianDpEvent(11.577693), 100)
     assert theirs.get_epsilon(DELTA) == pytest.approx(3.697, abs=5e-4)
-    assert _spent(_gaussian(11.577693), 100).epsilon == pytest.approx(3.697, abs=5e-4)
+    assert spent_by(gaussian_release(11.577693), 100).epsilon == pytest.approx(3.697, abs=5e-4)
 
 
 def test_replace_one_doubles_the_sensitivity(make_release: MakeRelease) -> None:
@@ -96,10 +80,10 @@ def test_replace_one_doubles_the_sensitivity(make_release: MakeRelease) -> None:
         neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
     )
     theirs.compose(dp_accounting.GaussianDpEvent(8.0), 9)
-    ours = _spent(make_release(Gaussian(8.0), adjacency=Adjacency.REPLACE_ONE), 9)
+    ours = spent_by(make_release(Gaussian(8.0), adjacency=Adjacency.REPLACE_ONE), 9)
     assert ours.epsilon == pytest.approx(theirs.get_epsilon(DELTA), abs=1e-6)
     skellam = make_release(Skellam(1e8, 1e3, 1e4), adjacency=Adjacency.REPLACE_ONE)
-    assert _spent(skellam) == _spent(make_release(Skellam(1e8, 2e3, 2e4)))
+    assert spent_by(skellam) == spent_by(make_release(Skellam(1e8, 2e3, 2e4)))
 
 
 def test_skellam_on_samples_costs_less_than_without_and_what_the_gaussian_does(
@@ -109,20 +93,20 @@ def test_skellam_on_samples_costs_less_than_without_and_what_the_gaussian_does(
     both."""
     mechanism = Skellam((2.0 * 4096.0) ** 2, 4096.0, 4096.0 * 10)
     for sampling in (Poisson(0.02), WithoutReplacement(2, 100)):
-        sampled = _spent(make_release(mechanism, sampling), 100).epsilon
-        gaussian = _spent(make_release(Gaussian(2.0), sampling), 100).epsilon
+        sampled = spent_by(make_release(mechanism, sampling), 100).epsilon
+        gaussian = spent_by(make_release(Gaussian(2.0), sampling), 100).epsilon
         assert gaussian * (1 - 1e-6) < sampled < 1.001 * gaussian
-        assert sampled < 0.2 * _spent(make_release(mechanism), 100).epsilon
+        assert sampled < 0.2 * spent_by(make_release(mechanism), 100).epsilon
 
 
 def test_skellam_examples_may_be_added_or_removed(make_release: MakeRelease) -> None:
     """An example's device is there anyway, with its noise; a fixed-size sample is charged at twice the sensitivity."""
     terms = {"unit": Unit.EXAMPLE, "adjacency": Adjacency.ADD_OR_REMOVE}
-    plain = _spent(make_release(Skellam(1e8, 1e3, 1e4), **terms))
-    assert plain == _spent(make_release(Skellam(1e8, 1e3, 1e4)))
+    plain = spent_by(make_release(Skellam(1e8, 1e3, 1e4), **terms))
+    assert plain == spent_by(make_release(Skellam(1e8, 1e3, 1e4)))
     draw = WithoutReplacement(5, 50, of=Unit.EXAMPLE)
     fixed = make_release(Skellam(1e8, 1e3, 1e4), draw, **terms)
-    assert _spent(fixed) == _spent(make_release(Skellam(1e8, 2e3, 2e4), Poisson(0.1)))
+    assert spent_by(fixed) == spent_by(make_release(Skellam(1e8, 2e3, 2e4), Poisson(0.1)))
 
 
 def _moment(epsilon: float, rate: float, order: float) -> float:
@@ -154,109 +138,16 @@ def test_drawing_whole_clients_hides_an_example_less_than_drawing_examples(
 
 def test_any_mechanism_gains_something_from_a_secret_draw(make_release: MakeRelease) -> None:
     mechanism = CoordinateSampledGaussian(0.1, 0.1, 1.0, 0.05)
-    sampled = _spent(make_release(mechanism, Poisson(0.1)), 10).epsilon
-    assert sampled < 0.6 * _spent(make_release(mechanism), 10).epsilon
-    assert _spent(make_release(mechanism, Poisson(1.0))) == _spent(make_release(mechanism))
-    assert _spent(make_release(mechanism, Poisson(0.0))).epsilon == 0.0
+    sampled = spent_by(make_release(mechanism, Poisson(0.1)), 10).epsilon
+    assert sampled < 0.6 * spent_by(make_release(mechanism), 10).epsilon
+    assert spent_by(make_release(mechanism, Poisson(1.0))) == spent_by(make_release(mechanism))
+    assert spent_by(make_release(mechanism, Poisson(0.0))).epsilon == 0.0
 
 
 def test_renyi_only_is_never_smaller() -> None:
-    release = _gaussian(2.0, Poisson(0.1))
-    assert _spent(release, 50, tight=False).method == "rdp"
-    assert _spent(release, 50, tight=False).epsilon > _spent(release, 50).epsilon
-
-
-# Full passes
-
-
-@pytest.mark.parametrize(
-    ("rounds", "passes"), [(1, 1), (59, 1), (60, 1), (61, 2), (180, 3), (181, 4)]
-)
-def test_full_passes_charge_passes_not_rounds(rounds: int, passes: int) -> None:
-    at_once = _spent(_gaussian(3.0, FullPasses(60)), rounds)
-    assert at_once.epsilon == pytest.approx(_spent(_gaussian(3.0), passes).epsilon, abs=1e-12)
-    one_by_one = Accountant(DELTA)
-    for _ in range(rounds):
-        one_by_one.record(_gaussian(3.0, FullPasses(60)))
-    assert one_by_one.epsilon().epsilon == pytest.approx(at_once.epsilon, abs=1e-12)
-
-
-def test_full_passes_save_sqrt_rounds_per_pass_of_noise() -> None:
-    per_round = _spent(_gaussian(3.0 * math.sqrt(60)), 180).epsilon
-    assert _spent(_gaussian(3.0, FullPasses(60)), 180).epsilon == pytest.approx(per_round, rel=1e-9)
-
-
-def test_a_pass_costs_its_most_expensive_round() -> None:
-    accountant = Accountant(DELTA)
-    for z in (3.0, 2.0, 5.0, 4.0):
-        accountant.record(_gaussian(z, FullPasses(4)))
-    assert accountant.epsilon().epsilon == pytest.approx(_spent(_gaussian(2.0)).epsilon, abs=1e-12)
-
-
-def test_passes_compose_with_other_releases(make_release: MakeRelease) -> None:
-    accountant = Accountant(DELTA)
-    accountant.record(_gaussian(3.0, FullPasses(10)), 15)
-    accountant.record(_gaussian(6.0), 4)  # two passes begun, and four releases
-    equal = _spent(_gaussian((2 / 9 + 4 / 36) ** -0.5)).epsilon
-    assert accountant.epsilon().epsilon == pytest.approx(equal, abs=1e-9)
-
-
-def test_another_pass_length_or_mechanism_within_a_pass_is_refused(
-    make_release: MakeRelease,
-) -> None:
-    accountant = Accountant(DELTA)
-    accountant.record(_gaussian(3.0, FullPasses(10)), 5)
-    before = accountant.epsilon()
-    with pytest.raises(UnsupportedReleaseError, match="finish it first"):
-        accountant.record(_gaussian(3.0, FullPasses(5)))
-    with pytest.raises(UnsupportedReleaseError, match="finish it first"):
-        accountant.record(make_release(Skellam(1e9, 1.0, 1.0), FullPasses(10)))
-    assert accountant.epsilon() == before
-    accountant.record(_gaussian(3.0, FullPasses(10)), 5)
-    accountant.record(_gaussian(3.0, FullPasses(5)))  # the pass is over: now it is fine
-
-
-# The matrix mechanism
-
-
-def test_matrix_release_costs_one_gaussian_per_pass(make_release: MakeRelease) -> None:
-    """Independent computation: one unit moves row j of X by C, hence the release A X + B Z by A e_j, whose Mahalanobis
-    length under the covariance sigma^2 B B^T is the mu of a Gaussian mechanism."""
-    rounds, sigma = 8, 2.5
-    a = np.tril(np.ones((rounds, rounds)))
-    c = np.tril(np.array([[0.8 ** (i - j) for j in range(rounds)] for i in range(rounds)]))
-    b = a @ np.linalg.inv(c)
-    covariance = sigma**2 * b @ b.T
-    mu = max(math.sqrt(a[:, j] @ np.linalg.solve(covariance, a[:, j])) for j in range(rounds))
-    column_norm = float(np.linalg.norm(c, axis=0).max())
-    release = make_release(MatrixGaussian(sigma, column_norm), FullPasses(rounds))
-    expected = dp_accounting.get_epsilon_gaussian(1 / (mu * math.sqrt(3)), DELTA)
-    assert _spent(release, 3 * rounds).epsilon == pytest.approx(expected, abs=1e-9)
-    assert _spent(release, 2 * rounds + 1).epsilon == pytest.approx(expected, abs=1e-9)
-
-
-def test_matrix_release_needs_one_noise_per_pass_and_full_passes(make_release: MakeRelease) -> None:
-    with pytest.raises(UnsupportedReleaseError, match="FullPasses"):
-        _spent(make_release(MatrixGaussian(1.0, 1.5)))
-    accountant = Accountant(DELTA)
-    accountant.record(make_release(MatrixGaussian(1.0, 1.5), FullPasses(4)))
-    with pytest.raises(UnsupportedReleaseError, match="correlated"):
-        accountant.record(make_release(MatrixGaussian(2.0, 1.5), FullPasses(4)))
-
-
-def test_sampled_coordinates_under_a_matrix_cost_both_bounds_times_the_column_norm(
-    make_release: MakeRelease,
-) -> None:
-    plain = CoordinateSampledGaussian(1.0, 0.1, 1.5, 0.15)
-    correlated = CoordinateSampledGaussian(1.0, 0.1, 1.0, 0.1, column_norm=1.5)
-    expected = _spent(make_release(plain), 3).epsilon
-    assert _spent(make_release(correlated, FullPasses(4)), 12).epsilon == pytest.approx(expected)
-    with pytest.raises(UnsupportedReleaseError, match="FullPasses"):
-        _spent(make_release(correlated))
-    accountant = Accountant(DELTA)
-    accountant.record(make_release(correlated, FullPasses(4)))
-    with pytest.raises(UnsupportedReleaseError, match="correlated"):
-        accountant.record(make_release(dataclasses.replace(correlated, sigma=2.0), FullPasses(4)))
+    release = gaussian_release(2.0, Poisson(0.1))
+    assert spent_by(release, 50, tight=False).method == "rdp"
+    assert spent_by(release, 50, tight=False).epsilon > spent_by(release, 50).epsilon
 
 
 # Refusals
@@ -320,7 +211,7 @@ def test_examples_may_be_passed_through_once_against_the_server(make_release: Ma
     release = make_release(
         Gaussian(1.0), FullPasses(9), unit=Unit.EXAMPLE, adversary=Adversary.SERVER
     )
-    assert _spent(release, 9) == _spent(_gaussian(1.0))
+    assert spent_by(release, 9) == spent_by(gaussian_release(1.0))
 
 
 @pytest.mark.parametrize(
@@ -351,25 +242,25 @@ def test_delta_must_be_a_probability(delta: float) -> None:
 
 def test_no_noise_is_an_infinite_epsilon(make_release: MakeRelease) -> None:
     for release in (
-        _gaussian(0.0),
-        _gaussian(0.0, Poisson(0.1)),
-        _gaussian(0.0, WithoutReplacement(1, 10)),
+        gaussian_release(0.0),
+        gaussian_release(0.0, Poisson(0.1)),
+        gaussian_release(0.0, WithoutReplacement(1, 10)),
         make_release(Skellam(0.0, 1.0, 1.0)),
         make_release(CoordinateSampledGaussian(0.0, 0.5, 1.0, 0.1)),
     ):
-        assert _spent(release).epsilon == math.inf
+        assert spent_by(release).epsilon == math.inf
 
 
 def test_nothing_recorded_costs_nothing() -> None:
     accountant = Accountant(DELTA)
-    accountant.record(_gaussian(1.0), 0)
+    accountant.record(gaussian_release(1.0), 0)
     assert accountant.epsilon().epsilon == 0.0
     assert accountant.releases == 0
 
 
 def test_state_survives_json_within_a_pass(make_release: MakeRelease) -> None:
     accountant = Accountant(DELTA)
-    accountant.record(_gaussian(5.0, Poisson(0.1)), 7)
+    accountant.record(gaussian_release(5.0, Poisson(0.1)), 7)
     accountant.record(make_release(Skellam(1e9, 1e3, 1e4), FullPasses(10)), 13)
     twin = Accountant.from_json(json.loads(json.dumps(accountant.to_json())))
     assert twin.epsilon() == accountant.epsilon()
@@ -381,7 +272,7 @@ def test_state_survives_json_within_a_pass(make_release: MakeRelease) -> None:
 
 def test_would_exceed_looks_ahead_and_changes_nothing() -> None:
     accountant = Accountant(DELTA)
-    release = _gaussian(10.811618 + 1e-5)
+    release = gaussian_release(10.811618 + 1e-5)
     accountant.record(release, 99)
     before = accountant.epsilon()
     assert not accountant.would_exceed(release, 4.0)
@@ -391,16 +282,16 @@ def test_would_exceed_looks_ahead_and_changes_nothing() -> None:
 
 
 def test_would_exceed_uses_the_finer_method_where_renyi_is_too_coarse() -> None:
-    release = _gaussian(5.0, Poisson(0.1))
-    budget = 0.5 * (_spent(release, 100).epsilon + _spent(release, 100, tight=False).epsilon)
+    release = gaussian_release(5.0, Poisson(0.1))
+    budget = 0.5 * (spent_by(release, 100).epsilon + spent_by(release, 100, tight=False).epsilon)
     assert not Accountant(DELTA).would_exceed(release, budget, count=100)
 
 
 def test_epsilon_is_the_same_however_the_rounds_are_recorded() -> None:
     whole, parts = Accountant(DELTA), Accountant(DELTA)
-    whole.record(_gaussian(4.0, WithoutReplacement(5, 50)), 30)
+    whole.record(gaussian_release(4.0, WithoutReplacement(5, 50)), 30)
     for _ in range(30):
-        parts.record(_gaussian(4.0, WithoutReplacement(5, 50)))
+        parts.record(gaussian_release(4.0, WithoutReplacement(5, 50)))
     assert parts.epsilon().epsilon == pytest.approx(whole.epsilon().epsilon, rel=1e-12)
     assert len(parts.to_json()["releases"]) == 1
 
@@ -416,7 +307,7 @@ def test_the_server_hides_the_draw_from_fellow_clients(
 ) -> None:
     """What the draw hides from those who see the models it hides from clients to whom nobody told it."""
     clients = make_release(Gaussian(2.0), sampling, adversary=Adversary.client(colluders=3))
-    assert _spent(clients, 9) == _spent(_gaussian(2.0, sampling), 9)
+    assert spent_by(clients, 9) == spent_by(gaussian_release(2.0, sampling), 9)
 
 
 # Monotonicity
@@ -437,15 +328,19 @@ def _at_most(smaller: float, larger: float) -> bool:
 def test_epsilon_grows_with_rounds_rate_and_less_noise(
     z: float, rate: float, rounds: int, more: float
 ) -> None:
-    base = _spent(_gaussian(z, Poisson(rate)), rounds, tight=False).epsilon
-    later = _spent(_gaussian(z, Poisson(rate)), math.ceil(rounds * more), tight=False).epsilon
-    denser = _spent(_gaussian(z, Poisson(min(1.0, rate * more))), rounds, tight=False).epsilon
-    quieter = _spent(_gaussian(z * more, Poisson(rate)), rounds, tight=False).epsilon
+    base = spent_by(gaussian_release(z, Poisson(rate)), rounds, tight=False).epsilon
+    later = spent_by(
+        gaussian_release(z, Poisson(rate)), math.ceil(rounds * more), tight=False
+    ).epsilon
+    denser = spent_by(
+        gaussian_release(z, Poisson(min(1.0, rate * more))), rounds, tight=False
+    ).epsilon
+    quieter = spent_by(gaussian_release(z * more, Poisson(rate)), rounds, tight=False).epsilon
     assert _at_most(base, later)
     assert _at_most(base, denser)
     assert _at_most(quieter, base)
-    unsampled = _spent(_gaussian(z), rounds, tight=False).epsilon
-    assert _spent(_gaussian(z), rounds + 1).epsilon >= unsampled
+    unsampled = spent_by(gaussian_release(z), rounds, tight=False).epsilon
+    assert spent_by(gaussian_release(z), rounds + 1).epsilon >= unsampled
 
 
 @settings(max_examples=25, deadline=None)
@@ -462,7 +357,7 @@ def test_skellam_epsilon_is_monotone(
     def spent(v: float, q: float, count: int) -> float:
         mechanism = Skellam(v, l2, l2 * min(l2, 10.0))
         release = Release(mechanism, Poisson(q), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL)
-        return _spent(release, count, tight=False).epsilon
+        return spent_by(release, count, tight=False).epsilon
 
     base = spent(variance, rate, rounds)
     assert _at_most(base, spent(variance, rate, rounds + 7))
@@ -472,6 +367,6 @@ def test_skellam_epsilon_is_monotone(
 
 def test_tight_epsilon_is_monotone_in_rounds_rate_and_noise() -> None:
     def spent(z: float, rate: float, rounds: int) -> float:
-        return _spent(_gaussian(z, Poisson(rate)), rounds).epsilon
+        return spent_by(gaussian_release(z, Poisson(rate)), rounds).epsilon
 
     assert spent(4.0, 0.2, 50) < spent(4.0, 0.2, 60) < spent(4.0, 0.25, 60) < spent(3.5, 0.25, 60)

@@ -2,46 +2,19 @@
 the sketch."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.sketching.probes import probes
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast
+from fedsketch.strategies.shared.base import LocalWork
+from fedsketch.strategies.shared.messages import Aggregate
 from fedsketch.tasks.examples import Examples
 from fedsketch.tasks.job import Job
-
-MakeStrategy = Callable[..., FederatedStrategy]
-DOME = ("strategy=dome", "rounds=30", "strategy.broadcast=full")
-NOISELESS = (*DOME, "privacy=none", "secagg=none")
-LARGER = ("data.shape=[1,2,30]", "data.classes=10")  # 600 weights, sketched; 10 biases, whole
-
-
-def _ask(strategy: FederatedStrategy, grid: LocalGrid, round: int) -> Broadcast:
-    """The broadcast of a round as it arrives at a device."""
-    messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
-    return Broadcast.from_records(messages[0].content)
-
-
-def _play(strategy: FederatedStrategy, rounds: range) -> None:
-    grid = LocalGrid(app, strategy.config.clients.total)
-    for round in rounds:
-        messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(round, grid.send_and_receive(messages))
-
-
-def _make(make_strategy: MakeStrategy, *overrides: str) -> dome.Dome:
-    strategy = make_strategy(*overrides)
-    assert isinstance(strategy, dome.Dome)
-    return strategy
+from tests.strategies.dome.asked import DOME, LARGER, NOISELESS, MakeStrategy, ask, make_dome, play
 
 
 def _centralised(
@@ -72,7 +45,7 @@ def test_with_all_numbers_and_no_noise_it_is_adam_on_the_mean_gradient(
         f"strategy.sketch_dim={dim}",
     )
     assert strategy.upload_size(1) == strategy.model.size == 21
-    _play(strategy, range(1, 21))
+    play(strategy, range(1, 21))
     job = Job(strategy.config)
     assert {len(job.shard(client)) for client in range(6)} == {10}  # equal shards
     expected = _centralised(job, torch.optim.Adam, [0.04] * 20)
@@ -89,7 +62,7 @@ def test_with_all_numbers_sgd_is_torchs_with_the_velocity_divided_by_its_weights
         "strategy.server.optimizer=sgd",
         "strategy.server.lr=1",
     )
-    _play(strategy, range(1, 21))
+    play(strategy, range(1, 21))
     rates = [(1 - 0.9) / (1 - 0.9**t) for t in range(1, 21)]
     expected = _centralised(Job(strategy.config), torch.optim.SGD, rates, momentum=0.9)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
@@ -100,7 +73,7 @@ def test_with_all_numbers_it_is_amsgrad(make_strategy: MakeStrategy) -> None:
     strategy = make_strategy(
         *NOISELESS, "strategy.sketch_dim=21", "strategy.server.optimizer=amsgrad"
     )
-    _play(strategy, range(1, 21))
+    play(strategy, range(1, 21))
     job = Job(strategy.config)
     model, data = job.model(), job.dataset.train
     first, second, largest = (torch.zeros(21) for _ in range(3))
@@ -124,7 +97,7 @@ def test_examples_as_units_are_summed_over_unequal_shards(
         f"strategy.sketch={sketch}",
         "strategy.sketch_dim=21",
     )
-    _play(strategy, range(1, 21))
+    play(strategy, range(1, 21))
     expected = _centralised(Job(strategy.config), torch.optim.Adam, [0.04] * 20)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
 
@@ -133,12 +106,12 @@ def test_a_warm_up_is_adam_until_it_ends(make_strategy: MakeStrategy) -> None:
     strategy = make_strategy(
         *NOISELESS, *LARGER, "strategy.warm_up=3", "strategy.sketch_dim=30", "strategy.sketch=flat"
     )
-    _play(strategy, range(1, 4))
+    play(strategy, range(1, 4))
     job = Job(strategy.config)
     expected = _centralised(job, torch.optim.Adam, [0.04] * 4)
     before = _centralised(job, torch.optim.Adam, [0.04] * 3)
     torch.testing.assert_close(strategy.model.vector, before, rtol=1e-4, atol=1e-5)
-    _play(strategy, range(4, 5))
+    play(strategy, range(4, 5))
     assert not torch.allclose(strategy.model.vector, expected, atol=1e-3)
 
 
@@ -148,7 +121,7 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
     the sketch spans: the squared error of the released mean is sigma^2 70, not sigma^2 610. 350 rounds: 24,500 squared
     normals, a standard error of 0.9 %; beyond 5 % with probability below 1e-7."""
     sigma, k, rounds = 0.3, 70, 350
-    strategy = _make(
+    strategy = make_dome(
         make_strategy,
         *(*NOISELESS, *LARGER, f"strategy.sketch_dim={k}", "strategy.keep=all"),
         *("strategy.learned_share=1", "strategy.server.optimizer=sgd", "strategy.server.lr=1"),
@@ -169,7 +142,7 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
         strategy.model.load(start)
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         truth = gradient.clone()
-        broadcast = _ask(strategy, grid, round)
+        broadcast = ask(strategy, grid, round)
         (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, strategy.model, generator, {}))
         noisy = sent + sigma * torch.randn(k, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6 * sigma))
@@ -185,7 +158,7 @@ def test_step_and_noise_floor_are_told_the_noise_of_the_mean(
     make_strategy: MakeStrategy, sketch: str, width: int, unit: str, units: int
 ) -> None:
     """Lemma 3.2: per coordinate its variance times the squared row norm of the S that made g."""
-    strategy = _make(
+    strategy = make_dome(
         make_strategy,
         *(*DOME, *LARGER, f"privacy={unit}"),
         *(f"strategy.sketch={sketch}", "strategy.sketch_dim=110"),
@@ -207,7 +180,7 @@ def test_what_a_sketch_did_not_see_comes_again(make_strategy: MakeStrategy) -> N
     shard, memory = Job(strategy.config).shard(0), dict[str, torch.Tensor]()
     gradients, seen = torch.zeros(610), torch.zeros(610)
     for round in range(1, 6):
-        broadcast = _ask(strategy, LocalGrid(app, 6), round)
+        broadcast = ask(strategy, LocalGrid(app, 6), round)
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         gradients += gradient
         (sent,) = dome.DomeDevice().rows(
@@ -224,9 +197,9 @@ def test_a_removed_mean_comes_back(make_strategy: MakeStrategy) -> None:
     options = (*NOISELESS, "strategy.sketch_dim=21", "strategy.feed=gradient")
     plain, centred = (make_strategy(*options, f"strategy.mean_removal={c}") for c in (0.0, 0.9))
     for strategy in (plain, centred):
-        _play(strategy, range(1, 11))
+        play(strategy, range(1, 11))
     torch.testing.assert_close(plain.model.vector, centred.model.vector, rtol=1e-4, atol=1e-5)
-    broadcast = _ask(centred, LocalGrid(app, 6), 11)
+    broadcast = ask(centred, LocalGrid(app, 6), 11)
     shard, model = Job(centred.config).shard(0), centred.model
     (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, model, torch.Generator(), {}))
     _, gradient = model.loss_and_gradient(shard.inputs, shard.targets)
@@ -259,7 +232,7 @@ def test_uploads_have_the_planned_size(
     grid, shard = LocalGrid(app, 6), Job(strategy.config).shard(0)
     for round in (2, 3):
         rows = dome.DomeDevice().rows(
-            LocalWork(_ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {})
+            LocalWork(ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {})
         )
         assert rows.shape == (1, sizes[round - 1])
 
@@ -269,15 +242,15 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
     make_strategy: MakeStrategy, sketch: str
 ) -> None:
     """Bit by bit, with learned directions and probes; and it changes from round to round."""
-    strategy = _make(
+    strategy = make_dome(
         make_strategy,
         *(*NOISELESS, *LARGER, "strategy.sketch_dim=120", f"strategy.sketch={sketch}"),
         "strategy.keep=all",
     )
-    _play(strategy, range(1, 8))
+    play(strategy, range(1, 8))
     grid, seen = LocalGrid(app, 6), set()
     for round in (8, 9):
-        broadcast = _ask(strategy, grid, round)
+        broadcast = ask(strategy, grid, round)
         if sketch == "blocks":  # which learn nothing
             assert not any(name.startswith("basis") for name in broadcast.arrays)
         else:
@@ -289,106 +262,6 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
     assert len(seen) == 2
 
 
-# ---------------------------------------------------------------------- how much of the gradient is seen
-FOLDS = (Fold(0, 2, 6, 3), Fold(12, 1, 4, 4))
-
-
-def test_captured_energy_on_a_constructed_example() -> None:
-    """Of the matrix: 9 learned; two probes of the five dimensions left see 2, so that there are 5. The vector's 4 is
-    seen whole."""
-    mean = torch.tensor([3.0, 1, 0, 0, 0, 1, 2, 0, 0, 0])
-    assert dome.captured_energy(FOLDS, [1, 0], mean, 0.0, False) == pytest.approx(
-        (11 + 4) / (14 + 4)
-    )
-
-
-def test_captured_energy_takes_the_known_noise_out() -> None:
-    """Each number has a square that is 0.5^2 too large."""
-    mean = torch.tensor([9.25, 1.25, 0.25, 0.25, 0.25, 1.25, 4.25, 0.25, 0.25, 0.25]).sqrt()
-    assert dome.captured_energy(FOLDS, [1, 0], mean, 0.5, False) == pytest.approx(
-        (11 + 4) / (14 + 4)
-    )
-
-
-def test_captured_energy_is_everything_where_everything_is_sent_and_unknown_under_noise() -> None:
-    whole = (Fold(0, 1, 4, 4),)
-    assert dome.captured_energy(whole, [0], torch.ones(4), 0.0, True) == 1.0
-    assert dome.captured_energy(whole, [0], torch.ones(4), 2.0, True) is None
-    assert dome.captured_energy(FOLDS, [0, 0], torch.zeros(10), 0.0, True) is None
-
-
-def test_captured_energy_is_unknown_without_probes() -> None:
-    """Three learned directions of six and nothing that looks at the others."""
-    assert dome.captured_energy(FOLDS[:1], [3], torch.ones(6), 0.0, True) is None
-
-
-@pytest.mark.parametrize("isotropic", [False, True])
-@pytest.mark.parametrize("deviation", [0.0, 0.2])
-def test_captured_energy_estimates_what_the_sketch_really_sees(
-    deviation: float, isotropic: bool
-) -> None:
-    """Over 400 draws of probes and noise: the estimate's mean within five standard errors (false alarms 6e-7), plus
-    0.01 for the bias of a ratio, of the mean true share."""
-    generator = torch.Generator().manual_seed(6)
-    folds, gradient = (Fold(0, 5, 40, 10),), torch.randn(200, generator=generator)
-    known = probes(1, 4, torch.empty(40, 0))
-    rows = gradient.view(5, 40)
-    rows += 2 * rows @ known @ known.T  # more of it lies in the learned directions
-    off = []
-    for seed in range(400):
-        seen = LayerwiseSketch(folds, [known], seed).forward(gradient)  # a projection
-        sketch = LayerwiseSketch(folds, [known], seed, isotropic=isotropic)
-        noisy = sketch.forward(gradient) + deviation * torch.randn(50, generator=generator)
-        estimate = dome.captured_energy(folds, [4], noisy, deviation, isotropic)
-        assert estimate is not None
-        off.append(estimate - float(seen.square().sum() / gradient.square().sum()))
-    errors = torch.tensor(off)
-    assert abs(float(errors.mean())) < 5 * float(errors.std()) / 20 + 0.01
-    assert float(errors.std()) < 0.15
-
-
-def _with_noise(strategy: dome.Dome, gradient: torch.Tensor, rounds: int, seed: int) -> list[float]:
-    """Rounds in which everybody's gradient is this one and the mean has noise 1 on each number: the ranks in use."""
-    generator = torch.Generator().manual_seed(seed)
-    ranks = []
-    for round in range(1, rounds + 1):
-        strategy.arrived = 6
-        sent = strategy.state.sketch(round).forward(gradient)
-        noisy = sent + torch.randn(sent.shape, generator=generator)
-        strategy.update(round, Aggregate(6 * noisy, 6, 6.0))
-        ranks.append(strategy.metrics()["sketch_rank"] or 0.0)
-    return ranks
-
-
-@pytest.mark.parametrize("choice", ["layerwise", "flat"])
-def test_of_pure_noise_no_direction_is_kept(make_strategy: MakeStrategy, choice: str) -> None:
-    """At most 1e-3 a look by the floor's bound, far less in practice; the seed is fixed."""
-    strategy = _make(
-        make_strategy,
-        *(*DOME, *LARGER, f"strategy.sketch={choice}", "strategy.sketch_dim=110"),
-    )
-    assert max(_with_noise(strategy, torch.zeros(610), 25, seed=1)) == 0
-
-
-@pytest.mark.parametrize("choice", ["layerwise", "flat"])
-def test_a_strong_direction_is_kept_and_almost_all_energy_seen(
-    make_strategy: MakeStrategy, choice: str
-) -> None:
-    strategy = _make(
-        make_strategy,
-        *(*DOME, *LARGER, f"strategy.sketch={choice}", "strategy.sketch_dim=110"),
-        "strategy.warm_up=3",
-    )
-    inputs = torch.randn(60, generator=torch.Generator().manual_seed(2))
-    gradient = torch.cat([torch.outer(torch.ones(10), 10 * inputs).flatten(), torch.zeros(10)])
-    ranks = _with_noise(strategy, gradient, 20, seed=3)
-    assert ranks[:3] == [0, 0, 0]
-    assert min(ranks[5:]) >= 1
-    energy = strategy.metrics()["sketch_energy"]
-    assert energy is not None
-    assert energy > 0.95
-
-
 # ---------------------------------------------------------------------- going on
 @pytest.mark.parametrize("choice", ["layerwise", "flat", "blocks"])
 def test_a_resumed_run_goes_on_bit_by_bit(make_strategy: MakeStrategy, choice: str) -> None:
@@ -398,12 +271,12 @@ def test_a_resumed_run_goes_on_bit_by_bit(make_strategy: MakeStrategy, choice: s
         *("privacy.randomness=seeded", "strategy.server.optimizer=amsgrad"),
     )
     unbroken, resumed = make_strategy(*overrides), make_strategy(*overrides)
-    _play(unbroken, range(1, 4))
+    play(unbroken, range(1, 4))
     resumed.model.load(unbroken.model.vector)
     resumed.load_state_dict(copy.deepcopy(unbroken.state_dict()))
     for round in range(4, 7):
         for strategy in (unbroken, resumed):
-            _play(strategy, range(round, round + 1))
+            play(strategy, range(round, round + 1))
         assert torch.equal(unbroken.model.vector, resumed.model.vector)
         assert unbroken.metrics() == resumed.metrics()
     assert (unbroken.metrics()["sketch_rank"] != 0) == (choice != "blocks")
