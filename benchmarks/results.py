@@ -75,7 +75,7 @@ def origin(seeds: int, played: int, wanted: int) -> dict[str, str]:
     """How, when and where the records were made, and how many of them are missing."""
     commit = _git("rev-parse", "--short", "HEAD")
     changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
-    runs = f"{played}, with {seeds} seeds"
+    runs = f"{played}, with {seeds} seed{'s' if seeds > 1 else ''}"
     if played < wanted:
         runs = f"{played} of {wanted}. **The page is not finished**: play the rest with the same command"
     return {

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from presets import PANELS, Panel
+from presets import EPSILONS, PANELS, Panel
 from results_cells import Cell, Results
 
-from fedsketch.server.report.plots import Axis, Line, colors, line_chart
+from fedsketch.server.report.plots import DASHES, Axis, Line, colors, line_chart
 from fedsketch.server.report.readable import plain, size
 
 MIDDLE = 2.0  # the epsilon of the pictures that show one
 ACCURACY = Axis("accuracy", lambda value: f"{value:.3g} %")
-EPSILON = Axis("epsilon", plain, log=True)
+EPSILON = Axis("epsilon", plain, log=True, ticks=EPSILONS)
 
 # A picture in <img> has no text colour of its page: it brings its own, and a background.
 _STYLE = (
@@ -49,13 +49,15 @@ def standalone(picture: str) -> str:
 
 def _against_epsilon(results: Results, panel: Panel, data: str) -> str:
     lines = []
-    for preset, color in zip(panel.presets, colors(len(panel.presets)), strict=True):
-        row = results.row(data, preset)
+    for place, preset in enumerate(panel.presets):
+        row, color = results.row(data, preset), colors(len(panel.presets))[place]
         if row:
             cells = row.values()
             accuracies = [cell.accuracy for cell in cells]
             band = [cell.deviation for cell in cells]
-            lines.append(Line(preset.name, list(row), accuracies, color, band=band))
+            # The sixth colour is close to the second on a dark page.
+            dashes = DASHES[place // 5]
+            lines.append(Line(preset.name, list(row), accuracies, color, dashes, band))
     alt = f"Accuracy against epsilon on {data}: {panel.title}"
     return line_chart(panel.name, alt, lines, ACCURACY, EPSILON) if lines else ""
 

@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fedsketch.conf.settings import Metric
 from fedsketch.server.report.readable import plain
@@ -69,13 +69,14 @@ _MAX_BARS = 50
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures, and how its numbers are written."""
+    """What an axis measures, and how its numbers are written. Without `ticks` they are chosen from the data."""
 
     label: str
     text: Callable[[float], str]
     log: bool = False
     integer: bool = False
     from_zero: bool = False
+    ticks: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,8 @@ def _scales(axes: Axes, x: Axis, y: Axis) -> None:
             side.set_minor_locator(NullLocator())
         else:
             side.set_major_locator(MaxNLocator(6, integer=axis.integer, steps=[1, 2, 5, 10]))
+        if axis.ticks:
+            side.set_major_locator(FixedLocator(axis.ticks))
         side.set_major_formatter(FuncFormatter(lambda value, _, text=axis.text: text(value)))
         side.set_label_text(axis.label)
 

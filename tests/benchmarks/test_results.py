@@ -101,7 +101,7 @@ def test_runs_are_played_once_and_again_when_the_preset_changes(
     assert played == ["privacy.epsilon=2", "privacy.epsilon=8"]
     assert "| `dp_fedavg` |" in (tmp_path / "results.md").read_text()
 
-    assert "2 of 2" in (tmp_path / "results.md").read_text()
+    assert "Runs: 2, with 1 seed\n" in (tmp_path / "results.md").read_text()
 
     # Interrupted while the second line was written: the first counts, the second is played again.
     records = tmp_path / "runs.jsonl"
