@@ -51,7 +51,7 @@ from fedsketch.tasks.per_client import PerClient
 _COPIES = 6  # roughly how many vectors of the model's size a client needs at once
 # Bytes. With more memory at once, the processor's caches are used badly. With less, matrix products are small and the
 # work around them takes most of the time.
-_CACHED = 32 << 20
+_CACHED = 64 << 20
 _NOT_FINITE = (
     "UnsafeUpdateError: the update contains nan or inf: lower the learning rate or check the data."
 )
