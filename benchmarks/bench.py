@@ -2,6 +2,8 @@
 
     python benchmarks/bench.py [--only cohort secagg] [--page docs/benchmarks.md]
 
+With --only, the other sections of the page stay as they are.
+
 Each compares with its peer in the same run. Arguments are such that all of them take about half an hour on two idle
 cores. A script that fails is said to have failed on the page, and the exit code is then 1. One whose peer is not
 installed is not run, and the page says how to install it.
@@ -49,7 +51,7 @@ SCRIPTS = (
         install="pip install 'fedsketch[bench]'",
     ),
     Script("sketching", "Sketches, beside the products that bound them", ("--quick",)),
-    Script("scale", "The server's work by size of model and sketch", ("--memory", "20")),
+    Script("scale", "The server's work by size of model and sketch", ("--memory", "13")),
     Script("fedceo", "FedCEO's tensor SVD, beside the plain one", ("--speed",)),
     Script("accounting", "Noise by loss distributions, beside Renyi curves", ("--rounds", "20")),
     Script("deployment", "A round on three nodes, beside stock polling", ("--rounds", "3")),
@@ -84,23 +86,29 @@ def main() -> int:
 
 
 def run(scripts: Sequence[Script], page: Path, folder: Path = ROOT / "benchmarks") -> int:
-    """Runs the scripts of a folder and writes the page; says how many failed."""
-    parts, failed, start = [_head()], 0, time.monotonic()
+    """Runs the scripts of a folder and writes their sections into the page, which keeps its others; returns 1 if any
+    failed."""
+    sections = _sections_of(page) if page.exists() else {}
+    failed = 0
     for script in scripts:
         print(f"{script.name} ...", flush=True)
-        text, ok = _section(script, folder)
+        sections[script.tells], ok = _section(script, folder)
         failed += not ok
-        parts.append(text)
-    minutes = (time.monotonic() - start) / 60
+    order = [script.tells for script in SCRIPTS]
+    known = sorted(sections, key=lambda tells: order.index(tells) if tells in order else -1)
+    page.write_text("\n".join([_head(), *(sections[tells] for tells in known)]))
     state = "all of them ran." if not failed else f"{failed} of {len(scripts)} failed."
-    parts.append(f"These {len(scripts)} benchmarks took {minutes:.1f} minutes; {state}\n")
-    page.write_text("\n".join(parts))
     print(f"{page}: {state}")
     return min(failed, 1)
 
 
+def _sections_of(page: Path) -> dict[str, str]:
+    """What the page has by now, by title."""
+    parts = page.read_text().split("\n## ")[1:]
+    return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
+
+
 def _head() -> str:
-    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     lines = [
         "# Benchmarks",
         "",
@@ -111,10 +119,7 @@ def _head() -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| date | {datetime.now(UTC):%Y-%m-%d %H:%M} UTC |",
-        f"| commit | {_commit()} |",
         f"| processor | {_processor()}, {os.cpu_count()} cores |",
-        f"| load before the first | {load} |",
         f"| Python | {platform.python_version()} on {platform.system()} |",
         *(f"| {name} | {_version(name)} |" for name in VERSIONS),
         "",
@@ -134,6 +139,7 @@ def _section(script: Script, folder: Path) -> tuple[str, bool]:
     path = folder / f"{script.name}.py"
     # A fixed width and no colours, so that tables read the same everywhere.
     variables = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     start = time.monotonic()
     child = subprocess.Popen(
         [sys.executable, str(path), *script.arguments],
@@ -156,7 +162,8 @@ def _section(script: Script, folder: Path) -> tuple[str, bool]:
         reason = (errors.strip().splitlines() or ["no message"])[-1]
         said = f"**Failed** with exit code {child.returncode}: `{reason}`\n"
         return f"{title}\n{said}{table}", False
-    return f"{title}\n{table}In {seconds:.0f} seconds.\n", True
+    when = f"on {datetime.now(UTC):%Y-%m-%d} at commit {_commit()}; load before: {load}"
+    return f"{title}\n{table}In {seconds:.0f} seconds, {when}.\n", True
 
 
 def _version(name: str) -> str:
