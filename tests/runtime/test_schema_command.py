@@ -23,7 +23,7 @@ def test_a_first_schema_holds_no_cell_of_the_table(
 ) -> None:
     assert main([str(table), "--target", "ill", "--client", "hospital"]) == 0
     file = table.with_name("patients.schema.yaml")
-    told = file.read_text().split("docs/how-to/own_tables.md.\n")[1]
+    told = file.read_text().split("docs/how-to/own_tables.md\n")[1]
     assert told == (
         "columns:\n  age:\n    number: [null, null]\n  sex:\n    category: []\n"
         "target:\n  column: ill\n  class: []\nclient: hospital\n"
