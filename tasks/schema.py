@@ -287,7 +287,7 @@ class _Reader:
 
     def _values(self, name: str, content: Any, least: int) -> tuple[str, ...]:
         if not isinstance(content, list) or len(content) < least:
-            self._refuse(f"{name} needs a list of at least {least} values, which are public")
+            self._refuse(f"{name} needs a list of its public values, at least {least}")
         if any(type(value) not in (str, int) for value in content):
             self._refuse(
                 f"the values of {name} are texts or whole numbers: put others, and words such as yes and no, "

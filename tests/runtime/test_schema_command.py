@@ -32,7 +32,7 @@ def test_a_first_schema_holds_no_cell_of_the_table(
         load_schema(file)
     filled = told.replace("[null, null]", "[0, 110]").replace("class: []", 'class: ["no", "yes"]')
     file.write_text(filled)
-    with pytest.raises(DataError, match="sex needs a list of 1 values"):
+    with pytest.raises(DataError, match="sex needs a list of its public values, at least 1"):
         load_schema(file)
     file.write_text(filled.replace("category: []", "category: [f, m]"))
     assert load_schema(file).shape == (4,)
