@@ -114,6 +114,7 @@ class Rounds:
             self.folder.append_metrics(row)
             if self._due(done, self.config.checkpoint_every):
                 elapsed = before + time.monotonic() - started
+                self.folder.sync_metrics()
                 self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
             self.observer.played(row)
         best = None

@@ -192,11 +192,22 @@ class RunFolder:
         return _rows(self.metrics)
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        _append(self.metrics, row)
+        """Add the row of a round. It survives the end of the process at once, and that of the machine after
+        `sync_metrics`: a round without a checkpoint is repeated anyway."""
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def sync_metrics(self) -> None:
+        """Bring all rows to the disk, before a checkpoint says that their rounds are done."""
+        with self.metrics.open("a") as file:
+            os.fsync(file.fileno())
 
     def announce(self, attempt: Attempt) -> None:
-        """Record that a cohort is about to be asked, before it is asked."""
-        _append(self.attempts, attempt._asdict())
+        """Record on the disk that a cohort is about to be asked, before it is asked."""
+        with self.attempts.open("a") as file:
+            file.write(json.dumps(attempt._asdict()) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def attempts_since(self, known: int) -> list[Attempt]:
         """Every recorded attempt after the first `known` ones, whichever process made it."""
@@ -242,13 +253,6 @@ def _write_whole(path: Path, content: bytes) -> None:
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_bytes(content)
     unfinished.rename(path)
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
