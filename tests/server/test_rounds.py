@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedsketch.conf import compose
 from fedsketch.conf.metric_names import ON_DEVICES, TAKEN
 from fedsketch.replay.parcels import Parcels
+from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies.shared.cohort import TooFewClients
 from fedsketch.tasks.job import Job
@@ -282,3 +283,23 @@ def test_the_first_line_says_what_holds(play: Play, overrides: list[str], words:
     assert played.summary["private"] == (not exposed)
     assert (played.summary["not_private"] is not None) == exposed
     assert played.summary["adversaries"].keys() == played.summary["epsilon"].keys()
+
+
+def test_metrics_are_on_the_disk_before_a_checkpoint_counts_them(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for owner, name in (
+        (RunFolder, "append_metrics"),
+        (RunFolder, "sync_metrics"),
+        (Checkpoint, "save"),
+    ):
+        real = getattr(owner, name)
+
+        def noted(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            done.append(name)
+            return real(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+    play("rounds=4", "checkpoint_every=2")
+    assert done == 2 * ["append_metrics", "append_metrics", "sync_metrics", "save"]

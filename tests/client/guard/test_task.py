@@ -22,7 +22,7 @@ def test_a_device_opens_no_schema_that_a_message_names() -> None:
 
 @pytest.mark.parametrize("data", ["folder", "digits"])
 def test_a_device_drops_every_path_that_a_message_names(data: str) -> None:
-    paths = ["data.root=/etc", "data.public_root=/home", "model.weights=/root/file"]
+    paths = ["data.root=/etc", "data.public_root=/home", "model.weights=/srv/file"]
     asked = compose([f"data={data}", *paths])
     played = admitted(asked, Policy(), card_for(compose([f"data={data}"]))).config
     assert (played.data.root, played.data.public_root, played.model.weights) == (None, None, None)
