@@ -39,6 +39,7 @@ from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime.cohort import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
+from fedsketch.runtime.memory import kept_memory
 from fedsketch.runtime.threads import fitting_threads
 from fedsketch.server.rounds import Rounds
 from fedsketch.tasks.job import Job
@@ -163,6 +164,7 @@ def _timed(settings: Config) -> Speed:
         tempfile.TemporaryDirectory() as folder,
         simulated_devices(settings),
         fitting_threads(Job(settings).parameters),
+        kept_memory(),
     ):
         cohort = isinstance(settings.runtime, CohortRuntimeConfig)
         grid = CohortGrid(app, settings) if cohort else LocalGrid(app, settings.clients.total)

@@ -79,6 +79,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     from fedsketch.runtime.cohort import CohortGrid
     from fedsketch.runtime.environment import simulated_devices
     from fedsketch.runtime.local import run_local, run_with
+    from fedsketch.runtime.memory import kept_memory
     from fedsketch.runtime.simulation import run_simulation
     from fedsketch.runtime.threads import fitting_threads
     from fedsketch.server.app import serve
@@ -95,7 +96,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             server_app = serve(Rounds(config, folder, progress))
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
-            with fitting_threads(Job(config).parameters):
+            with fitting_threads(Job(config).parameters), kept_memory():
                 rounds = Rounds(config, folder, progress)
                 if isinstance(config.runtime, CohortRuntimeConfig):
                     run_with(serve(rounds), CohortGrid(client_app, config, rounds.job))
