@@ -25,6 +25,7 @@ COMMON = [
     *("experiment=clients_100", "strategy=dp_fedavg", f"rounds={ROUNDS}", "device=cpu"),
     *("strategy.server.lr=0.01", "secagg=none", "privacy.against=model", "privacy.epsilon=4"),
     *("privacy.randomness=seeded", f"evaluate_every={ROUNDS}", f"checkpoint_every={ROUNDS}"),
+    "runtime=cohort",
 ]
 FIXED = (0.025, 0.25, 0.5, 0.8, 2.5)
 STARTS = (0.025, 0.25, 2.5)

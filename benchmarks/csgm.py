@@ -46,6 +46,7 @@ SETTINGS = [
     "strategy.server.optimizer=sgd",
     "strategy.server.momentum=0.9",
     "device=cpu",
+    "runtime=cohort",
 ]
 COHORTS = {
     100: ["clients.per_round=100", "strategy.server.lr=0.04"],

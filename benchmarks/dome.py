@@ -62,6 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     common = [
         f"data.root={arguments.data_root}",
+        "runtime=cohort",
         "secagg=none",
         "secagg.noise=skellam",
         "privacy.against=model",  # of the sum, which is all that the server sees under masks

@@ -37,7 +37,7 @@ SETTINGS = [
     *("clients.sampling=poisson", "privacy.epsilon=4", "privacy.clip=0.3", "privacy.against=model"),
     "strategy.server.lr=0.3",
     *("secagg=none", "secagg.noise=skellam", NOISE, "privacy.randomness=seeded"),
-    *("evaluate_every=100", "checkpoint_every=100", "device=cpu"),
+    *("evaluate_every=100", "checkpoint_every=100", "device=cpu", "runtime=cohort"),
 ]
 AMSGRAD = ["strategy.server.optimizer=amsgrad", "strategy.server.lr=0.01"]
 ROWS = {

@@ -31,6 +31,7 @@ from fedsketch.sketching.tensor_svd import smooth
 COMMON = [
     "experiment=paper_fedceo_fashion_mnist",
     *("privacy.randomness=seeded", "evaluate_every=60", "checkpoint_every=60", "device=cpu"),
+    "runtime=cohort",
 ]
 ROWS = {
     "UDP-FedAvg": ["strategy.every=null"],

@@ -26,7 +26,7 @@ from rich.table import Table
 SETTINGS = [
     "experiment=paper_fedpcdp",
     *("secagg=none", "secagg.noise=skellam", "privacy.randomness=seeded"),
-    *("evaluate_every=20", "checkpoint_every=80", "device=cpu"),
+    *("evaluate_every=20", "checkpoint_every=80", "device=cpu", "runtime=cohort"),
 ]
 ROWS = {"FedPCDP": "before", "FedPDP": "after", "FedAvg, DP-SGD": "none"}
 PAPER = {  # Table 2, by sigma

@@ -55,6 +55,7 @@ COMMON = [
     f"evaluate_every={ROUNDS}",
     f"checkpoint_every={ROUNDS}",
     "privacy.randomness=seeded",
+    "runtime=cohort",
 ]
 
 

@@ -39,6 +39,7 @@ ROUNDS = PASS * PASSES
 SETTINGS = [
     *("data=fashion_mnist", "model=logistic", "device=cpu", "privacy.randomness=seeded"),
     *("clients.total=1000", f"clients.per_round={1000 // PASS}", f"rounds={ROUNDS}"),
+    "runtime=cohort",
     *(f"evaluate_every={ROUNDS}", f"checkpoint_every={ROUNDS}"),
 ]
 SHUFFLED = "clients.sampling=passes"
