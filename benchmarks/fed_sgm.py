@@ -28,7 +28,7 @@ from rich.table import Table
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.strategies import fed_sgm
 
-# What fedsketch-plan prints for epsilon 4, rounded up. The budget still holds: a run that would exceed it stops, and is
+# Enough for epsilon 4 (a run prints what it spent). The budget still holds: a run that would exceed it stops, and is
 # reported. (Left to the budget, noise is calibrated for every size of a Poisson cohort, which takes longer than the
 # training.)
 NOISE = "privacy.noise_multiplier=1.49"
