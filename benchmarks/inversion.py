@@ -155,7 +155,8 @@ def attack(options: argparse.Namespace) -> dict[str, list[tuple[Tensor, Tensor, 
 
     def sketched(gradient: Tensor) -> Tensor:
         assert isinstance(default.half, DomeDevice)
-        return default.half._sketch(default.broadcast, default.model).forward(gradient[None])[0]
+        sketch, _ = default.half._sketch(default.broadcast, default.model)
+        return sketch.forward(gradient[None])[0]
 
     def same(gradient: Tensor) -> Tensor:
         return gradient
