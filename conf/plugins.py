@@ -109,13 +109,13 @@ def release(group: str, name: str) -> str:
 
 def configuration_folders() -> Iterator[tuple[str, Path]]:
     """The installed packages with configuration files, and their folders. A file with a built-in name is refused."""
-    entries = _entry_points()  # read once: every call reads the metadata of all installed packages
-    for key, group in _GROUPS.items():
+    *choices, conf = _entry_points(*(group.entry_points for group in _GROUPS.values()), _CONF)
+    for (key, group), entries in zip(_GROUPS.items(), choices, strict=True):
         taken = set(built_in(key))
-        for entry in entries.select(group=group.entry_points):
+        for entry in entries:
             if entry.name in taken:
                 raise _taken(entry, f"a {group.noun} named '{entry.name}'")
-    for entry in entries.select(group=_CONF):
+    for entry in conf:
         for folder in map(Path, _imported(entry.module).__path__):
             for file in sorted(folder.rglob("*.yaml")):
                 name = file.relative_to(folder)
@@ -132,7 +132,7 @@ def _taken(entry: "EntryPoint", what: str) -> ConfigError:
 
 
 def _installed(group: str, name: str) -> "EntryPoint":
-    entries = _entry_points().select(group=_GROUPS[group].entry_points)
+    (entries,) = _entry_points(_GROUPS[group].entry_points)
     found = [entry for entry in entries if entry.name == name]
     noun = _GROUPS[group].noun
     if not found:
@@ -151,9 +151,8 @@ def _installed(group: str, name: str) -> "EntryPoint":
 
 def _conf_of(entry: "EntryPoint") -> "EntryPoint":
     """The entry point for configuration files that the same package has."""
-    found = [
-        conf for conf in _entry_points().select(group=_CONF) if _package(conf) == _package(entry)
-    ]
+    (installed,) = _entry_points(_CONF)
+    found = [conf for conf in installed if _package(conf) == _package(entry)]
     if len(found) != 1:
         raise ConfigError(
             f"The package {_package(entry)} has {len(found)} entry points of the group {_CONF}: give it exactly one, "
@@ -162,13 +161,14 @@ def _conf_of(entry: "EntryPoint") -> "EntryPoint":
     return found[0]
 
 
-def _entry_points() -> "EntryPoints":
-    """The entry points of all installed packages."""
+def _entry_points(*groups: str) -> "list[EntryPoints]":
+    """The entry points of each group. Every call reads the metadata of all installed packages."""
     from importlib.metadata import (
         entry_points,  # imported late: it takes a tenth of a second, and most messages do not need it
     )
 
-    return entry_points()
+    installed = entry_points()
+    return [installed.select(group=group) for group in groups]
 
 
 def _package(entry: "EntryPoint") -> str:
