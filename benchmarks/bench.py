@@ -57,22 +57,18 @@ SCRIPTS = (
     Script("deployment", "A round on three nodes, beside stock polling", ("--rounds", "3")),
     Script("threads", "One thread or two for a client", ("--rounds", "4")),
 )
-# What the other files are: measurements of accuracy or of attacks, and pieces of benchmarks.
+# What the other files are: measurements of accuracy or of attacks, comparisons of two commits, and pieces.
 OTHERS = {
     "accuracy": (
         *("adaptive_clip", "csgm", "dome", "fed_sgm", "fedpcdp", "public_directions", "sgmf"),
-        *(
-            "large_model",
-            "record",
-            "record_tuning",
-            "recorded",
-            "recorded_runs",
-            "results",
-            "tuning",
-        ),
+        *("large_model", "record", "record_tuning", "results", "tuning"),
     ),
     "attacks": ("inversion", "sketch_distinguisher"),
-    "pieces": ("bench", "cpu_time", "presets", "results_cells", "results_page", "results_plots"),
+    "comparisons": ("before_and_after",),
+    "pieces": (
+        *("bench", "cpu_time", "presets", "recorded"),
+        *("results_cells", "results_page", "results_plots"),
+    ),
 }
 
 

@@ -31,6 +31,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting
 from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
 from fedsketch.privacy.mechanisms.randomness import derived_key
+from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
 from fedsketch.strategies.dp_fedavg import DPFedAvg
 from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
@@ -162,7 +163,7 @@ class FedPcdpDevice(DeviceHalf):
     """The device half: a model that the mechanism trains."""
 
     def __init__(self) -> None:
-        self._last: tuple[list[torch.Tensor | None], SubspaceSketch] | None = None
+        self._last = MadeOnce[tuple[list[torch.Tensor | None], SubspaceSketch]]()
 
     def trainee(self, work: LocalWork) -> "Training":
         config = work.broadcast.config
@@ -177,9 +178,9 @@ class FedPcdpDevice(DeviceHalf):
         bases = [
             None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)
         ]
-        if self._last is None or list(map(id, self._last[0])) != list(map(id, bases)):
-            self._last = (bases, SubspaceSketch.restored(blocks, bases))
-        return self._last[1]
+        # The bases are kept beside the sketch, so that no other tensors get their ids.
+        key = tuple(map(id, bases))
+        return self._last.of(key, lambda: (bases, SubspaceSketch.restored(blocks, bases)))[1]
 
 
 class Training:

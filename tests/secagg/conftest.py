@@ -13,7 +13,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedsketch.secagg import device
 from fedsketch.secagg.codec import VectorFormat
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
@@ -22,6 +21,7 @@ from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
 from fedsketch.secagg.settings import RoundSettings
+from tests.secagg.device_step import take_step
 
 RUN = 7
 MODEL = b"\x11" * 32
@@ -48,20 +48,8 @@ class Fleet:
 
     def answer(self, step: Step, node: int, request: bytes, model: bytes = MODEL) -> bytes:
         """One device takes one step."""
-        me, state = self.nodes[node], self.states[node]
-        if step is Step.MASK:
-            ticket = device.open_mask(me, state, request, model)
-            self.states[node] = device.spend(me, ticket)
-            self.states[node], reply = device.mask(ticket, self.vectors[node])
-            return reply
-        steps = {
-            Step.ADVERTISE: device.advertise,
-            Step.SHARE: device.share,
-            Step.SIGN: device.sign,
-            Step.UNMASK: device.unmask,
-        }
-        self.states[node], reply = steps[step](me, state, request)
-        return reply
+        me, vector = self.nodes[node], self.vectors[node]
+        return take_step(step, me, self.states, request, vector, model)
 
     def stage(self, coordinator: Coordinator, silent: Iterable[int] = ()) -> None:
         """All devices but the silent ones answer the current stage, and the stage is closed."""

@@ -19,10 +19,10 @@ from fedsketch.secagg import (
     SecAggError,
     SecAggOptions,
     VectorFormat,
-    device,
 )
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
+from tests.secagg.device_step import take_step
 
 CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
 RUN, DIM, MODEL = 1, 6, b"\x11" * 32
@@ -93,21 +93,8 @@ class Fleet:
         (self.folders[node] / "policy.toml").write_text(policy.to_toml())
 
     def answer(self, step: Step, node: int, request: bytes, model: bytes = MODEL) -> bytes:
-        me, state = Node(node, RUN, self.guard(node)), self.states[node]
-        if step is Step.MASK:
-            ticket = device.open_mask(me, state, request, model)
-            self.states[node] = device.spend(me, ticket)
-            vector = np.full(DIM, node, dtype=np.uint32)
-            self.states[node], reply = device.mask(ticket, vector)
-            return reply
-        steps = {
-            Step.ADVERTISE: device.advertise,
-            Step.SHARE: device.share,
-            Step.SIGN: device.sign,
-            Step.UNMASK: device.unmask,
-        }
-        self.states[node], reply = steps[step](me, state, request)
-        return reply
+        me, vector = Node(node, RUN, self.guard(node)), np.full(DIM, node, dtype=np.uint32)
+        return take_step(step, me, self.states, request, vector, model)
 
     def run(
         self, settings: RoundSettings, until: Step = Step.DONE, silent: Iterable[int] = ()

@@ -1,7 +1,7 @@
 """Seeded runs of every strategy in every runtime, recorded before a change and compared after it.
 
-    python benchmarks/recorded_runs.py record before.json            # on the code before the change
-    python benchmarks/recorded_runs.py compare before.json           # on the code after it
+    python benchmarks/before_and_after.py record before.json            # on the code before the change
+    python benchmarks/before_and_after.py compare before.json           # on the code after it
 
 A change of structure must leave the models bit-equal, the epsilons equal, and the bytes equal or fewer. Bits are
 compared on one machine only: another processor rounds differently. Each run is a process of its own, with one thread.
