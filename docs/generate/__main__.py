@@ -9,21 +9,35 @@ from pathlib import Path
 import commands_page
 import configuration_page
 import metrics_page
-from api_pages import PACKAGES, api
+from api_pages import PACKAGES, package_pages, top_level
 from device_files_page import device_files
+from wrapping import NOTE
 
 FOLDER = Path(__file__).parents[1] / "reference"
 
 
 def pages() -> dict[str, str]:
-    """Every page by the name of its file."""
-    return {
-        "configuration.md": configuration_page.configuration(),
+    """Every page by its path below docs/reference/."""
+    found = {
+        **configuration_page.configuration(),
         "commands.md": commands_page.commands(),
         "metrics.md": metrics_page.metrics(),
         "device_files.md": device_files(),
-        **{f"{package}.md": api(package) for package in PACKAGES},
+        "fedsketch.md": top_level(),
     }
+    for package in PACKAGES:
+        found |= package_pages(package)
+    return found
+
+
+def stale() -> list[Path]:
+    """Generated pages of modules and groups that are no more."""
+    wanted = {FOLDER / name for name in pages()}
+    return [
+        path
+        for path in sorted(FOLDER.rglob("*.md"))
+        if path not in wanted and NOTE in path.read_text()
+    ]
 
 
 def gaps() -> list[str]:
@@ -37,8 +51,10 @@ def gaps() -> list[str]:
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
+    for path in stale():
+        path.unlink()
     for name, text in pages().items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / name).write_text(text)
     if missing := gaps():
         raise SystemExit("Not explained: " + ", ".join(missing))

@@ -1,20 +1,23 @@
-"""The Python API of a package, from its source: signatures and docstrings of everything public. Nothing is imported."""
+"""The Python API of packages, from their source: signatures and docstrings of everything public. Nothing is imported.
+
+A package is a folder with a page for each module, and an index that says what each is for.
+"""
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from wrapping import escaped, page, wrapped
+from wrapping import escaped, item, page, wrapped
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
-    "fedsketch": "For those who start runs and use models from Python.",
     "secagg": "For those who use secure aggregation in an app of their own. [Use secure aggregation in your own "
-    "app](../how-to/secure_aggregation.md) comes first.",
+    "app](../../how-to/secure_aggregation.md) comes first.",
     "sketching": "For those who want to shorten long vectors. A sketch maps d numbers to k and back.",
     "privacy": "For those who want to account for privacy or add noise. [How epsilon is "
-    "computed](../explanation/accounting.md) names the theorems.",
+    "computed](../../explanation/accounting.md) names the theorems.",
 }
 _Documented = ast.ClassDef | ast.FunctionDef
 _WIDEST = 110
@@ -75,9 +78,10 @@ def _prose(docstring: str | None) -> list[str]:
         if block.startswith(">>>"):
             parts.append("\n".join(["```pycon", *lines, "```"]))
         elif any(re.match(r"\s+\S|[-*|] |\d+\. ", line) for line in lines):
-            parts.append("\n".join(["```text", *(line.rstrip() for line in lines), "```"]))
+            text = textwrap.dedent("\n".join(line.rstrip() for line in lines))
+            parts.append(f"```text\n{text}\n```")
         else:
-            parts.append(wrapped(escaped(block)))
+            parts.append(wrapped(escaped(re.sub(r"::$", ":", block))))
     return parts
 
 
@@ -99,18 +103,9 @@ def _class(node: ast.ClassDef) -> Iterator[str]:
             yield from _prose(ast.get_docstring(method))
 
 
-def _module(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
-    if any(_public(tree.body)):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        yield f"## fedsketch.{name}"
-        yield from _prose(ast.get_docstring(tree))
-        yield from _names(tree, "###")
-
-
-def _names(tree: ast.Module, level: str) -> Iterator[str]:
+def _names(tree: ast.Module) -> Iterator[str]:
     for node in _public(tree.body):
-        yield f"{level} {node.name}"
+        yield f"## {node.name}"
         if isinstance(node, ast.ClassDef):
             yield from _class(node)
         else:
@@ -118,12 +113,67 @@ def _names(tree: ast.Module, level: str) -> Iterator[str]:
             yield from _prose(ast.get_docstring(node))
 
 
-def api(package: str) -> str:
-    folder = ROOT / package
-    start = ast.parse((folder / "__init__.py").read_text())
-    sections = [*_prose(ast.get_docstring(start)), *_names(start, "##")]
-    for path in sorted(folder.rglob("*.py")):
-        if path.name != "__init__.py":
-            sections += _module(path)
-    title = package if package == "fedsketch" else f"fedsketch.{package}"
-    return page(title, PACKAGES[package], *sections)
+def top_level() -> str:
+    """The page of what `import fedsketch` gives."""
+    tree = ast.parse((ROOT / "fedsketch" / "__init__.py").read_text())
+    intro = "For those who start runs and use models from Python."
+    return page("fedsketch", intro, *_prose(ast.get_docstring(tree)), *_names(tree))
+
+
+def package_pages(package: str) -> dict[str, str]:
+    """The index of a package and the pages of its modules, by their paths."""
+    modules = {
+        path.relative_to(ROOT): ast.parse(path.read_text())
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+    start = modules[Path(package, "__init__.py")]
+    modules = {path: tree for path, tree in modules.items() if any(_public(tree.body))}
+    modules.pop(Path(package, "__init__.py"), None)
+    index = page(
+        f"fedsketch.{package}",
+        PACKAGES[package],
+        *_prose(ast.get_docstring(start)),
+        *_exported(package, start),
+        "## Modules",
+        "\n".join(_entry(path.relative_to(package), tree) for path, tree in modules.items()),
+    )
+    return {
+        f"{package}/index.md": index,
+        **{
+            path.with_suffix(".md").as_posix(): _module_page(path, tree)
+            for path, tree in modules.items()
+        },
+    }
+
+
+def _exported(package: str, start: ast.Module) -> Iterator[str]:
+    """What can be imported from the package itself, with the modules that have it."""
+    entries = []
+    for node in start.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            f"fedsketch.{package}."
+        ):
+            module = node.module.removeprefix(f"fedsketch.{package}.")
+            names = ", ".join(f"`{one.name}`" for one in node.names)
+            entries.append(item(f"{names}: [`{module}`]({module.replace('.', '/')}.md)"))
+    if entries:
+        yield f"## Import from `fedsketch.{package}`"
+        yield "\n".join(entries)
+
+
+def _entry(path: Path, tree: ast.Module) -> str:
+    """A module in the index of its package: a link, and the first sentence of its docstring."""
+    paragraph = (ast.get_docstring(tree) or "").split("\n\n")[0]
+    sentence = re.split(r"(?<=\.)\s(?=[A-Z`])", " ".join(paragraph.split()))[0].rstrip(".:")
+    name = ".".join(path.with_suffix("").parts)
+    return item(f"[`{name}`]({path.with_suffix('.md').as_posix()}): {escaped(sentence)}")
+
+
+def _module_page(path: Path, tree: ast.Module) -> str:
+    package, *parts = path.with_suffix("").parts
+    index = "../" * (len(parts) - 1) + "index.md"
+    intro = (
+        f"For those who read or call this module. [fedsketch.{package}]({index}) lists the others."
+    )
+    title = ".".join(["fedsketch", package, *parts])
+    return page(title, intro, *_prose(ast.get_docstring(tree)), *_names(tree))

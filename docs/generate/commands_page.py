@@ -109,6 +109,6 @@ def commands() -> str:
     return page(
         "Commands",
         "For those who look an option up. `fedsketch`, `fedsketch-plan` and `fedsketch-audit` take the keys of the "
-        "[configuration](configuration.md); the others have options of their own.",
+        "[configuration](configuration/index.md); the others have options of their own.",
         *sections,
     )

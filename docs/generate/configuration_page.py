@@ -1,5 +1,5 @@
-"""Every key of the configuration. Default and explanation come from the YAML files, the type from the settings
-classes."""
+"""Every key of the configuration: a page for each group, and an index. Default and explanation come from the YAML
+files, the type from the settings classes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -146,19 +146,17 @@ def unexplained() -> list[str]:
     return missing
 
 
-def _group(group: str, sentence: str) -> Iterator[str]:
+def _group(group: str) -> Iterator[str]:
     found = choices(group)
     default = _defaults().get(group)
     common = set(found[0].keys).intersection(*(choice.keys for choice in found[1:]))
     common = common if len(found) > 1 else set()
-    yield f"## {group}"
-    yield wrapped(sentence)
     if common:
         yield "All choices have:"
         yield "\n".join(key.line() for key in found[0].keys if key in common)
     for choice in found:
         mark = " (default)" if choice.name == default else ""
-        yield f"### {group}={choice.name}"
+        yield f"## {group}={choice.name}"
         yield wrapped(choice.about + mark)
         if own := [key.line() for key in choice.keys if key not in common]:
             yield "\n".join(own)
@@ -172,24 +170,47 @@ def _defaults() -> dict[str, str]:
     return chosen | {"data/partition": "iid"}  # which the files of the data sets name
 
 
-def configuration() -> str:
-    sections = ["## General", "\n".join(key.line() for key in general_keys())]
-    for group, sentence in GROUPS.items():
-        sections += _group(group, sentence)
+def _file(group: str) -> str:
+    return f"{group.replace('/', '_')}.md"
+
+
+def _group_page(group: str) -> str:
+    intro = (
+        f"For those who look a key up. {GROUPS[group]} Choose one of the files below with `{group}=NAME`. "
+        "[Configuration](index.md) has the other groups."
+    )
+    return page(group, intro, *_group(group))
+
+
+def _index() -> str:
+    groups = [
+        item(
+            f"[`{group}`]({_file(group)}): {sentence} "
+            + ", ".join(f"`{choice.name}`" for choice in choices(group))
+        )
+        for group, sentence in GROUPS.items()
+    ]
     presets = [
         item(f"`{file.stem}`: {about}")
         for file in sorted((FOLDER / "experiment").glob("*.yaml"))
         if (about := read(file).about) and file.stem != "none"
     ]
-    sections += [
-        "## experiment",
-        "An experiment sets a whole run: `fedsketch experiment=dome`.",
-        "\n".join(presets),
-    ]
     return page(
         "Configuration",
         "For those who look a key up. Choose a file of a group with `group=name`, and set a key with `key=value`: "
-        "`fedsketch strategy=dp_fedavg privacy.epsilon=4`. Below are each key, its default, what it does, and which "
+        "`fedsketch strategy=dp_fedavg privacy.epsilon=4`. Every key has its default, what it does, and which "
         "values it takes. `fedsketch --cfg job` prints all keys of a run.",
-        *sections,
+        "## Groups",
+        "\n".join(groups),
+        "## General keys",
+        "\n".join(key.line() for key in general_keys()),
+        "## experiment",
+        "An experiment sets a whole run: `fedsketch experiment=dome`.",
+        "\n".join(presets),
     )
+
+
+def configuration() -> dict[str, str]:
+    """The index and the pages of the groups, by their paths."""
+    groups = {f"configuration/{_file(group)}": _group_page(group) for group in GROUPS}
+    return {"configuration/index.md": _index(), **groups}

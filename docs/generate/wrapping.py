@@ -4,6 +4,7 @@ import re
 import textwrap
 
 _WIDTH = 116
+NOTE = "<!-- Made by `python docs/generate`: change the code that it describes, not this page. -->"
 
 
 def wrapped(text: str, first: str = "", rest: str = "") -> str:
@@ -25,10 +26,7 @@ def item(text: str) -> str:
 
 def page(title: str, intro: str, *sections: str) -> str:
     """A whole page, with the note that it is made by a program."""
-    note = (
-        "<!-- Made by `python docs/generate`: change the code that it describes, not this page. -->"
-    )
-    return "\n\n".join([f"# {title}", note, wrapped(intro), *sections]) + "\n"
+    return "\n\n".join([f"# {title}", NOTE, wrapped(intro), *sections]) + "\n"
 
 
 def escaped(text: str) -> str:

@@ -17,11 +17,12 @@ from tests.docs.pages import (
 
 LONGEST_LINE = 120
 LONGEST_CELL = 100
-MOST_WORDS = 2000  # ten minutes
+MOST_WORDS = 2300  # ten minutes: adults read 238 words of English a minute (Brysbaert 2019)
 README_LINES = 150  # three screens
-BY_HAND = [page for page in pages() if page.is_relative_to(DOCS) and not is_generated(page)]
+ALL = [page for page in pages() if page.is_relative_to(DOCS)]
+BY_HAND = [page for page in ALL if not is_generated(page)]
 README = ROOT / "README.md"
-READ = [*BY_HAND, README]
+READ = [*ALL, README]
 
 
 def _is_table(text: str) -> bool:
@@ -40,7 +41,10 @@ def test_lines_of_prose_are_short(page: Path) -> None:
 
 @pytest.mark.parametrize("page", READ, ids=name_of)
 def test_lines_of_code_are_short(page: Path) -> None:
+    """What a benchmark printed stays as it was."""
     for block in blocks(page):
+        if block.language == "text" and is_generated(page):
+            continue
         assert max(map(len, block.text.splitlines()), default=0) <= LONGEST_LINE, block.where
 
 
@@ -54,16 +58,19 @@ def test_a_cell_of_a_table_holds_a_phrase(page: Path) -> None:
                 assert len(cell.strip()) <= LONGEST_CELL, f"{line.where}: {cell.strip()[:60]}..."
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name_of)
+@pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_a_page_reads_in_ten_minutes(page: Path) -> None:
-    assert len(page.read_text().split()) <= MOST_WORDS
+    """The reference too. What has no letter and no digit, such as the lines of a table, is not read."""
+    words = [word for word in page.read_text().split() if re.search(r"\w", word)]
+    assert len(words) <= MOST_WORDS
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name_of)
+@pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_a_page_starts_with_who_needs_it(page: Path) -> None:
     title, rest = page.read_text().split("\n", 1)
     assert title.startswith("# ")
-    assert rest.strip().startswith("For "), "say who needs the page, and what they can do after it"
+    first = re.sub(r"<!--.*?-->", "", rest).strip()
+    assert first.startswith("For "), "say who needs the page, and what they can do after it"
 
 
 @pytest.mark.parametrize("page", BY_HAND, ids=name_of)

@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_site_builds_without_warnings_and_without_a_network(site: Path) -> None:
     assert (site / "index.html").exists()
-    assert (site / "reference" / "configuration.html").exists()
+    assert (site / "reference" / "configuration" / "strategy.html").exists()
     assert not list(site.rglob("*.py"))
     assert socket.socket.connect is not None
 
