@@ -10,8 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.conf.schema import SimulationRuntimeConfig
-from fedsketch.runtime import local
-from fedsketch.runtime.simulation import run_simulation
+from fedsketch.runtime import local, simulation
 from fedsketch.runtime.threads import LARGE_MODEL, VARIABLE, client_variables, fitting_threads
 
 
@@ -72,7 +71,7 @@ def test_a_simulated_client_has_the_threads_that_the_user_has_set(
 
 
 @pytest.mark.slow
-def test_the_processes_of_ray_have_these_threads() -> None:
+def test_the_processes_of_ray_have_these_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     client_app, server_app, seen = ClientApp(), ServerApp(), []
 
     @client_app.query()
@@ -87,5 +86,6 @@ def test_the_processes_of_ray_have_these_threads() -> None:
         seen.append(reply.content.config_records["torch"]["threads"])
 
     settings = SimulationRuntimeConfig("simulation", None, 2.0, 0.0)
-    run_simulation(server_app, client_app, 1, settings, {})
+    monkeypatch.setattr(simulation, "AppByName", lambda: client_app)
+    simulation.run_simulation(server_app, 1, settings, {})
     assert seen == [2]

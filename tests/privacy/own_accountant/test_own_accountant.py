@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize, stats
+from scipy import integrate, optimize, special, stats
 
 from tests.privacy.own_accountant.losses import composed
-from tests.privacy.own_accountant.noise import gaussian_loss, skellam_loss
+from tests.privacy.own_accountant.noise import gaussian_loss, skellam_loss, skellam_masses
 from tests.privacy.own_accountant.sums import (
     GaussianSum,
     Pair,
@@ -53,6 +53,22 @@ def test_gaussians_of_different_noise_compose() -> None:
     parts = [(GaussianSum(z).always(1e-5), count) for z, count in ((3.0, 2), (5.0, 7))]
     low, high = epsilon(parts, DELTA)
     assert low <= _gaussian_epsilon(math.sqrt(2 / 9 + 7 / 25), DELTA) <= high
+
+
+@pytest.mark.parametrize("variance", [1.1e6, 1e8])
+def test_masses_of_large_skellam_noise_are_those_of_the_bessel_function(variance: float) -> None:
+    """Scipy's own error is some 1e-11 there."""
+    last = int(9 * math.sqrt(variance))
+    exact = special.ive(np.arange(last + 1), variance)
+    np.testing.assert_allclose(skellam_masses(last, variance), exact, rtol=1e-10)
+
+
+def test_masses_of_very_large_skellam_noise_are_a_law_of_its_variance() -> None:
+    variance = 2e9  # where scipy has nan
+    masses = skellam_masses(int(9 * math.sqrt(variance)), variance)
+    x = np.arange(len(masses))
+    assert 2 * masses.sum() - masses[0] == pytest.approx(1.0, abs=1e-10)
+    assert 2 * (masses * x**2).sum() == pytest.approx(variance, rel=1e-9)
 
 
 def _hockey_stick(p: list[float], q: list[float], epsilon: float) -> float:
