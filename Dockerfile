@@ -1,21 +1,25 @@
 # One image for everything: SuperLink, gate, ServerApp, SuperNodes and the commands.
 #
 #   docker build -t fedsketch .
-#     --build-arg TORCH_BACKEND=cu130      torch for CUDA (any name that `uv pip install --torch-backend` knows); cpu if not given
+#     --build-arg TORCH_BACKEND=cu130      torch for CUDA, or any name that `uv pip install --torch-backend` knows
 #     --build-arg TORCH_INDEX=URL          torch from this index instead of PyTorch's own
 #     --build-context wheels=DIR           torch from a wheel in this folder: no index but the usual one is needed
-#     --build-arg PLUGINS="DIR WHEEL ..."  packages of one's own beside fedsketch, such as examples/own_task: docs/how-to/extend.md, "In containers"
+#     --build-arg PLUGINS="DIR WHEEL ..."  packages of your own, such as examples/own_task (docs/how-to/extend.md)
 #     --secret id=pip,src=pip.conf         pip's settings for a mirror; they stay out of the image
 #
-# An unhelped `pip install torch` brings gigabytes of CUDA. uv knows where PyTorch keeps its builds for each backend.
+# A plain `pip install torch` brings gigabytes of CUDA. uv knows where PyTorch keeps its builds for each backend; the
+# default is `cpu`.
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM scratch AS wheels
 
-# Only what is asked for by name, so that other changes of pyproject.toml install nothing anew. Nobody simulates clients here: without Ray.
+# Only what is asked for by name, so that other changes of pyproject.toml install nothing anew. Nobody simulates
+# clients here: without Ray.
 FROM ${PYTHON_IMAGE} AS requirements
 COPY pyproject.toml /
-RUN python -c 'import tomllib; [print(line.replace("[simulation]", "")) for line in tomllib.load(open("/pyproject.toml", "rb"))["project"]["dependencies"]]' > /all.txt \
+RUN python -c 'import tomllib; \
+        needed = tomllib.load(open("/pyproject.toml", "rb"))["project"]["dependencies"]; \
+        print(*needed, sep="\n")' | sed 's/\[simulation\]//' > /all.txt \
     && grep -E '^torch(vision)?==' /all.txt > /torch.txt
 
 FROM ${PYTHON_IMAGE} AS dependencies
@@ -33,7 +37,8 @@ RUN --mount=type=bind,from=wheels,target=/wheels --mount=type=secret,id=pip,targ
         pip --python /opt/venv/bin/python install --index-url "$TORCH_INDEX" -r /torch.txt; \
     else \
         pip install -c /constraints.txt uv; \
-        uv pip install --no-cache --compile-bytecode --python /opt/venv/bin/python --torch-backend "$TORCH_BACKEND" -r /torch.txt; \
+        uv pip install --no-cache --compile-bytecode --python /opt/venv/bin/python \
+            --torch-backend "$TORCH_BACKEND" -r /torch.txt; \
     fi
 COPY --from=requirements /all.txt /
 # Tests, headers and tools for building take a fifth of it, and nobody uses them here.
@@ -52,8 +57,8 @@ RUN --mount=type=secret,id=pip,target=/root/.config/pip/pip.conf \
     && rm -rf /app/examples /app/docker/plugins \
     && python -m compileall -q /app
 
-# Packages of one's own. Each is a folder or a wheel of the build context, never a name that an index could answer. What they need comes in
-# the versions that fedsketch has, or the build ends.
+# Packages of your own. Each is a folder or a wheel of the build context, never a name that an index could answer.
+# What they need comes in the versions that fedsketch has, or the build ends.
 FROM dependencies AS plugins
 ARG PLUGINS=
 COPY --from=app /opt/app /opt/venv
@@ -64,7 +69,8 @@ RUN --mount=type=bind,target=/context,rw --mount=type=secret,id=pip,target=/root
         [ -e "./$one" ] || { echo "PLUGINS: there is no $one below examples or docker/plugins." >&2; exit 1; }; \
         set -- "$@" "./$one"; \
     done; \
-    [ $# -eq 0 ] || pip --python /opt/venv/bin/python install -c /constraints.txt -c /torch.txt --prefix /opt/plugins "$@"
+    [ $# -eq 0 ] || \
+        pip --python /opt/venv/bin/python install -c /constraints.txt -c /torch.txt --prefix /opt/plugins "$@"
 
 FROM ${PYTHON_IMAGE}
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fedsketch \

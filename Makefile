@@ -1,10 +1,12 @@
-# `make demo` and `make test` are all a new user needs. The environment is made once and again only when pyproject.toml changes.
+# `make demo` and `make test` are all a new user needs. The environment is made once and again only when
+# pyproject.toml changes.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-# Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each other.
+# Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each
+# other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: demo test test-all test-processors bench results lint types run-tests docs certs clean
@@ -20,7 +22,8 @@ test: lint
 test-all: lint types
 	$(PYTEST) -m "slow or not slow" --hypothesis-profile=default
 
-# The tests in which rounding matters, on imitations of other processors: a line for each. Takes a quarter of an hour or more.
+# The tests in which rounding matters, on imitations of other processors: a line for each. Takes a quarter of an hour
+# or more.
 test-processors: $(VENV)/.installed-dev
 	$(BIN)/python tests/processors.py
 
@@ -44,15 +47,16 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The presets of conf/experiment at five budgets over three seeds, to docs/results.md with its pictures: about an hour on two idle cores. An
-# interrupted one is resumed. make results DATA=/where/the/data/sets/are
+# The presets of conf/experiment at five budgets over three seeds, to docs/results.md with its pictures: about an hour
+# on two idle cores. An interrupted one is resumed. make results DATA=/where/the/data/sets/are
 results: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/results.py --data-root $(or $(DATA),data)
 
 # CA, server certificate and node folders in ./certs; calling it again keeps what is there.
 # make certs NODES=3 NAMES="fl.example.org 192.0.2.7" POLICY=demo.toml DATA=digits
 certs: $(VENV)/.installed
-	$(BIN)/fedsketch-certs certs --nodes $(or $(NODES),0) $(foreach name,$(NAMES),--name $(name)) $(if $(POLICY),--policy $(POLICY)) $(if $(DATA),--data $(DATA))
+	$(BIN)/fedsketch-certs certs --nodes $(or $(NODES),0) $(foreach name,$(NAMES),--name $(name)) \
+	  $(if $(POLICY),--policy $(POLICY)) $(if $(DATA),--data $(DATA))
 
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,15 +1,15 @@
 """What secure aggregation costs, beside Flower's own SecAgg+ primitives, in one run.
 
-    python benchmarks/secagg.py [--quick]
+    python benchmarks/secagg.py [--quick] [--whole]
 
-Ours is the real protocol: all devices of a round with one client more than the neighbours, 5 % of
-which drop out before they send their vectors; the time is the CPU time of one device over all its
-steps (caches cleared) and of the server. Flower's is the sequence of calls that its SecAgg+ mod
-and workflow make, without their messages; its server time is that of one client's work times the
-number of clients. Encoding (clip, round, noise) is on neither side.
+Ours is the real protocol: all devices of a round with one client more than the neighbours, 5 % of which drop out before
+they send their vectors; the time is the CPU time of one device over all its steps (caches cleared) and of the server.
+Flower's is the sequence of calls that its SecAgg+ mod and workflow make, without their messages; its server time is
+that of one client's work times the number of clients. Encoding (clip, round, noise) is on neither side.
 
-A second table is one device in the complete graph of 1,000 clients (10 % colluders, 5 % drops), step
-by step. Its peers are imitated: they sign and encrypt for it, and have no vectors.
+A second table is one device in the complete graph of 1,000 clients (10 % colluders, 5 % drops), step by step. Its peers
+are imitated: they sign and encrypt for it, and have no vectors. --whole plays a round of 1,000 clients with everybody
+in it, in the complete graph and in a ring, and prints what the server and what all clients together need.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ from fedsketch.secagg.settings import RoundSettings
 from fedsketch.secagg.wire import bitmap
 
 MODEL = bytes(32)
+COMPLETE = SecAggOptions(drops=0.05)
+RING = SecAggOptions(drops=0.05, consistency=False)
 MEASURED = 2  # devices whose time is taken, with cold caches
 STEPS = {
     Step.ADVERTISE: device.advertise,
@@ -82,10 +84,12 @@ STEPS = {
 
 @dataclass
 class Cost:
-    """CPU milliseconds of a client and of the server; bytes that a client sends, in all and masked."""
+    """CPU milliseconds of a client, of the server and of everything together; bytes that a client sends, in all and
+    masked."""
 
     client: float
     server: float
+    everything: float
     up: int
     vector: int
 
@@ -97,10 +101,10 @@ def cpu(work: Callable[[], object]) -> float:
     return 1000 * (time.process_time() - began)
 
 
-def ours(neighbours: int, dim: int) -> Cost:
-    """A whole round; the mean over the measured devices."""
-    n = neighbours + 1
-    settings = SecAggOptions(drops=0.05).settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
+def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
+    """A whole round of n clients; the mean over the measured devices."""
+    first = time.process_time()
+    settings = options.settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
     nodes = [Node(i, 1, SimulationGuard(i)) for i in range(n)]
     states = [b""] * n
     silent = set(range(n - settings.drops, n))
@@ -138,7 +142,8 @@ def ours(neighbours: int, dim: int) -> Cost:
         server += time.process_time() - began
     if coordinator.sums[0].total.any():
         raise RuntimeError("The sum of zeros is not zero.")
-    return Cost(1000 * client / MEASURED, 1000 * server, up // MEASURED, sent)
+    everything = 1000 * (time.process_time() - first)
+    return Cost(1000 * client / MEASURED, 1000 * server, everything, up // MEASURED, sent)
 
 
 def flowers(neighbours: int, dim: int) -> Cost:
@@ -187,7 +192,7 @@ def flowers(neighbours: int, dim: int) -> Cost:
     server_ms += drops * (join_key + (n - drops) * (mask + agreement))
     up = sum(len(text) for text in kept["sealed"]) + 8 * dim
     up += sum(len(share) for share in kept["seed"])
-    return Cost(client_ms, server_ms, up, 8 * dim)
+    return Cost(client_ms, server_ms, n * client_ms + server_ms, up, 8 * dim)
 
 
 class OneOfMany:
@@ -295,6 +300,14 @@ def print_one_of_many(n: int, dim: int) -> None:
         print(f"{name:>38}: {milliseconds:>6.1f} ms")
 
 
+def print_whole_rounds(n: int, dim: int) -> None:
+    print(f"\nA whole round of {n:,} clients, {dim:,} dimensions, 5 % of them lost; CPU seconds\n")
+    for name, options in (("complete graph", COMPLETE), ("ring", RING)):
+        cost = ours(n, dim, options)
+        server, everything = cost.server / 1000, cost.everything / 1000
+        print(f"{name:>14}: server {server:.1f}, with all clients {everything:.0f}", flush=True)
+
+
 def openssl_speed() -> float | None:
     """GB/s of `openssl speed -evp aes-128-ctr` on blocks of 16 KiB, or None without openssl."""
     program = shutil.which("openssl")
@@ -317,13 +330,15 @@ def mask_speed() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only 1e4 dimensions")
-    dims = [10**4] if parser.parse_args().quick else [10**4, 10**5, 10**6]
+    parser.add_argument("--whole", action="store_true", help="also a whole round of 1,000 clients")
+    asked = parser.parse_args()
+    dims = [10**4] if asked.quick else [10**4, 10**5, 10**6]
     print("CPU ms per round (ours / Flower's SecAgg+ = times faster); bytes up per client\n")
     head = f"{'neighbours':>10} {'dims':>8} | {'client':>28} | {'server':>32} | "
     print(head + f"{'bytes up':>25} | {'vector, B/coord':>15}")
     for neighbours in (10, 50, 100):
         for dim in dims:
-            we, they = ours(neighbours, dim), flowers(neighbours, dim)
+            we, they = ours(neighbours + 1, dim), flowers(neighbours, dim)
             print(
                 f"{neighbours:>10} {dim:>8.0e} | "
                 f"{we.client:>8.1f} / {they.client:>8.1f} = {they.client / we.client:>5.0f}x | "
@@ -332,6 +347,8 @@ def main() -> None:
                 flush=True,
             )
     print_one_of_many(1000, 10**4)
+    if asked.whole:
+        print_whole_rounds(1000, 10**4)
     speed, limit = mask_speed(), openssl_speed()
     print(f"\nmask expansion and addition: {speed:.2f} GB/s", end="")
     if limit is None:

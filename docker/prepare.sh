@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes what the other services mount: certificates, node folders, and the secret that ServerApp and SuperLink share. Keeps what is there.
+# Makes what the other services mount: certificates, node folders, and the secret that ServerApp and SuperLink share.
+# Keeps what is there.
 set -eu
 umask 077
 for name in $SERVER_NAMES; do

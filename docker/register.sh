@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes nodes known to the SuperLink and to each other; what devices elsewhere need for that lies in the volume `trust` afterwards.
+# Makes nodes known to the SuperLink and to each other; what devices elsewhere need for that lies in the volume
+# `trust` afterwards.
 #   register                 all nodes whose folders are here
-#   register admit NAME      first takes in a device from elsewhere, whose auth.key.pub and identity.pub lie in /incoming
+#   register admit NAME      first takes in a device from elsewhere: its auth.key.pub and identity.pub in /incoming
 #   register remove NAME     first takes a node out, for good
 set -eu
 node="/certs/nodes/${2:-}"
@@ -12,7 +13,8 @@ admit)
     ;;
 remove)
     mkdir -p "$FLWR_HOME"
-    printf '[superlink.here]\naddress = "superlink:8000"\nroot-certificates = "/certs/ca.crt"\n' > "$FLWR_HOME/config.toml"
+    printf '[superlink.here]\naddress = "superlink:8000"\nroot-certificates = "/certs/ca.crt"\n' \
+        > "$FLWR_HOME/config.toml"
     flwr supernode unregister "$(cat "$node/node-id")" here
     rm -r "$node"
     ;;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Starts one replica of a scalable SuperNode service. It takes the first node folder that no other replica holds; the lock goes with the process.
+# Starts one replica of a scalable SuperNode service. It takes the first node folder that no other replica holds; the
+# lock goes with the process.
 set -eu
 number=0
 while [ -d "/nodes/$number" ]; do

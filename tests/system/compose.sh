@@ -1,26 +1,20 @@
 #!/usr/bin/env bash
-# Checks the containers for real: the files are clean, the image builds, three nodes train over TLS, the model is written, a device reaches nothing
-# but the gate, and three devices that join by docs/how-to/deploy.md train on their own data, before and after its operations. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing behind but the image.
-#   WHEELS=DIR   a folder with a CPU wheel of torch, where PyTorch's own index is not reached (default: where pip's find-links point)
+# Checks the containers for real: the files are clean, the image builds, three nodes train over TLS, the model is
+# written, a device reaches nothing but the gate, and three devices that join by docs/how-to/deploy.md train on their
+# own data, before and after its operations. Prints "ok" last, or "skipped: ..." where no engine runs. Leaves nothing
+# behind but the image.
+# WHEELS is that of containers.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-
-skip() { echo "skipped: $1"; exit 0; }
-fail() { echo "failed: $1" >&2; docker compose logs --no-color --tail 60 >&2 || true; exit 1; }
-command -v docker > /dev/null || skip "there is no docker here."
-docker info > /dev/null 2>&1 || skip "no container engine answers."
-docker compose version > /dev/null 2>&1 || skip "docker has no compose here."
-
-linked=$(python3 -m pip config get global.find-links 2> /dev/null || true)
-if [ -z "${WHEELS:-}" ] && compgen -G "$linked/torch-*.whl" > /dev/null; then WHEELS=$linked; fi
-export WHEELS=${WHEELS:-docker/wheels}
+source tests/system/containers.sh
 export COMPOSE_PROJECT_NAME=fedsketch-check FEDSKETCH_IMAGE=fedsketch-check NODES=3 FEDSKETCH_LISTEN=127.0.0.1:18443
 unset SERVER_NAMES POLICY TEST_DATA
 scratch=$(mktemp -d)
 device() { # NAME, then what compose shall do for that device
     local name=$1
     shift
-    DEVICE=$scratch/$name DATA=$scratch/$name-data FEDSKETCH_DATA=/data/train.npz FEDSKETCH_USER=$(id -u):$(id -g) SUPERLINK=$reached \
+    DEVICE=$scratch/$name DATA=$scratch/$name-data FEDSKETCH_DATA=/data/train.npz \
+        FEDSKETCH_USER=$(id -u):$(id -g) SUPERLINK=$reached \
         docker compose -p "fedsketch-check-$name" -f docker-compose.device.yml "$@"
 }
 clean_up() {
@@ -28,7 +22,8 @@ clean_up() {
     docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1 || true
     rm -rf "$scratch"
 }
-reached=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}'):18443 # this machine, seen from a container
+# This machine, seen from a container.
+reached=$(docker network inspect bridge --format '{{(index .IPAM.Config 0).Gateway}}'):18443
 trap clean_up EXIT
 
 echo "== the files are clean"
@@ -41,9 +36,11 @@ docker compose build --quiet
 docker image inspect --format 'image: {{.Size}} bytes, user {{.Config.User}}' "$FEDSKETCH_IMAGE"
 in_image() { docker run --rm --network none "$FEDSKETCH_IMAGE" "$@"; }
 [ "$(in_image id -u)" = 10001 ] || fail "the image runs as root"
-[ -z "$(in_image find /app /certs /nodes /superexec /trust -type f '(' -name '*.key' -o -name secret -o -name '.env' ')')" ] ||
+secret=('(' -name '*.key' -o -name secret -o -name '.env' ')')
+[ -z "$(in_image find /app /certs /nodes /superexec /trust -type f "${secret[@]}")" ] ||
     fail "there is a secret in the image"
-in_image python -c 'import torch; assert torch.version.cuda is None, torch.__version__' || fail "torch is not the CPU build"
+in_image python -c 'import torch; assert torch.version.cuda is None, torch.__version__' ||
+    fail "torch is not the CPU build"
 
 echo "== three nodes start"
 docker compose up --detach
@@ -55,12 +52,14 @@ done
 [ "$healthy" = 3 ] || fail "only $healthy of 3 nodes are healthy"
 
 echo "== they train with secure aggregation"
-docker compose run --rm -T fedsketch strategy=dome clients.total=3 clients.per_round=3 rounds=3 secagg.stage_timeout=300 clients.timeout=1200 || fail "the run did not complete"
-docker compose exec -T serverapp sh -c 'test -s /runs/*/model.safetensors && test -s /runs/*/report.html' || fail "there is no model"
+three=(clients.total=3 clients.per_round=3 "${patient[@]}")
+docker compose run --rm -T fedsketch strategy=dome rounds=3 "${three[@]}" || fail "the run did not complete"
+docker compose exec -T serverapp sh -c 'test -s /runs/*/model.safetensors && test -s /runs/*/report.html' ||
+    fail "there is no model"
 
 echo "== every device keeps its own ledger"
 for number in 0 1 2; do
-    docker compose exec -T supernode fedsketch-enroll "/nodes/$number/device" --verify | grep -q '^Rounds: 3 of .*, 3 of them settled' ||
+    docker compose exec -T supernode fedsketch-enroll "/nodes/$number/device" --verify | ledger_has 3 ||
         fail "device $number has not written down its three rounds"
 done
 
@@ -68,7 +67,8 @@ echo "== a device reaches the Fleet API and nothing else"
 knock='import ssl, sys, urllib.error, urllib.request
 trusted = ssl.create_default_context(cafile="/nodes/0/ca.crt")
 try:
-    urllib.request.urlopen(urllib.request.Request(sys.argv[1], b"", {"content-type": "application/protobuf"}), timeout=5, context=trusted)
+    request = urllib.request.Request(sys.argv[1], b"", {"content-type": "application/protobuf"})
+    urllib.request.urlopen(request, timeout=5, context=trusted)
 except urllib.error.HTTPError as error:
     print(error.code)
 except urllib.error.URLError:
@@ -87,7 +87,7 @@ echo "== the override for a laptop trains without TLS and says that it is not pr
 docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1
 insecure() { docker compose -f docker-compose.yml -f docker-compose.insecure.yml "$@"; }
 insecure up --detach
-said=$(insecure run --rm -T fedsketch clients.total=3 clients.per_round=3 rounds=1 secagg.stage_timeout=300 clients.timeout=1200) || {
+said=$(insecure run --rm -T fedsketch rounds=1 "${three[@]}") || {
     insecure logs --no-color --tail 60 >&2
     fail "the run without TLS did not complete"
 }
@@ -103,11 +103,13 @@ import numpy as np
 from sklearn.datasets import load_digits
 images, labels = load_digits(return_X_y=True)
 images = (images.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
-for place, part in (("a-data/train", slice(0, 500)), ("b-data/train", slice(500, 900)), ("c-data/train", slice(900, 1400)), ("test/test", slice(1400, None))):
+places = ("a-data/train", "b-data/train", "c-data/train", "test/test")
+for place, part in zip(places, np.split(np.arange(len(labels)), [500, 900, 1400])):
     np.savez(f"/scratch/{place}.npz", inputs=images[part], targets=labels[part])'
 admit() { # NAME: what the operator does with the two public keys of a device
     cp "$scratch/$1/"{auth.key.pub,identity.pub} "$scratch/incoming"
-    docker compose run --rm -T --no-deps --volume "$scratch/incoming:/incoming:ro" register admit "$1" || fail "device $1 was not taken in"
+    docker compose run --rm -T --no-deps --volume "$scratch/incoming:/incoming:ro" register admit "$1" ||
+        fail "device $1 was not taken in"
 }
 hand_out() { # what every device does with the operator's public files
     rm -rf "$scratch/for-devices"
@@ -119,12 +121,12 @@ hand_out() { # what every device does with the operator's public files
 }
 train() { # ROUNDS, and the rounds that every device's ledger holds afterwards
     docker compose run --rm -T fedsketch data=folder data.root=/data/test.npz 'data.shape=[1,8,8]' \
-        clients.total=3 clients.per_round=3 "rounds=$1" secagg.stage_timeout=300 clients.timeout=1200 || {
+        "rounds=$1" "${three[@]}" || {
         for name in a b c; do device "$name" logs --no-color --tail 30 >&2; done
         fail "the devices' run did not complete"
     }
     for name in a b c; do
-        device "$name" run --rm -T enroll fedsketch-enroll /node/device --verify | grep "^Rounds: $2 of .*, $2 of them settled" ||
+        device "$name" run --rm -T enroll fedsketch-enroll /node/device --verify | ledger_has "$2" ||
             fail "the ledger of device $name does not hold $2 rounds"
     done
 }
@@ -138,7 +140,7 @@ hand_out
 for name in a b c; do device "$name" up --detach; done
 train 2 2
 
-echo "== both kinds of keys are rotated, the certificate is renewed, a device is restored, containers are replaced; ledgers go on"
+echo "== keys are rotated, the certificate is renewed, a device restored, containers replaced; ledgers go on"
 device a run --rm -T enroll fedsketch-enroll /node/device --rotate
 device a run --rm -T enroll
 admit a
@@ -163,5 +165,6 @@ train 1 3
 echo "== one of them is taken away"
 docker compose run --rm -T --no-deps register remove c
 docker compose cp serverapp:/trust/roster.json "$scratch/roster.json"
-[ "$(python3 -c 'import json, sys; print(len(json.load(open(sys.argv[1]))["nodes"]))' "$scratch/roster.json")" = 2 ] || fail "the roster still has three nodes"
+nodes='import json, sys; print(len(json.load(open(sys.argv[1]))["nodes"]))'
+[ "$(python3 -c "$nodes" "$scratch/roster.json")" = 2 ] || fail "the roster still has three nodes"
 echo ok

@@ -1,19 +1,10 @@
 #!/usr/bin/env bash
-# Checks that an example runs in containers as its README says: compose_example.sh own_task. Prints "ok" last, or "skipped: ..." where no
-# engine runs. Leaves nothing behind but the image. WHEELS is that of compose.sh.
+# Checks that an example runs in containers as its README says: compose_example.sh own_task. Prints "ok" last, or
+# "skipped: ..." where no engine runs. Leaves nothing behind but the image. WHEELS is that of containers.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+source tests/system/containers.sh
 example=$1
-
-skip() { echo "skipped: $1"; exit 0; }
-fail() { echo "failed: $1" >&2; docker compose logs --no-color --tail 60 >&2 || true; exit 1; }
-command -v docker > /dev/null || skip "there is no docker here."
-docker info > /dev/null 2>&1 || skip "no container engine answers."
-docker compose version > /dev/null 2>&1 || skip "docker has no compose here."
-
-linked=$(python3 -m pip config get global.find-links 2> /dev/null || true)
-if [ -z "${WHEELS:-}" ] && compgen -G "$linked/torch-*.whl" > /dev/null; then WHEELS=$linked; fi
-export WHEELS=${WHEELS:-docker/wheels}
 export COMPOSE_PROJECT_NAME=fedsketch-example FEDSKETCH_IMAGE=fedsketch-example NODES=3 FEDSKETCH_LISTEN=127.0.0.1:18444
 unset SERVER_NAMES TEST_DATA
 scratch=$(mktemp -d)
@@ -28,10 +19,11 @@ echo "== as the README says"
 eval "$(grep '^export PLUGINS' "examples/$example/README.md")"
 docker compose build --quiet
 docker compose up --detach || fail "the services did not start"
-docker compose run --rm -T fedsketch "experiment=$example" rounds=1 secagg.stage_timeout=300 clients.timeout=1200 || fail "the run did not complete"
+docker compose run --rm -T fedsketch "experiment=$example" rounds=1 "${patient[@]}" ||
+    fail "the run did not complete"
 docker compose exec -T serverapp sh -c 'test -s /runs/*/model.safetensors' || fail "there is no model"
 for number in 0 1 2; do
-    docker compose exec -T supernode fedsketch-enroll "/nodes/$number/device" --verify | grep -q '^Rounds: 1 of .*, 1 of them settled' ||
+    docker compose exec -T supernode fedsketch-enroll "/nodes/$number/device" --verify | ledger_has 1 ||
         fail "device $number has not written down its round"
 done
 
@@ -40,7 +32,7 @@ docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1
 grep -v '^plugins' "$POLICY" > "$scratch/policy.toml"
 export POLICY=$scratch/policy.toml
 docker compose up --detach
-said=$(docker compose run --rm -T fedsketch "experiment=$example" rounds=1 clients.retries=0 secagg.stage_timeout=300 clients.timeout=1200 2>&1) &&
+said=$(docker compose run --rm -T fedsketch "experiment=$example" rounds=1 clients.retries=0 "${patient[@]}" 2>&1) &&
     fail "devices played what their owners do not allow"
 [[ $said == *"owner does not allow the "* ]] || fail "the run ended for another reason: $said"
 echo ok
