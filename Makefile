@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
+# Compiled modules are kept, because tests start some hundred processes that import them.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Two workers. Tests of one `xdist_group` share a worker, so that those with many processes do not run beside each
 # other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -2,9 +2,11 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -34,6 +36,15 @@ def is_generated(page: Path) -> bool:
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
+
+
+def by_folder(found: Iterable[Path]) -> pytest.MarkDecorator:
+    """Run a test once for each folder, with all of these pages that lie in it. There are too many pages for a test
+    each."""
+    folders: dict[str, list[Path]] = {}
+    for page in found:
+        folders.setdefault(name_of(page.parent), []).append(page)
+    return pytest.mark.parametrize("pages_of_folder", folders.values(), ids=folders)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT, Block, blocks, is_generated, name_of, pages
+from tests.docs.pages import (
+    DOCS,
+    ROOT,
+    Block,
+    blocks,
+    by_folder,
+    is_generated,
+    name_of,
+    pages,
+)
 
 READ = [p for p in pages() if (p.is_relative_to(DOCS) or p.parent == ROOT)]
 _SHORTEST_REASON = 10
@@ -78,18 +87,20 @@ def test_all_blocks_run(page: Path, folder: Path) -> None:
             _play(block, folder, _PATIENT)
 
 
-@pytest.mark.parametrize("page", READ, ids=name_of)
-def test_what_does_not_run_says_why(page: Path) -> None:
-    for block in blocks(page):
+@by_folder(READ)
+def test_what_does_not_run_says_why(pages_of_folder: list[Path]) -> None:
+    for block in (block for page in pages_of_folder for block in blocks(page)):
         if block.mark == "not run":
             assert len(block.note) >= _SHORTEST_REASON, block.where
         elif block.mark == "run by":
             file = block.note.split(",")[0].split()[0]
             assert (ROOT / file).exists(), f"{block.where}: there is no {file}"
-            assert page.name in (ROOT / file).read_text() or "which" in block.note, block.where
+            assert block.page.name in (ROOT / file).read_text() or "which" in block.note, (
+                block.where
+            )
         elif block.mark == "run":
             assert block.note in ("", "slow", "prints the block below"), block.where
-        elif block.language == "python" and not is_generated(page):
+        elif block.language == "python" and not is_generated(block.page):
             pytest.fail(f"{block.where}: say whether it runs, in a comment before it")
 
 

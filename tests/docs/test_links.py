@@ -4,11 +4,10 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import (
     DOCS,
     ROOT,
+    by_folder,
     forge_anchor,
     headings,
     lines,
@@ -19,9 +18,9 @@ from tests.docs.pages import (
 )
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_links_resolve(page: Path) -> None:
-    for target in links(page):
+@by_folder(pages())
+def test_links_resolve(pages_of_folder: list[Path]) -> None:
+    for page, target in [(one, target) for one in pages_of_folder for target in links(one)]:
         if re.match(r"[a-z]+:", target):  # of the web
             continue
         file, _, anchor = target.partition("#")
@@ -69,10 +68,10 @@ def test_pages_that_anything_names_exist() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("page", [p for p in pages() if p.is_relative_to(DOCS)], ids=name_of)
-def test_files_of_the_code_that_a_page_names_exist(page: Path) -> None:
+@by_folder(page for page in pages() if page.is_relative_to(DOCS))
+def test_files_of_the_code_that_a_page_names_exist(pages_of_folder: list[Path]) -> None:
     """A page names them by their path from the root, or from the folder that it named before."""
-    prose = "\n".join(line.text for line in lines(page))
+    prose = "\n".join(line.text for page in pages_of_folder for line in lines(page))
     for named in re.findall(r"(?<![\w/.])[a-z_]+(?:/\w+)+\.(?:py|sh)\b", prose):
         assert (ROOT / named).exists() or list(ROOT.glob(f"*/{named}")), named
 

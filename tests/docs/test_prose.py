@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.docs.pages import (
     DOCS,
     ROOT,
     blocks,
+    by_folder,
     is_generated,
     lines,
     name_of,
@@ -29,64 +28,71 @@ def _is_table(text: str) -> bool:
     return text.lstrip().startswith("|")
 
 
-@pytest.mark.parametrize("page", READ, ids=name_of)
-def test_lines_of_prose_are_short(page: Path) -> None:
+@by_folder(READ)
+def test_lines_of_prose_are_short(pages_of_folder: list[Path]) -> None:
     long = [
         line.where
+        for page in pages_of_folder
         for line in lines(page)
         if len(line.text) > LONGEST_LINE and not _is_table(line.text)
     ]
     assert not long
 
 
-@pytest.mark.parametrize("page", READ, ids=name_of)
-def test_lines_of_code_are_short(page: Path) -> None:
+@by_folder(READ)
+def test_lines_of_code_are_short(pages_of_folder: list[Path]) -> None:
     """What a benchmark printed stays as it was."""
-    for block in blocks(page):
-        if block.language == "text" and is_generated(page):
-            continue
-        assert max(map(len, block.text.splitlines()), default=0) <= LONGEST_LINE, block.where
+    for page in pages_of_folder:
+        for block in blocks(page):
+            if block.language == "text" and is_generated(page):
+                continue
+            assert max(map(len, block.text.splitlines()), default=0) <= LONGEST_LINE, block.where
 
 
-@pytest.mark.parametrize("page", READ, ids=name_of)
-def test_a_cell_of_a_table_holds_a_phrase(page: Path) -> None:
+@by_folder(READ)
+def test_a_cell_of_a_table_holds_a_phrase(pages_of_folder: list[Path]) -> None:
     """Links count by what is shown."""
-    for line in lines(page):
+    for line in (line for page in pages_of_folder for line in lines(page)):
         if _is_table(line.text):
             shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.text).replace("\\|", "/")
             for cell in shown.strip().strip("|").split("|"):
                 assert len(cell.strip()) <= LONGEST_CELL, f"{line.where}: {cell.strip()[:60]}..."
 
 
-@pytest.mark.parametrize("page", ALL, ids=name_of)
-def test_a_page_reads_in_ten_minutes(page: Path) -> None:
+@by_folder(ALL)
+def test_a_page_reads_in_ten_minutes(pages_of_folder: list[Path]) -> None:
     """The reference too. What has no letter and no digit, such as the lines of a table, is not read."""
-    words = [word for word in page.read_text().split() if re.search(r"\w", word)]
-    assert len(words) <= MOST_WORDS
+    for page in pages_of_folder:
+        words = [word for word in page.read_text().split() if re.search(r"\w", word)]
+        assert len(words) <= MOST_WORDS, name_of(page)
 
 
-@pytest.mark.parametrize("page", ALL, ids=name_of)
-def test_a_page_starts_with_who_needs_it(page: Path) -> None:
-    title, rest = page.read_text().split("\n", 1)
-    assert title.startswith("# ")
-    first = re.sub(r"<!--.*?-->", "", rest).strip()
-    assert first.startswith("For "), "say who needs the page, and what they can do after it"
+@by_folder(ALL)
+def test_a_page_starts_with_who_needs_it(pages_of_folder: list[Path]) -> None:
+    for page in pages_of_folder:
+        title, rest = page.read_text().split("\n", 1)
+        assert title.startswith("# "), name_of(page)
+        first = re.sub(r"<!--.*?-->", "", rest).strip()
+        assert first.startswith("For "), (
+            f"{name_of(page)}: say who needs the page, and what they can do after it"
+        )
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name_of)
-def test_lists_and_tables_begin_after_an_empty_line(page: Path) -> None:
+@by_folder(BY_HAND)
+def test_lists_and_tables_begin_after_an_empty_line(pages_of_folder: list[Path]) -> None:
     """Forges do not need it; the site does, and shows one long paragraph without."""
-    before = ""
-    for line in lines(page):
-        begins = re.match(r"[-*] |\d+\. |\|", line.text)
-        prose = before and not re.match(r" *([-*] |\d+\. |\||#|<!--)|  ", before)
-        assert not (begins and prose), line.where
-        before = line.text
+    for page in pages_of_folder:
+        before = ""
+        for line in lines(page):
+            begins = re.match(r"[-*] |\d+\. |\|", line.text)
+            prose = before and not re.match(r" *([-*] |\d+\. |\||#|<!--)|  ", before)
+            assert not (begins and prose), line.where
+            before = line.text
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name_of)
-def test_blocks_of_code_name_their_language(page: Path) -> None:
-    for block in blocks(page):
+@by_folder(BY_HAND)
+def test_blocks_of_code_name_their_language(pages_of_folder: list[Path]) -> None:
+    for block in (block for page in pages_of_folder for block in blocks(page)):
         assert block.language, block.where
 
 
