@@ -42,7 +42,7 @@ PANELS = (
     Panel(
         name="server",
         title="No trust in the server: clients as units",
-        setting="100 clients, all in every round, 20 rounds (`conf/experiment/clients_100.yaml`)",
+        setting="100 clients, all in every round, 20 rounds, 50 for `dome_public` (`conf/experiment/clients_100.yaml`)",
         unit="client",
         adversary="server",
         trust="in no server: secure aggregation holds against one that lies and works with a tenth of the clients",

@@ -1,7 +1,7 @@
 """The loop over rounds: broadcast, collect, update, account, evaluate, save. A killed run is resumed from its last
 checkpoint.
 
-A round is applied completely or not at all. A round that lost too many clients is repeated with another cohort, and
+A round is applied completely or not at all. A round that lost too many clients is repeated without them, and
 after `clients.retries` repetitions the run stops. Everything up to the last complete round is on disk.
 """
 

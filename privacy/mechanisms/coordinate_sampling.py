@@ -226,6 +226,6 @@ class CoordinateSampling(Mechanism):
 
 
 def default_peak(clip: float, dim: int, clients: int) -> float:
-    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2. After a random rotation about two numbers of a whole cohort are
-    larger, if any."""
+    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2. After a random rotation fewer than two numbers of a whole cohort
+    are larger, on average: 0.15 at d = 25,450 and n = 100."""
     return clip * min(1.0, math.sqrt(2.0 * math.log(dim * clients) / dim))
