@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 test: lint
 	$(MAKE) --no-print-directory --jobs=2 types run-tests
 
-# All tests, the slow ones too, and with new examples for the tests that draw their own: about half an hour.
+# All tests, the slow ones too, and with new examples for the tests that draw their own: half an hour to an hour.
 test-all: lint types
 	$(PYTEST) -m "slow or not slow" --hypothesis-profile=default
 

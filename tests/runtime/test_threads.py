@@ -1,5 +1,6 @@
 """Small models are trained with one thread, large ones with torch's choice, and the user's choice goes first."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,7 +82,10 @@ def test_the_processes_of_ray_have_these_threads(monkeypatch: pytest.MonkeyPatch
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        (node,) = grid.get_node_ids()
+        deadline = time.monotonic() + 60
+        while not (nodes := list(grid.get_node_ids())) and time.monotonic() < deadline:
+            time.sleep(0.1)  # on a busy machine the server starts before its node is known
+        (node,) = nodes
         (reply,) = grid.send_and_receive([Message(RecordDict(), node, "query")])
         seen.append(reply.content.config_records["torch"]["threads"])
 
