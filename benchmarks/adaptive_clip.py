@@ -16,9 +16,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
-from recorded import Runs, mean_and_error
 from rich.console import Console
 from rich.table import Table
+from run_store import Runs, mean_and_error
 
 ROUNDS = 50
 COMMON = [

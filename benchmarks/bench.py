@@ -64,9 +64,9 @@ OTHERS = {
         *("large_model", "record", "record_tuning", "results", "tuning"),
     ),
     "attacks": ("inversion", "sketch_distinguisher"),
-    "comparisons": ("before_and_after",),
+    "comparisons": ("recorded_runs",),
     "pieces": (
-        *("bench", "cpu_time", "presets", "recorded"),
+        *("bench", "cpu_time", "presets", "run_store"),
         *("results_cells", "results_page", "results_plots"),
     ),
 }

@@ -21,9 +21,9 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(1, str(Path(__file__).parent))
 
-from recorded import play
 from rich.console import Console
 from rich.table import Table
+from run_store import play
 
 LEARN = ["strategy.keep=all", "strategy.learned_share=0.25"]
 FRESH = ["strategy.learned_share=0"]

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import torch
-from recorded import play
 from rich.console import Console
 from rich.table import Table
+from run_store import play
 
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.strategies import fed_sgm

@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import torch
-from recorded import Runs, mean_and_error
 from rich.console import Console
 from rich.table import Table
+from run_store import Runs, mean_and_error
 
 from fedsketch.sketching.tensor_svd import smooth
 

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import torch
-from recorded import mean_and_error, play
 from rich.console import Console
 from rich.table import Table
+from run_store import mean_and_error, play
 
 SETTINGS = [
     "experiment=paper_fedpcdp",

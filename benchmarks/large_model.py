@@ -25,9 +25,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(1, str(Path(__file__).parent))
 
-from recorded import Runs, mean_and_error
 from rich.console import Console
 from rich.table import Table
+from run_store import Runs, mean_and_error
 
 FULL, DOME = "dp_fedavg", "dome"
 OWN = ["experiment=transformer_fashion_mnist"]

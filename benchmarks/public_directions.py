@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import numpy as np
-from recorded import play
 from rich.console import Console
 from rich.table import Table
+from run_store import play
 
 from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing

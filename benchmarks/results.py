@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
 from presets import EPSILONS, PRESETS
-from recorded import Record, Runs, read_records
 from results_cells import Results
 from results_page import page
 from results_plots import draw
+from run_store import Record, Runs, read_records
 
 from fedsketch.server.run_folder import versions
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from presets import EPSILONS, Panel, Preset
-from recorded import Record
+from run_store import Record
 
 LEAST = 0.5  # points: what is less is called level, however sure
 

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
 import numpy as np
-from recorded import Runs, mean_and_error
 from rich.console import Console
 from rich.table import Table
+from run_store import Runs, mean_and_error
 
 from fedsketch.privacy.accounting.factorisation import (
     Kind,

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parent))
 
 from presets import PRESETS, Preset
-from recorded import Record, Runs, read_records
+from run_store import Record, Runs, read_records
 
 TRIES = Path(__file__).parent / "tuning.jsonl"
 EXPERIMENTS = Path(__file__).parents[1] / "conf" / "experiment"

@@ -49,7 +49,7 @@ def _texts() -> dict[Path, str]:
         path
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in SUFFIXES and "build" not in path.parts
+        if path.suffix in SUFFIXES and not {"build", "kept"} & set(path.parts)
     ]
     above = [path for pattern in ("*.md", "*.yml", "*.toml") for path in ROOT.glob(pattern)]
     files = sorted([*found, *above, ROOT / "Makefile", ROOT / "Dockerfile"])

@@ -10,12 +10,12 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import recorded
 import results
+import run_store
 from presets import PANELS
-from recorded import Runs, read_records
 from results_cells import Results
 from results_page import verdicts
+from run_store import Runs, read_records
 
 SERVER = PANELS[0]
 
@@ -89,13 +89,13 @@ def test_runs_are_played_once_and_again_when_the_preset_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: list[str] = []
-    real = recorded.play
+    real = run_store.play
 
-    def counted(overrides: list[str]) -> recorded.Played:
+    def counted(overrides: list[str]) -> run_store.Played:
         played.append(next(text for text in overrides if text.startswith("privacy.epsilon")))
         return real(overrides)
 
-    monkeypatch.setattr(recorded, "play", counted)
+    monkeypatch.setattr(run_store, "play", counted)
     where = ["--docs", str(tmp_path), "--records", str(tmp_path / "runs.jsonl")]
     results.main([*SMALL, *where])
     assert played == ["privacy.epsilon=2", "privacy.epsilon=8"]

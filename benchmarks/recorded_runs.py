@@ -1,7 +1,7 @@
 """Seeded runs of every strategy in every runtime, recorded before a change and compared after it.
 
-    python benchmarks/before_and_after.py record before.json            # on the code before the change
-    python benchmarks/before_and_after.py compare before.json           # on the code after it
+    python benchmarks/recorded_runs.py record before.json            # on the code before the change
+    python benchmarks/recorded_runs.py compare before.json           # on the code after it
 
 A change of structure must leave the models bit-equal, the epsilons equal, and the bytes equal or fewer. Bits are
 compared on one machine only: another processor rounds differently. Each run is a process of its own, with one thread.
@@ -99,6 +99,15 @@ RUNS: dict[str, list[str]] = {
     "fedpcdp, no projection, the paper's noise": [
         *("strategy=fedpcdp", "strategy.projection=none", "privacy.accounting=paper", *FEW),
     ],
+    "fedceo": ["strategy=fedceo", "strategy.every=2", *FEW],
+    "fedceo, groups": [
+        *("strategy=fedceo", "strategy.every=2", "strategy.start=slots", "strategy.groups=2", *FEW),
+    ],
+    "fedceo, slots without masks": [
+        *("strategy=fedceo", "strategy.every=2", "strategy.start=slots", "secagg=none", *FEW),
+    ],
+    "csgm": ["strategy=csgm", *FEW],
+    "csgm, common mask": ["strategy=csgm", "strategy.mask=common", "secagg=pairwise", *FEW],
     "sgmf": ["strategy=sgmf", "clients.total=6", "clients.per_round=3", "clients.sampling=passes"],
     "sgmf, one band for all rounds": [
         *("strategy=sgmf", "strategy.restarts=false", "strategy.factorisation=banded"),
@@ -106,24 +115,47 @@ RUNS: dict[str, list[str]] = {
     ],
     "fed_sgm, poisson": ["strategy=fed_sgm", "clients.sampling=poisson", *SAMPLED],
 }
-ELSEWHERE = (
-    "fedavg",
-    "dp_fedavg",
-    "dome",
-    "fed_sgm",
-    "fedpcdp",
-)  # also played by Ray and by real nodes
 RUNS |= {
+    "csgm, common mask": [
+        *("strategy=csgm", "strategy.mask=common", "privacy=client", "secagg=pairwise", *FEW),
+    ],
+    "dome, blocks of a transformer": [
+        *("strategy=dome", "strategy.sketch=blocks", "model=transformer", "model.patch=4"),
+        *("model.depth=1", *FEW),
+    ],
+    "dome, public directions": ["strategy=dome", "strategy.directions=public", *PUBLIC, *FEW],
+    "dome, public directions, examples": [
+        *("strategy=dome", "strategy.directions=public", "privacy=example", *PUBLIC, *FEW),
+    ],
+    "fed_sgm, examples": [
+        *("strategy=fed_sgm", "privacy=example", "strategy.local.steps=1"),
+        *("strategy.local.epochs=null", "strategy.local.batch=0", *FEW),
+    ],
+    "dp_fedavg, adaptive clip": ["strategy=dp_fedavg", "privacy.clip=adaptive", *FEW],
+    "dp_fedavg, adapters": ["strategy=dp_fedavg", "model.lora_rank=2", *FEW],
+    "dp_fedavg, epochs of a cnn": [
+        *("strategy=dp_fedavg", "model=cnn", "strategy.local.epochs=1", "strategy.local.batch=8"),
+        *FEW,
+    ],
+    "dome, evaluation on devices": [
+        *("strategy=dome", "evaluation=federated", "evaluation.held_out=0.2", *FEW),
+    ],
+}
+COHORT = {
+    f"{name}, cohort, noise {noise}": [*overrides, "runtime=cohort", f"runtime.noise={noise}"]
+    for name, overrides in RUNS.items()
+    for noise in ("per_device", "per_sum")
+}
+# Played by Ray and by real nodes too.
+ELSEWHERE = ("fedavg", "dp_fedavg", "dome", "fed_sgm", "fedpcdp", "fedceo", "csgm")
+PROCESSES = {
     f"{name}, {runtime}": [
-        *RUNS[name],
-        f"runtime={runtime}",
-        "rounds=2",
-        "clients.total=3",
-        "clients.per_round=3",
+        *(*RUNS[name], f"runtime={runtime}", "rounds=2", "clients.total=3", "clients.per_round=3"),
     ]
     for name in ELSEWHERE
     for runtime in ("simulation", "processes")
 }
+RUNS |= COHORT | PROCESSES
 
 
 def play(name: str, command: list[str]) -> dict[str, Any]:
