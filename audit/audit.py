@@ -32,8 +32,8 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.server.accounts import Accounts
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort_sizes import CohortSizes
+from fedsketch.strategies.noise.sizes import CohortSizes
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 TRIALS = 4000
 SHOWN_ERROR = 0.05  # error probability of the bounds in the table

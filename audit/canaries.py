@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedsketch.conf import Config
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job, Kind
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job, Kind
 
 # 640 parameters: enough for layers to be sketched, few enough for a round to take milliseconds.
 FEATURES, CLASSES = 80, 8

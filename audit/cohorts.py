@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from fedsketch.conf.schema import ClientsConfig
-from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.rounds.sampling import Cohorts
 
 
 class Draw(StrEnum):

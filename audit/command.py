@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-from fedsketch.conf.compose import compose
+from fedsketch.conf.composition import compose
 from fedsketch.runtime.cli import one_sentence
 from fedsketch.runtime.help import AUDIT, answer
 

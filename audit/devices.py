@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from fedsketch.audit.canaries import CanaryJob
 from fedsketch.client.app import make_app
 from fedsketch.client.workspace import Workspace
+from fedsketch.delivery.parcels import Parcels
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.replay.parcels import Parcels
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
-from fedsketch.strategies.shared.uploads import GROUPS, MECHANISM, NUMBERS, summed, uploaded
+from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, NUMBERS, summed, uploaded
 
 Vector = NDArray[np.generic]
 _FIRST_NODE = SERVER_ID + 1

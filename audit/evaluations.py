@@ -12,9 +12,9 @@ import numpy as np
 from fedsketch.audit.canaries import FEATURES, CanaryJob
 from fedsketch.audit.shrink import AuditRun
 from fedsketch.audit.stage import Matrix, Stage
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.evaluation import FederatedEvaluation
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
+from fedsketch.strategies.rounds.sampling import Cohorts
 
 
 class EvaluationStage(Stage):

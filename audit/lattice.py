@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedsketch.conf.schema import Noise
 from fedsketch.privacy.mechanisms.encoding import rotated
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 _NEAR = 0.15  # mean distance from whole numbers: a quarter for a wrong scale, only float32's rounding for the right one
 

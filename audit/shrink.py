@@ -19,8 +19,8 @@ from fedsketch.conf import Config, ConfigError
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.strategies.shared.cohort_sizes import CohortSizes
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.noise.sizes import CohortSizes
+from fedsketch.tasks.workload import Job
 
 ROUNDS = 2  # rounds of an audited run, unless more are asked for
 MOST_CLIENTS = 64

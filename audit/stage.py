@@ -26,9 +26,9 @@ from fedsketch.audit.views import Contributions, Seen, Views
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.sampling import Cohorts
 
 Matrix = NDArray[np.float64]
 Known = TypeVar("Known")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from fedsketch.audit.canaries import Canary
 from fedsketch.audit.devices import Devices
 from fedsketch.audit.lattice import Lattices
-from fedsketch.replay.records import PARCEL
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.delivery.records import PARCEL
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
 
 Vector = NDArray[np.float64]
 _DIGITS = 12  # digits of numbers that adversaries are told; further ones are rounding errors

@@ -36,13 +36,13 @@ from simulation import CLIENTS, ONE_EPOCH, ONE_STEP, WARM_UP, Speed, config, pla
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
 from fedsketch.conf.schema import CohortRuntimeConfig
-from fedsketch.runtime.cohort import CohortGrid
+from fedsketch.runtime.batched import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.memory import kept_memory
 from fedsketch.runtime.threads import fitting_threads
 from fedsketch.server.rounds import Rounds
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 EXAMPLES = 60_000
 WORK = (

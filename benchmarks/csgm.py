@@ -28,8 +28,8 @@ from run_store import Runs, mean_and_error
 from fedsketch.privacy.accounting.calibration import calibrate
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, Unit
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling, default_peak
+from fedsketch.server.report.number_format import plain, size
 from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart
-from fedsketch.server.report.readable import plain, size
 
 ROUNDS, CLIENTS = 75, 100
 SETTINGS = [

@@ -38,10 +38,10 @@ from fedsketch.server.report.page import write_page
 from fedsketch.strategies import make_device_half, make_strategy
 from fedsketch.strategies.dome.strategy import DomeDevice
 from fedsketch.strategies.fedceo import FedCeo
-from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate, Broadcast
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 
 CLIENTS = 20
 COMMON = [

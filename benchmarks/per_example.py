@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsketch.conf.plugins import settings_class
-from fedsketch.tasks import models
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.models import networks
+from fedsketch.tasks.models.flat_model import FlatModel
 
 try:
     from opacus.grad_sample import (
@@ -52,7 +52,7 @@ Step = Callable[[], Tensor]
 
 def module(name: str) -> nn.Module:
     chosen = settings_class("model", name)(name=name, **OPTIONS[name])
-    return models.build(chosen, (1, 28, 28), 10, 0)
+    return networks.build(chosen, (1, 28, 28), 10, 0)
 
 
 def weights(norms: Tensor) -> Tensor:

@@ -39,10 +39,10 @@ from run_store import play
 from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks import idx
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.data import idx
+from fedsketch.tasks.workload import Job
 
 CLIENTS, ROUNDS = 100, 75
 PUBLIC = 1000

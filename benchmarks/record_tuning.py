@@ -35,8 +35,8 @@ from fedsketch.privacy.accounting.releases import (
     Release,
     Unit,
 )
-from fedsketch.tasks.features import seen_through
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.models.features import seen_through
+from fedsketch.tasks.workload import Job
 
 PUBLIC, HELD_OUT, RANK, SCALING = 1_000, 5_000, 512, 0.8
 ROUNDS, MOMENTUM, DELTA = 100, 0.9, 1e-5

@@ -10,7 +10,7 @@ from presets import EPSILONS, PANELS, Panel, Preset
 from results_cells import Difference, Results
 from results_plots import MIDDLE
 
-from fedsketch.server.report.readable import size
+from fedsketch.server.report.number_format import size
 
 TEMPLATE = Path(__file__).parent / "results_template.txt"
 NAMES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "digits": "the 8x8 digits"}

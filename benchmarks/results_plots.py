@@ -6,8 +6,8 @@ from pathlib import Path
 from presets import EPSILONS, PANELS, Panel
 from results_cells import Cell, Results
 
+from fedsketch.server.report.number_format import plain, size
 from fedsketch.server.report.plots import DASHES, Axis, Line, colors, line_chart
-from fedsketch.server.report.readable import plain, size
 
 MIDDLE = 2.0  # the epsilon of the pictures that show one
 ACCURACY = Axis("accuracy", lambda value: f"{value:.3g} %")

@@ -23,12 +23,12 @@ import torch
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose, to_json
 from fedsketch.conf.schema import CohortRuntimeConfig
-from fedsketch.runtime.cohort import CohortGrid
+from fedsketch.runtime.batched import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local, run_with
 from fedsketch.server.app import serve
 from fedsketch.server.rounds import Rounds
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 Record = dict[str, Any]
 

@@ -38,7 +38,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.cli import run
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 WARM_UP = 2
 CLIENTS = 100
@@ -90,7 +90,7 @@ def plain(settings: Config) -> Speed:
 
     @client_app.train()
     def train(message: Message, context: Context) -> Message:
-        from fedsketch.tasks import datasets
+        from fedsketch.tasks.data import datasets
 
         train = datasets.load(settings.data, settings.seed).train  # cached in the process
         mine = slice(int(context.node_config["partition-id"]), None, total)

@@ -42,8 +42,8 @@ from fedsketch.privacy.accounting.sketched import secret_curve
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.fed_sgm import EAVESDROPPER, FedSgm, make_sketch
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 
 CLIENT = [
     "strategy=fed_sgm",

@@ -12,9 +12,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsketch.client.guard.guard import device_folder, guard_of
-from fedsketch.replay.records import FROZEN_ARRAYS, PARCEL, PARCEL_ARRAYS
+from fedsketch.delivery.records import FROZEN_ARRAYS, PARCEL, PARCEL_ARRAYS
 from fedsketch.secagg import client_app
-from fedsketch.strategies.shared.codec import RingCodec
+from fedsketch.strategies.rounds.codec import RingCodec
 
 if TYPE_CHECKING:
     from fedsketch.client.workspace import Workspace

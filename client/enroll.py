@@ -96,7 +96,7 @@ def asked_card(asked: argparse.Namespace) -> DataCard | None:
         if asked.classes is not None or asked.schema is not None:
             raise ValueError("--classes and --schema go with --data.")
         return None
-    from fedsketch.client.describe import (
+    from fedsketch.client.data_survey import (
         card_of,
     )  # imports torch, which other uses of the command do not need
 

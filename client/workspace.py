@@ -1,8 +1,8 @@
 """What the clients in one process share: data, the model that is trained, device halves, the state that they follow.
 
-Each ClientApp has one. Everything in it follows from public configurations and broadcasts, except what is computed from
-examples and found by their content (`sketching.kept_products`). What belongs to one device is in its folder and in the
-state that Flower keeps for its node.
+Each ClientApp has one. Everything in it follows from public configurations and broadcasts, except what is computed
+from examples and found by their content (`strategies.local.product_cache`). What belongs to one device is in its
+folder and in the state that Flower keeps for its node.
 """
 
 import os
@@ -14,34 +14,34 @@ from pathlib import Path
 import torch
 from flwr.app import RecordDict
 
+from fedsketch.client.guard.configuration import admitted, check_size
 from fedsketch.client.guard.guard import DeviceGuard
-from fedsketch.client.guard.task import admitted, check_size
 from fedsketch.client.memory import memory_in
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
+from fedsketch.delivery.answers import asks_for_the_whole
+from fedsketch.delivery.frozen_part import FrozenPart, asks_for_the_frozen_part
+from fedsketch.delivery.parcels import Replayed
+from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
+from fedsketch.delivery.replica import Replicas
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.privacy.simulation import SEED_VARIABLE
-from fedsketch.replay.delivery import asks_for_the_whole
-from fedsketch.replay.frozen import FrozenPart, asks_for_the_frozen_part
-from fedsketch.replay.parcels import Replayed
-from fedsketch.replay.records import FEATURES, FROZEN, PARCEL
-from fedsketch.replay.replica import Replicas
 from fedsketch.secagg import Refusal
-from fedsketch.sketching.kept_products import KeptProducts
 from fedsketch.strategies import make_device_half, make_replica
-from fedsketch.strategies.shared.adaptive_clip import counted, with_counts
-from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
-from fedsketch.strategies.shared.evaluation import evaluation_rows
-from fedsketch.strategies.shared.local_update import batch_generator
-from fedsketch.strategies.shared.messages import Broadcast, announced, decoded
-from fedsketch.strategies.shared.uploads import EVALUATION, reply_with
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Assignment, Job, Kind
+from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.update import batch_generator
+from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
+from fedsketch.strategies.rounds.clip import counted, with_counts
+from fedsketch.strategies.rounds.evaluation import evaluation_rows
+from fedsketch.strategies.rounds.messages import Broadcast, announced, decoded
+from fedsketch.strategies.rounds.uploads import EVALUATION, reply_with
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Assignment, Job, Kind
 
 
 class Workspace:
@@ -60,9 +60,9 @@ class Workspace:
     def prepare(
         self, content: RecordDict, parcel: RecordDict, folder: Path | None
     ) -> RecordDict | None:
-        """Check what a broadcast asks for, and process what came with it: a frozen part (`replay.frozen`), a parcel
-        (`replay.parcels`). Returns the answer if training is not possible; raises `Refusal`. The device's data are not
-        read."""
+        """Check what a broadcast asks for, and process what came with it: a frozen part (`delivery.frozen_part`), a
+        parcel (`delivery.parcels`). Returns the answer if training is not possible; raises `Refusal`. The device's
+        data are not read."""
         config, numbers = announced(content)
         if EVALUATION in numbers and not isinstance(config.evaluation, FederatedEvaluationConfig):
             raise Refusal(

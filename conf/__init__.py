@@ -1,6 +1,6 @@
 """The configuration: Hydra's files, the dataclasses that check them, and how one becomes the other."""
 
-from fedsketch.conf.compose import compose, device_json, from_json, load, to_json
+from fedsketch.conf.composition import compose, device_json, from_json, load, to_json
 from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.schema import Config
 

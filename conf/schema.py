@@ -1,7 +1,7 @@
 """What a configuration may contain: types, ranges, and what must fit together.
 
 The YAML files beside this one hold the defaults, so defaults are not repeated here. Hydra composes the files,
-`conf.compose` turns the result into these frozen objects, and the rest of the program sees nothing else.
+`conf.composition` turns the result into these frozen objects, and the rest of the program sees nothing else.
 
 The groups on which the guarantee depends (privacy, secagg, clients, evaluation, runtime) are closed: only this file
 defines them. Strategies, tasks, data sets, models and trackers are open: installed packages can add some, and their

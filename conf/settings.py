@@ -71,9 +71,9 @@ Pattern = Annotated[str, Field(max_length=200)]
 @frozen
 class ModelSettings(Settings):
     """The settings that every model has, beside its own. `features` is a frozen map in front of the model
-    (`tasks.features`). `weights` is a file on the server to start from, whose path devices do not receive
-    (`tasks.weights`). `trainable` selects the parameters that are trained, by patterns, and `lora_rank` adds adapters
-    to the other linear layers (`tasks.trained`)."""
+    (`tasks.models.features`). `weights` is a file on the server to start from, whose path devices do not receive
+    (`tasks.models.weights`). `trainable` selects the parameters that are trained, by patterns, and `lora_rank` adds
+    adapters to the other linear layers (`tasks.models.trainable_part`)."""
 
     # Defaults for packages whose YAML files are older than these keys.
     features: str | None = Field(default=None, kw_only=True)

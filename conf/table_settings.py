@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TableSettings(PartitionedSettings):
     """A table at `root`. Test examples are in a second table at `test_root`, or are a share of the first.
 
-    Real devices have their own rows and receive `on_devices` instead of these settings (`tasks.tabular.resolved`).
+    Real devices have their own rows and receive `on_devices` instead of these settings (`tasks.data.tabular.resolved`).
     """
 
     test_root: str | None

@@ -26,7 +26,7 @@ def run(overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
     >>> folder = fedsketch.run(["strategy=dp_fedavg", "privacy.epsilon=4"])
     >>> model = fedsketch.load(folder)
     """
-    from fedsketch.conf.compose import compose_with_folder
+    from fedsketch.conf.composition import compose_with_folder
     from fedsketch.runtime import (
         cli,  # imports the configuration, and Flower and torch while it runs
     )

@@ -15,7 +15,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 from fedsketch.conf import Config, ConfigError, load
-from fedsketch.conf.compose import FOLDER, compose_with_folder, composition_sentence
+from fedsketch.conf.composition import FOLDER, compose_with_folder, composition_sentence
 from fedsketch.conf.overrides import for_hydra
 from fedsketch.conf.schema import CohortRuntimeConfig, SimulationRuntimeConfig
 from fedsketch.runtime.help import FEDSKETCH, answer
@@ -57,7 +57,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
     """Play a run in its runtime, and write its results into its folder. `quiet` prints no progress."""
     from rich.console import Console
 
-    from fedsketch.runtime.progress import ConsoleProgress
+    from fedsketch.server.observers.console import ConsoleProgress
 
     console = Console(quiet=quiet)
     console.print(f"Folder: {folder}", soft_wrap=True, highlight=False, markup=False)
@@ -76,7 +76,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     """Run the ServerApp in this process."""
     from fedsketch.client.app import app as client_app
-    from fedsketch.runtime.cohort import CohortGrid
+    from fedsketch.runtime.batched import CohortGrid
     from fedsketch.runtime.environment import simulated_devices
     from fedsketch.runtime.local import run_local, run_with
     from fedsketch.runtime.memory import kept_memory
@@ -84,7 +84,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     from fedsketch.runtime.threads import fitting_threads
     from fedsketch.server.app import serve
     from fedsketch.server.rounds import Rounds
-    from fedsketch.tasks.job import Job
+    from fedsketch.tasks.workload import Job
 
     RunFolder(folder).log_here()
     flower = logging.getLogger("flwr")
@@ -122,7 +122,7 @@ def _hydra_main() -> None:
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
-    from fedsketch.conf.nearest import register_resolvers
+    from fedsketch.conf.nearest_value import register_resolvers
     from fedsketch.conf.search_path import search_installed_packages
 
     search_installed_packages()
@@ -196,7 +196,7 @@ def _errors_of_a_run() -> tuple[type[Exception], ...]:
     from fedsketch.runtime.submission import RunFailed
     from fedsketch.secagg import SettingsError
     from fedsketch.server.checkpoint import CheckpointError
-    from fedsketch.strategies.shared.cohort import TooFewClients
+    from fedsketch.strategies.rounds.sampling import TooFewClients
     from fedsketch.tasks.errors import TaskError
 
     return (

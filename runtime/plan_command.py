@@ -2,11 +2,11 @@
 
 import sys
 
-from fedsketch.conf.compose import compose_with_folder
+from fedsketch.conf.composition import compose_with_folder
 from fedsketch.runtime.cli import one_sentence
 from fedsketch.runtime.environment import refuse_missing_devices
 from fedsketch.runtime.help import PLAN, answer
-from fedsketch.server.report.readable import in_order, size
+from fedsketch.server.report.number_format import in_order, size
 from fedsketch.server.run_folder import RunFolder
 
 
@@ -18,8 +18,8 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from fedsketch.server.observers.tracking import refuse_a_missing_tracker
     from fedsketch.server.plan import make_plan
-    from fedsketch.server.tracking import refuse_a_missing_tracker
 
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])

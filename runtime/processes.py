@@ -78,11 +78,11 @@ class Network:
     @contextmanager
     def running(self, late: Collection[int] = ()) -> Iterator["Network"]:
         """Register all nodes and start all processes but those of `late` clients; afterwards none is left."""
-        from fedsketch.client.describe import (
+        from fedsketch.client.data_survey import (
             card_for,
         )  # imports torch, which a refusal does not need
-        from fedsketch.tasks.job import Job
-        from fedsketch.tasks.tabular import resolved, write_parts
+        from fedsketch.tasks.data.tabular import resolved, write_parts
+        from fedsketch.tasks.workload import Job
 
         config, nodes = resolved(self.config), self.config.clients.total
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -154,8 +154,8 @@ class Network:
         else:
             variables[DEVICE_VARIABLE] = str(place / DEVICE)
         if self._tables:
-            from fedsketch.tasks.folder import DATA_VARIABLE
-            from fedsketch.tasks.tabular import SCHEMA_VARIABLE
+            from fedsketch.tasks.data.folder import DATA_VARIABLE
+            from fedsketch.tasks.data.tabular import SCHEMA_VARIABLE
 
             variables[DATA_VARIABLE] = str(self._table(client))
             variables.pop(SCHEMA_VARIABLE, None)  # the schema is beside the file

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsketch.client.command import Parser, run
-from fedsketch.tasks.schema import beside
-from fedsketch.tasks.tables import Table, read_cells
+from fedsketch.tasks.data.schema import beside
+from fedsketch.tasks.data.tables import Table, read_cells
 
 _HEAD = """\
 # Fill in what is null or empty, from public knowledge and not from the data: least and most of a number, the values of

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 from fedsketch.conf import Config, ConfigError
 from fedsketch.runtime.flower import Connection, FlowerError
 from fedsketch.server.flower_keys import KEYS
-from fedsketch.server.progress import Part, read_event
+from fedsketch.server.observers.events import Part, read_event
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedsketch.server.rounds import Observer
 
-APP = Path(__file__).parent.parent  # the project's folder, from which Flower packs the app
+APP = (
+    Path(__file__).resolve().parent.parent
+)  # the project's folder, from which Flower packs the app
 _ARRIVING = ".arriving"
 _COMPLETED = "finished:completed"
 _LOOK_AGAIN = 1.0

@@ -11,7 +11,7 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.server.attempts import Attempt
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 log = logging.getLogger(__name__)
 _WAITING = (Against.model, Against.client)  # those who see nothing of a round before it is applied

@@ -13,8 +13,8 @@ from fedsketch.conf.schema import Randomness
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import SimulationRoster
 from fedsketch.server.flower_keys import translated
-from fedsketch.server.lines import LineProgress
-from fedsketch.server.progress import StreamProgress
+from fedsketch.server.observers.events import StreamProgress
+from fedsketch.server.observers.text_lines import LineProgress
 from fedsketch.server.roster import known_roster
 from fedsketch.server.rounds import Rounds
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
@@ -117,7 +117,7 @@ def _report_missing_nodes(
     grid: Grid, config: Config, progress: StreamProgress | LineProgress
 ) -> None:
     """Tell the observer how many nodes are missing, and what to change. The run itself waits
-    (`strategies.shared.cohort`)."""
+    (`strategies.rounds.sampling`)."""
     total, there = config.clients.total, 0
     deadline = time.monotonic() + min(_SOON, config.clients.timeout)
     while time.monotonic() < deadline:

@@ -10,8 +10,8 @@ from fedsketch.conf.metric_names import ON_DEVICES
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.evaluation import FederatedEvaluation, Mean, cohorts_of
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, Mean, cohorts_of
 
 log = logging.getLogger(__name__)
 

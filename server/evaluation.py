@@ -2,8 +2,8 @@
 
 import torch
 
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.task import measured
 
 CHUNK = 2048

@@ -16,8 +16,8 @@ from fedsketch.secagg.shamir import SHARE_BYTES
 from fedsketch.secagg.wire import HASH_BYTES
 from fedsketch.server.grids.metered import serialised_size
 from fedsketch.server.grids.secagg_options import secagg_options
-from fedsketch.strategies.shared.codec import RingCodec
-from fedsketch.strategies.shared.uploads import summed
+from fedsketch.strategies.rounds.codec import RingCodec
+from fedsketch.strategies.rounds.uploads import summed
 
 
 def expected_traffic(

@@ -7,7 +7,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.server.device_evaluations import DeviceEvaluations
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 
 def guarantee(strategy: FederatedStrategy, evaluations: DeviceEvaluations | None = None) -> str:

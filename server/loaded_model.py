@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from fedsketch.conf import Config, ConfigError
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.tasks import models
-from fedsketch.tasks.columns import inputs_of
+from fedsketch.tasks.data.columns import inputs_of
+from fedsketch.tasks.data.schema import Schema, load_schema
+from fedsketch.tasks.data.tables import read_table
 from fedsketch.tasks.errors import ModelError
-from fedsketch.tasks.features import feature_map
-from fedsketch.tasks.interface import Interface
-from fedsketch.tasks.schema import Schema, load_schema
-from fedsketch.tasks.tables import read_table
-from fedsketch.tasks.trained import all_frozen
+from fedsketch.tasks.models import networks
+from fedsketch.tasks.models.features import feature_map
+from fedsketch.tasks.models.interface import Interface
+from fedsketch.tasks.models.trainable_part import all_frozen
 
 
 class LoadedModel(nn.Module):
@@ -74,7 +74,7 @@ def load(folder: Path, *, best: bool = False) -> LoadedModel:
             f"{folder} has no {path.name}, because {why}: name the folder of a run that has."
         )
     config, interface = _described(files)
-    module = models.build(config.model, interface.network_shape, interface.outputs, config.seed)
+    module = networks.build(config.model, interface.network_shape, interface.outputs, config.seed)
     module = all_frozen(module)
     _fill(module, path)
     model = LoadedModel(module, interface, config.model.features).eval()

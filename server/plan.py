@@ -16,15 +16,15 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.guarantee import adversaries, guarantee, not_private
+from fedsketch.server.report.number_format import in_order, plain, size
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
-from fedsketch.server.report.readable import in_order, plain, size
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.tabular import resolved
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.data.tabular import resolved
+from fedsketch.tasks.workload import Job
 
 POINTS = 50  # points of the epsilon curve
 

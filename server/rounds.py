@@ -23,17 +23,17 @@ from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.evaluation import evaluate
-from fedsketch.server.grids.aggregating import stacked
+from fedsketch.server.grids.stack import stacked
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
+from fedsketch.server.observers.tracking import tracked
 from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
-from fedsketch.server.tracking import tracked
 from fedsketch.server.validation import Validation
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy, RoundAborted
-from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.tabular import is_table, resolved, schema_of
+from fedsketch.strategies.rounds.base import FederatedStrategy, RoundAborted
+from fedsketch.strategies.rounds.sampling import Cohorts, TooFewClients
+from fedsketch.tasks.data.tabular import is_table, resolved, schema_of
+from fedsketch.tasks.workload import Job
 
 log = logging.getLogger(__name__)
 

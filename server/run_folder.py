@@ -21,10 +21,10 @@ import yaml
 from fedsketch.conf import Config, ConfigError, from_json, to_json
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
-from fedsketch.tasks.interface import Interface
+from fedsketch.tasks.models.interface import Interface
 
 if TYPE_CHECKING:
-    from fedsketch.tasks.flat import FlatModel
+    from fedsketch.tasks.models.flat_model import FlatModel
 
 # The folder for the run folders of a ServerApp that a SuperLink starts; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"
@@ -243,7 +243,7 @@ class RunFolder:
 def _weights(model: "FlatModel") -> bytes:
     import safetensors.torch
 
-    from fedsketch.tasks.lora import plain_state
+    from fedsketch.tasks.models.lora import plain_state
 
     return safetensors.torch.save(plain_state(model.module))
 

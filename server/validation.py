@@ -23,8 +23,8 @@ from fedsketch.conf import Config
 from fedsketch.conf.settings import Metric
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.digest import Part
 from fedsketch.sketching.seeded import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.digest import Part
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.probes import probes
 from fedsketch.sketching.seeded import PublicStream, Purpose

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.fingerprint import Part, digest
+from fedsketch.sketching.digest import Part, digest
 
 SEED_BYTES = 16  # a seed is a whole number below 2^128
 _COLUMN_BLOCK = 1 << 22  # numbers of S that the generic row norms compute at a time

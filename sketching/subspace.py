@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
-from fedsketch.sketching.fingerprint import Part
+from fedsketch.sketching.digest import Part
 from fedsketch.sketching.principal import PrincipalDirections
 from fedsketch.sketching.sketch import Sketch
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedsketch.conf import Config
-    from fedsketch.replay.parcels import Replayed
-    from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy
-    from fedsketch.strategies.shared.cohort import Cohorts
-    from fedsketch.tasks.flat import FlatModel
-    from fedsketch.tasks.job import Job
+    from fedsketch.delivery.parcels import Replayed
+    from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy
+    from fedsketch.strategies.rounds.sampling import Cohorts
+    from fedsketch.tasks.models.flat_model import FlatModel
+    from fedsketch.tasks.workload import Job
 
 
 def make_strategy(

@@ -5,11 +5,11 @@ kinds:
 
 - `mask: own`: each client draws a mask of its own and keeps each coordinate with probability `rate`
   (`privacy.mechanisms.coordinate_sampling`). The server is trusted: it sees the masks and the values, and adds the
-  noise (`strategies.shared.server_noise`). The masks are secret from those who see only models. This secrecy counts as
+  noise (`strategies.noise.server`). The masks are secret from those who see only models. This secrecy counts as
   privacy, so almost the same amount of noise is enough as without compression.
 - `mask: common`: after a randomised Hadamard rotation, all clients of a round send the same random set of coordinates,
   which is public. Secure aggregation can sum such uploads, and the devices add the noise
-  (`strategies.shared.device_noise`). The randomness of a public set adds no privacy.
+  (`strategies.noise.device`). The randomness of a public set adds no privacy.
 
 Formal guarantees: see these modules. docs/strategies/csgm.md lists where the code corrects the paper's text.
 """
@@ -25,17 +25,17 @@ from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling,
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.hadamard import HadamardSketch
-from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
-from fedsketch.strategies.shared.device_noise import DeviceNoise
-from fedsketch.strategies.shared.local_update import unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.shared.server_noise import ServerNoise
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
+from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.update import unit_rows
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.noise.server import ServerNoise
+from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 SEED = "mask-seed"
 

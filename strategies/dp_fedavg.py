@@ -4,7 +4,7 @@ The privacy unit (`privacy.unit`) is what the guarantee protects, and what is cl
 - `client`: each client has one update, a gradient or theta - theta_K after K local steps.
 - `example`: each example has one gradient. A client sums the clipped gradients of its shard.
 
-Formal guarantees: see `strategies.shared.device_noise`.
+Formal guarantees: see `strategies.noise.device`.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
-from fedsketch.strategies.shared.factored import cohort_factored, factored_blocks
-from fedsketch.strategies.shared.local_update import unit_rows
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.strategies.shared.optimizer import ServerOptimizer
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
+from fedsketch.strategies.local.factored import cohort_factored, factored_blocks
+from fedsketch.strategies.local.update import unit_rows
+from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.optimizer import ServerOptimizer
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 
 class DPFedAvg(FederatedStrategy):

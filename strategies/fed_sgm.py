@@ -10,7 +10,7 @@ Neither side stores R: both make it from the round's seed, tile by tile. docs/st
 code corrects the paper's text.
 
 Formal guarantees. There are two ways to account for them (`strategy.accounting`):
-- `r_public`: the guarantees of `strategies.shared.device_noise`, with an upload of b numbers. They hold also against
+- `r_public`: the guarantees of `strategies.noise.device`, with an upload of b numbers. They hold also against
   those who know R. The last step before the noise clips the sketch, so this clip is the sensitivity.
 - `r_secret`: holds only against an eavesdropper who sees the noisy sums, and neither R, nor a model made with it, nor
   a single upload (`privacy.accounting.sketched`). It counts R's randomness as privacy.
@@ -43,18 +43,18 @@ from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
-from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
-from fedsketch.strategies.shared.device_noise import DeviceNoise, calibrated
-from fedsketch.strategies.shared.local_update import example_blocks, unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.shared.sketch_size import sketch_size
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
+from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.update import example_blocks, unit_rows
+from fedsketch.strategies.noise.device import DeviceNoise, calibrated
+from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sketch_size import sketch_size
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 SEED = "sketch-seed"
 EAVESDROPPER = "eavesdropper (r_secret)"  # the name under which its epsilon is shown

@@ -7,10 +7,10 @@ of the vectors also contains the sum of the weights.
 import torch
 
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
-from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_updates
-from fedsketch.strategies.shared.local_update import client_update
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.local.batched import CohortWork, cohort_updates
+from fedsketch.strategies.local.update import client_update
+from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate
 
 
 class FedAvg(DPFedAvg):

@@ -21,7 +21,7 @@ A part of the stack is:
 - with secure aggregation the mean model of one of `groups` disjoint groups. The sum of each group has the noise that
   the budget requires of a sum.
 
-Rounds without smoothing always release one sum. Formal guarantees: see `strategies.shared.device_noise`.
+Rounds without smoothing always release one sum. Formal guarantees: see `strategies.noise.device`.
 """
 
 from dataclasses import replace
@@ -33,14 +33,14 @@ from fedsketch.conf import Config
 from fedsketch.conf.strategy.fedceo import FedCeoConfig
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.sketching.tensor_svd import smooth
-from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_updates
-from fedsketch.strategies.shared.device_noise import DeviceNoise
-from fedsketch.strategies.shared.local_update import client_update
-from fedsketch.strategies.shared.messages import Aggregate, Number
-from fedsketch.tasks.flat import FlatModel, Slot
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.local.batched import CohortWork, cohort_updates
+from fedsketch.strategies.local.update import client_update
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate, Number
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.models.flat_model import FlatModel, Slot
+from fedsketch.tasks.workload import Job
 
 _SLOTS = "slots"
 

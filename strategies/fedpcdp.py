@@ -31,18 +31,18 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting
 from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
 from fedsketch.privacy.mechanisms.randomness import derived_key
-from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.base import DeviceHalf, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.shared.training_noise import TrainingNoise
+from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.noise.training import TrainingNoise
+from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 
 class FedPcdp(DPFedAvg):

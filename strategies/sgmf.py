@@ -50,11 +50,11 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedNoise
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.strategies.csgm import Csgm, CsgmDevice
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.strategies.shared.server_noise import ServerNoise
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.noise.server import ServerNoise
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 log = logging.getLogger(__name__)
 

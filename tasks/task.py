@@ -1,9 +1,9 @@
 """The interface of a task: it defines the loss of each example and the metrics. Classification is one; others are in
-`tasks.built_in_tasks` or in installed packages.
+`tasks.built_in` or in installed packages.
 
 A task must treat examples independently: the loss of an example depends on its output and target alone. Clipping the
 gradient of an example relies on this. The built-in tasks are written that way. Tasks of installed packages are called
-with one example at a time if the privacy unit is the example (`tasks.factors`).
+with one example at a time if the privacy unit is the example (`tasks.gradients.factors`).
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedsketch.conf.targets import Targets
+from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.errors import DataError, ModelError
-from fedsketch.tasks.examples import Examples
 
 
 class Task:

@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     from fedsketch.conf import Config
-    from fedsketch.strategies.shared.base import FederatedStrategy
+    from fedsketch.strategies.rounds.base import FederatedStrategy
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -43,7 +43,7 @@ def composed_before() -> "Iterator[dict[object, tuple[Config, Path]]]":
 
     Without this a quarter of the tests' time goes into composing, often the same configuration again.
     """
-    composing = import_module("fedsketch.conf.compose")
+    composing = import_module("fedsketch.conf.composition")
     compose = composing.compose_with_folder
     known: dict[object, tuple[Config, Path]] = {}
 
@@ -67,8 +67,8 @@ def make_strategy() -> "Iterator[Callable[..., FederatedStrategy]]":
     from fedsketch import strategies
     from fedsketch.conf import compose
     from fedsketch.runtime.environment import simulated_devices
-    from fedsketch.strategies.shared.cohort import Cohorts
-    from fedsketch.tasks.job import Job
+    from fedsketch.strategies.rounds.sampling import Cohorts
+    from fedsketch.tasks.workload import Job
 
     with ExitStack() as stack:
 

@@ -16,7 +16,9 @@ from flwr.cli.build import build_fab_from_disk
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FOLDERS = PYPROJECT["tool"]["setuptools"]["package-dir"].values()
+FOLDERS = sorted(
+    {"fedsketch", *(path.name for path in (ROOT / "fedsketch").iterdir() if path.is_symlink())}
+)
 TINY = [
     "strategy=dp_fedavg",
     "data=synthetic",
@@ -69,7 +71,9 @@ def test_a_wheel_adds_one_name_and_brings_all_configuration_files(tmp_path: Path
         pytest.skip("setuptools is not installed")
     source, target = tmp_path / "source", tmp_path / "target"
     for folder in FOLDERS:
-        copytree(ROOT / folder, source / folder, ignore=ignore_patterns("__pycache__"))
+        copytree(
+            ROOT / folder, source / folder, symlinks=True, ignore=ignore_patterns("__pycache__")
+        )
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         copy(ROOT / file, source)
     target.mkdir()

@@ -23,7 +23,7 @@ class FolderConfig(DataSettings):
         | Annotated[tuple[str | int, ...], Field(min_length=1, max_length=_MOST_CLASSES)]
     )
     largest_shard: Count
-    # For tables: the server's file, which is not sent to devices, and its fingerprint, which is (`tasks.schema`).
+    # For tables: the server's file, which is not sent to devices, and its fingerprint, which is (`tasks.data.schema`).
     schema: str | None
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | None = Field(
         default=None, kw_only=True

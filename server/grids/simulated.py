@@ -12,9 +12,9 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.metered import content_shape
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.messages import ARRAYS, encoded
-from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, MECHANISM, NUMBERS, uploaded
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import ARRAYS, encoded
+from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, MECHANISM, NUMBERS, uploaded
 
 SUMS = "sums"  # name of the record that tells the simulator how many sums the server sees
 
@@ -23,8 +23,8 @@ class SimulatedGrid(WrappedGrid):
     """The Grid between a strategy and a simulator that answers train messages with sums.
 
     Bytes are those of the messages that a round without dropouts would have (`server.expected_traffic`), with parcels
-    of replay (`replay.parcels`), and without frozen weights, which are sent once. A round that secure aggregation would
-    refuse is refused.
+    of replay (`delivery.parcels`), and without frozen weights, which are sent once. A round that secure aggregation
+    would refuse is refused.
     """
 
     def __init__(self, grid: Grid, strategy: FederatedStrategy) -> None:
@@ -51,7 +51,7 @@ class SimulatedGrid(WrappedGrid):
         wanted = ConfigRecord({"sums": self._sums(content, server_round, len(train))})
         sent = RecordDict({**content, SUMS: wanted})
         if self._strategy.parcels is not None:
-            # What devices would compute themselves (`replay.parcels`), bit by bit.
+            # What devices would compute themselves (`delivery.parcels`), bit by bit.
             sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
         if self._first and self._strategy.frozen.head():
             sent = RecordDict({**sent, **self._strategy.frozen.whole()})

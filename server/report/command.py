@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from fedsketch.server.report.compared_metric import judged_by
 from fedsketch.server.report.comparison import write_comparison
 from fedsketch.server.report.comparison_tables import print_tables
 from fedsketch.server.report.groups import grouped
-from fedsketch.server.report.judged import judged_by
 from fedsketch.server.report.page import ReportError
 from fedsketch.server.report.run_page import write_report
 from fedsketch.server.report.run_record import Run, find_runs, read_run

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsketch.conf.settings import Metric
-from fedsketch.server.report import plots, readable
+from fedsketch.server.report import number_format as readable
+from fedsketch.server.report import plots
+from fedsketch.server.report.compared_metric import judged_by
 from fedsketch.server.report.comparison_tables import Cells, results, settings
 from fedsketch.server.report.groups import Group, grouped
-from fedsketch.server.report.judged import judged_by
+from fedsketch.server.report.number_format import in_order
 from fedsketch.server.report.page import figure, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
-from fedsketch.server.report.readable import in_order
 from fedsketch.server.report.run_record import Run, number, read_run
 
 Costs = Callable[[Run], Sequence[float | None]]

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsketch.conf.settings import Metric
-from fedsketch.server.report import readable
+from fedsketch.server.report import number_format as readable
 from fedsketch.server.report.groups import Group, folder_names, marked
-from fedsketch.server.report.readable import in_order
+from fedsketch.server.report.number_format import in_order
 from fedsketch.server.report.run_record import Run, number
 
 _WIDTH_OF_FILES = 180  # columns of a table that is written to a file or a pipe

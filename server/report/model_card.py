@@ -14,8 +14,8 @@ from fedsketch.conf.schema import Noise, NoSecAggConfig, Randomness
 from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.conf.table_settings import TableSettings
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.server.report import readable
-from fedsketch.server.report.readable import in_order
+from fedsketch.server.report import number_format as readable
+from fedsketch.server.report.number_format import in_order
 
 _SIMULATED = ("local", "simulation", "cohort")
 

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from fedsketch.conf.settings import Metric
-from fedsketch.server.report.readable import plain
+from fedsketch.server.report.number_format import plain
 
 # Middle tones, with a contrast of at least 3 to 1 on white and on almost black.
 COLORS = (

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsketch.server.report import plots, readable, smoothing
-from fedsketch.server.report.judged import judged_by, metrics_of
+from fedsketch.server.report import number_format as readable
+from fedsketch.server.report import plots, smoothing
+from fedsketch.server.report.compared_metric import judged_by, metrics_of
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run, at, number, read_run

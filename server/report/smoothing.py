@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from fedsketch.server.report import plots, readable
+from fedsketch.server.report import number_format as readable
+from fedsketch.server.report import plots
 from fedsketch.server.report.page import figure
 from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run

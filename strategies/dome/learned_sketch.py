@@ -21,8 +21,8 @@ from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
 from fedsketch.sketching.noise_floor import NoiseFloor
 from fedsketch.sketching.streaming_pca import StreamingPCA
 from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
-from fedsketch.strategies.shared.sketch_size import sketch_size
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.strategies.rounds.sketch_size import sketch_size
+from fedsketch.tasks.models.flat_model import FlatModel
 
 WHOLE_UP_TO = 512  # numbers; sketching a smaller tensor saves nothing, so it is sent whole
 

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 import torch
 
 from fedsketch.conf import Config
-from fedsketch.replay.parcels import Step
-from fedsketch.sketching.fingerprint import digest
+from fedsketch.delivery.parcels import Step
+from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import folds_of
 from fedsketch.strategies.dome.state import settings_of
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.models.flat_model import FlatModel
 
 
 class PublicState:

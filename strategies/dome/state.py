@@ -13,15 +13,15 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
+from fedsketch.delivery.parcels import Step
 from fedsketch.privacy.mechanisms.randomness import derived_key
-from fedsketch.replay.parcels import Step
 from fedsketch.sketching.blocks import BlockSketch
-from fedsketch.sketching.fingerprint import digest
+from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, sketch_of
-from fedsketch.strategies.dome.literal import LiteralSketch, LiteralStep
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.strategies.dome.printed import LiteralSketch, LiteralStep
+from fedsketch.tasks.models.flat_model import FlatModel
 
 
 class DomeState:

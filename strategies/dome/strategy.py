@@ -12,7 +12,7 @@ A round:
 
 docs/strategies/dome.md lists where the code corrects the paper's text.
 
-Formal guarantees: those of `strategies.shared.device_noise`, with an upload of k numbers. S is made only from earlier
+Formal guarantees: those of `strategies.noise.device`, with an upload of k numbers. S is made only from earlier
 releases and public data, so it is post-processing. The clip comes after the sketch, so it bounds the upload for every
 S.
 """
@@ -24,26 +24,26 @@ import torch
 from flwr.app import RecordDict
 
 from fedsketch.conf import Config
+from fedsketch.delivery.parcels import Parcels, Step
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.replay.parcels import Parcels, Step
 from fedsketch.sketching.blocks import BlockSketch
-from fedsketch.sketching.fingerprint import digest
+from fedsketch.sketching.digest import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
-from fedsketch.sketching.made_once import MadeOnce
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
-from fedsketch.strategies.shared.base import DeviceHalf, FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.cohort_work import CohortWork, cohort_unit_rows
-from fedsketch.strategies.shared.factored import FactorSketch, cohort_factored, factored_blocks
-from fedsketch.strategies.shared.local_update import example_blocks, unit_rows
-from fedsketch.strategies.shared.messages import Aggregate, Broadcast, Number
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
+from fedsketch.strategies.local.factored import FactorSketch, cohort_factored, factored_blocks
+from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.update import example_blocks, unit_rows
+from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 RESIDUAL = "residual"
 Memory = MutableMapping[str, torch.Tensor]

@@ -39,8 +39,8 @@ from fedsketch.privacy.mechanisms.sums import ring_sum
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 from tests.privacy.own_accountant.sums import epsilon
 from tests.privacy.seen import everything_seen, largest_squared_norm, stated
 from tests.privacy.witness import Witnessed, witnessed

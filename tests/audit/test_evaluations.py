@@ -15,8 +15,8 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms import rows, skellam_ring
 from fedsketch.privacy.mechanisms.encoding import round_conditionally
 from fedsketch.privacy.mechanisms.randomness import Stream
-from fedsketch.strategies.shared import evaluation
-from fedsketch.tasks.local_tests import scores_of
+from fedsketch.strategies.rounds import evaluation
+from fedsketch.tasks.scores import scores_of
 from tests.audit.chance import CHANCE
 
 SMALL = (

@@ -15,10 +15,10 @@ from fedsketch.audit.audit import audit
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
-from fedsketch.strategies.shared import device_noise
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.device_noise import DeviceNoise
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.noise import device as device_noise
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 BASE = (

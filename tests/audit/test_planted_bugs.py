@@ -26,11 +26,11 @@ from fedsketch.privacy.mechanisms import clipping, encoding, skellam_ring
 from fedsketch.privacy.mechanisms import rows as rows_module
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.strategies.shared import device_noise
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.cohort_sizes import CohortSizes
-from fedsketch.strategies.shared.device_noise import DeviceNoise
+from fedsketch.strategies.noise import device as device_noise
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.noise.sizes import CohortSizes
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.sampling import Cohorts
 from tests.audit import symptoms
 from tests.audit.symptoms import CHECKS
 

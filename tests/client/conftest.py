@@ -18,12 +18,12 @@ from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.folder import DATA_VARIABLE
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.data.folder import DATA_VARIABLE
+from fedsketch.tasks.workload import Job
 from tests.client.fleet import CARD, POLICY, Fleet
 
 SMALL = [

@@ -17,11 +17,11 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import compose
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted, WrappedGrid
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.tabular import resolved
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.data.tabular import resolved
+from fedsketch.tasks.workload import Job
 
 NODES = 4
 POLICY = Policy(smallest_cohort=3, assumed_colluders=0.0, smallest_noise=0.1, epsilon=1000.0)

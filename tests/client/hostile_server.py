@@ -22,14 +22,14 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import SecAggError, WrappedGrid
 from fedsketch.secagg.mod import VECTOR_RECORD
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.evaluation import FederatedEvaluation
-from fedsketch.strategies.shared.uploads import EVALUATION
-from fedsketch.tasks.folder import DATA_VARIABLE
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.uploads import EVALUATION
+from fedsketch.tasks.data.folder import DATA_VARIABLE
+from fedsketch.tasks.workload import Job
 
 NODES = 3
 POLICY = Policy(

@@ -18,9 +18,9 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.releases import Gaussian
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted
-from fedsketch.strategies.shared.base import LocalWork
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.strategies.shared.uploads import uploaded
+from fedsketch.strategies.rounds.base import LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.uploads import uploaded
 
 MakeExchange = Callable[..., Any]
 FALSE_ALARM = 1e-6

@@ -18,7 +18,7 @@ from flwr.app import Message
 from safetensors.torch import save_file
 
 from fedsketch.conf import compose
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 from tests.client.fleet import NODES, RUN, Fleet, npz, overflows_above, same
 
 NOISE_IN_TRAINING = (
@@ -33,7 +33,7 @@ NOISE_IN_TRAINING = (
 
 def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
     """Or the attack below would attack nothing."""
-    from fedsketch.tasks.flat import FlatModel
+    from fedsketch.tasks.models.flat_model import FlatModel
 
     job = Job(compose(RUN))
     for pixel, finite in ((0.4, True), (0.9, False)):

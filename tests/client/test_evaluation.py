@@ -18,10 +18,10 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.release_json import release_from_json
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Aborted
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.evaluation import FederatedEvaluation
-from fedsketch.strategies.shared.uploads import EVALUATION, GROUPS, NUMBERS
-from fedsketch.tasks.folder import DATA_VARIABLE
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
+from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, NUMBERS
+from fedsketch.tasks.data.folder import DATA_VARIABLE
 from tests.client.fleet import NODES, POLICY, Fleet, npz, overflows_above
 
 EVALUATED = ("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=20")

@@ -10,8 +10,8 @@ import torch
 
 from fedsketch.client.enroll import main
 from fedsketch.client.guard.card import DataCard
-from fedsketch.tasks.schema import load_schema
-from fedsketch.tasks.tabular import SCHEMA_VARIABLE
+from fedsketch.tasks.data.schema import load_schema
+from fedsketch.tasks.data.tabular import SCHEMA_VARIABLE
 from tests.client.fleet import Fleet, same
 
 SCHEMA = """

@@ -16,12 +16,12 @@ from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms import gaussian, noisy_training, skellam_ring
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 
 SERVER = -1
 

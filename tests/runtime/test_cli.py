@@ -17,7 +17,7 @@ import yaml
 
 from fedsketch.conf import compose, from_json, to_json
 from fedsketch.privacy.simulation import SEED_VARIABLE
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 Fedsketch = Callable[..., Any]
 METRICS = (

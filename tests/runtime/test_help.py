@@ -12,7 +12,7 @@ import pytest
 
 from fedsketch.audit import command as audit_command
 from fedsketch.conf import compose
-from fedsketch.conf.compose import FOLDER, compose_with_folder
+from fedsketch.conf.composition import FOLDER, compose_with_folder
 from fedsketch.runtime import cli, plan_command
 
 Fedsketch = Callable[..., Any]

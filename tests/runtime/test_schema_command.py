@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedsketch.runtime.schema_command import main
+from fedsketch.tasks.data.schema import load_schema
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.schema import load_schema
 
 TABLE = "age,sex,ill,hospital\n41,f,yes,north\n,m,no,south\n77,f,no,north\n"
 

@@ -15,7 +15,7 @@ from fedsketch.runtime import deployment
 from fedsketch.runtime.flower import Connection, FlowerError
 from fedsketch.runtime.submission import RunFailed, Submission, follow, submit
 from fedsketch.server.flower_keys import KEYS
-from fedsketch.server.progress import StreamProgress
+from fedsketch.server.observers.events import StreamProgress
 
 DEPLOYMENT = ["runtime=deployment", "runtime.superlink=campus"]
 

@@ -15,8 +15,7 @@ FLOWER = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
 
 def test_importing_secagg_does_not_import_torch() -> None:
     code = "import sys, fedsketch.secagg; sys.exit('torch' in sys.modules)"
-    root = Path(fedsketch.secagg.__file__).parents[1]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_only_the_declared_packages_are_imported() -> None:

@@ -11,7 +11,7 @@ from fedsketch.privacy.accounting.releases import NoSampling
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
 from fedsketch.strategies.fed_sgm import EAVESDROPPER
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 MakeStrategy = Callable[..., FederatedStrategy]
 PLAIN = [

@@ -11,7 +11,7 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.strategies.rounds.sampling import TooFewClients
 
 Play = Callable[..., Any]
 SEEDED = ("privacy.randomness=seeded", "privacy.epsilon=null", "privacy.noise_multiplier=0.25")

@@ -14,8 +14,8 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.app import _check_simulation, app, run_path
-from fedsketch.server.progress import read_event
-from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.server.observers.events import read_event
+from fedsketch.strategies.rounds.sampling import TooFewClients
 
 TINY = (
     "data=synthetic data.examples=40 data.test_examples=20 data.shape=[1,2,3] data.classes=3 model=logistic device=cpu \

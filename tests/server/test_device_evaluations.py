@@ -19,9 +19,9 @@ from fedsketch.server.evaluation import evaluate
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]
 EVALUATED = (

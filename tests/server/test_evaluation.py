@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from fedsketch.conf import compose
 from fedsketch.server import evaluation
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 
 @pytest.mark.parametrize("chunk", [7, 360, 100_000])

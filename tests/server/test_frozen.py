@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from fedsketch.conf import compose
 from fedsketch.server.plan import make_plan
-from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.strategies.rounds.sampling import TooFewClients
 from fedsketch.tasks.errors import ModelError
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.own_features import own_map
+from fedsketch.tasks.models.plugin_features import own_map
+from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]
 Install = Callable[..., None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fedsketch.server.guarantee import guarantee
-from fedsketch.strategies.shared.base import FederatedStrategy
+from fedsketch.strategies.rounds.base import FederatedStrategy
 
 Sentence = Callable[..., str]
 NINE = [

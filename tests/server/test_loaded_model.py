@@ -18,11 +18,11 @@ from fedsketch.conf import Config, compose
 from fedsketch.server.export import export, main
 from fedsketch.server.loaded_model import LoadedModel
 from fedsketch.server.run_folder import RunFolder
+from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.errors import ModelError
-from fedsketch.tasks.examples import Dataset, Examples
-from fedsketch.tasks.interface import Interface
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.own_features import OwnMap
+from fedsketch.tasks.models.interface import Interface
+from fedsketch.tasks.models.plugin_features import OwnMap
+from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]
 
@@ -37,7 +37,9 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     def call(folder: Path, *overrides: str, dataset: Dataset | None = None) -> Job:
         config: Config = compose([*overrides, "device=cpu", "seed=3"])
         if dataset is not None:
-            monkeypatch.setattr("fedsketch.tasks.datasets.load", lambda settings, seed: dataset)
+            monkeypatch.setattr(
+                "fedsketch.tasks.data.datasets.load", lambda settings, seed: dataset
+            )
         job, files = Job(config), RunFolder(folder)
         files.begin(config)
         files.write_interface(job.interface)
@@ -54,7 +56,9 @@ def test_a_played_run_is_loaded_without_its_data(
     played = play(*settings)
     test = Job(compose([*small, *settings])).test
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    monkeypatch.setattr("fedsketch.tasks.datasets.load", lambda *_: pytest.fail("it read data"))
+    monkeypatch.setattr(
+        "fedsketch.tasks.data.datasets.load", lambda *_: pytest.fail("it read data")
+    )
     for best in (False, True):
         model = fedsketch.load(tmp_path / "elsewhere", best=best)
         assert not model.training

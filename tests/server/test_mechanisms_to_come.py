@@ -29,7 +29,7 @@ from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.shared.device_noise import DeviceNoise
+from fedsketch.strategies.noise.device import DeviceNoise
 
 Play = Callable[..., Any]
 ROUNDS = 3

@@ -23,8 +23,8 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.plan import make_plan
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts, TooFewClients
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import Cohorts, TooFewClients
+from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]
 STEPS, SIGMA = 3, 2.0

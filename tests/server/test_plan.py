@@ -15,8 +15,8 @@ from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.plan import Plan, make_plan
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 
 SMALL = [
     "strategy=dp_fedavg",

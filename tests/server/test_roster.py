@@ -14,10 +14,10 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local
 from fedsketch.secagg import Identity, Roster, SimulationRoster
 from fedsketch.server.app import serve
-from fedsketch.server.progress import StreamProgress
+from fedsketch.server.observers.events import StreamProgress
 from fedsketch.server.roster import ROSTER_VARIABLE, known_roster
 from fedsketch.server.rounds import Rounds
-from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.strategies.rounds.sampling import TooFewClients
 
 WRONG = 4  # the third of nodes 2 to 7
 SECURE = [

@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from fedsketch.conf import compose
 from fedsketch.conf.metric_names import ON_DEVICES, TAKEN
-from fedsketch.replay.parcels import Parcels
+from fedsketch.delivery.parcels import Parcels
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.strategies.shared.cohort import TooFewClients
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import TooFewClients
+from fedsketch.tasks.workload import Job
 from tests.server.saved_model import saved_model
 
 Play = Callable[..., Any]

@@ -15,7 +15,7 @@ from fedsketch.conf import Config, ConfigError, compose, to_json
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint, CheckpointError
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -14,8 +14,8 @@ from fedsketch.conf import compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]
 SEEDED = ("rounds=2", "privacy.randomness=seeded")

@@ -28,8 +28,8 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.server.accounts import Accounts
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.workload import Job
 from tests.privacy.own_accountant.losses import Interval
 from tests.privacy.own_accountant.sums import Pair, SkellamSum, epsilon
 from tests.privacy.seen import everything_seen, stated

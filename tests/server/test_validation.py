@@ -16,9 +16,9 @@ from fedsketch.server.evaluation import evaluate
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.server.validation import Validation
-from fedsketch.strategies.shared.cohort import TooFewClients
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.sampling import TooFewClients
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]
 HELD_OUT = ("validation.examples=12", "privacy.randomness=seeded")

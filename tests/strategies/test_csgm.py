@@ -25,11 +25,11 @@ from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.server.guarantee import guarantee
 from fedsketch.strategies import csgm
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
 
 MakeStrategy = Callable[..., FederatedStrategy]
 OWN = ("strategy=csgm", "strategy.bits=32", "privacy.randomness=seeded")

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.tasks.workload import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
 PLAIN = ("strategy=dp_fedavg", "privacy=none", "secagg=none", "strategy.server.optimizer=sgd")

@@ -20,12 +20,12 @@ from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies import fed_sgm
-from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.device_noise import DeviceNoise
-from fedsketch.strategies.shared.messages import Broadcast
-from fedsketch.strategies.shared.sketch_size import sketch_size
-from fedsketch.strategies.shared.uploads import uploaded
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
+from fedsketch.strategies.rounds.messages import Broadcast
+from fedsketch.strategies.rounds.sketch_size import sketch_size
+from fedsketch.strategies.rounds.uploads import uploaded
+from fedsketch.tasks.workload import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
 SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")

@@ -7,9 +7,9 @@ from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.local_update import client_update
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.local.update import client_update
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.tasks.workload import Job
 
 
 def test_weights_are_the_numbers_of_examples(

@@ -20,11 +20,11 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.sketching.tensor_svd import smooth
 from fedsketch.strategies.fedceo import FedCeo
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
 
 MakeStrategy = Callable[..., FederatedStrategy]
 CEO = ("strategy=fedceo", "strategy.every=2", "strategy.local.batch=5", "strategy.local.epochs=2")

@@ -18,16 +18,16 @@ from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
-from fedsketch.server.grids.aggregating import aggregating
+from fedsketch.server.grids.stack import aggregating
 from fedsketch.server.guarantee import guarantee
 from fedsketch.sketching.subspace import SubspaceSketch
 from fedsketch.strategies import make_strategy as built
 from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.sampling import Cohorts
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.workload import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
 # 54 examples of clients, 9 each; logistic, so tensors of 18 and 3 numbers.

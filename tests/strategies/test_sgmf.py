@@ -21,9 +21,9 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.accounts import Accounts
 from fedsketch.strategies.csgm import CsgmDevice
+from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.strategies.sgmf import Sgmf
-from fedsketch.strategies.shared.base import FederatedStrategy, LocalWork
-from fedsketch.strategies.shared.messages import Aggregate
 
 MakeStrategy = Callable[..., FederatedStrategy]
 # Six clients in passes of three rounds.

@@ -17,7 +17,7 @@ from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import implementation, settings_class
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime import cli
-from fedsketch.runtime.cohort import CohortGrid
+from fedsketch.runtime.batched import CohortGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedsketch.client.cohort import CohortWorkspace
+from fedsketch.runtime.batched_clients import CohortWorkspace
 
 Play = Callable[..., int]
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fedsketch.server.roster import ROSTER_VARIABLE
-from fedsketch.tasks.features import CACHE_VARIABLE
+from fedsketch.tasks.models.features import CACHE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 FILES = ("docker-compose.yml", "docker-compose.device.yml")

@@ -14,12 +14,12 @@ from torch.distributions import Poisson
 
 from fedsketch.client.enroll import main as enroll
 from fedsketch.client.guard.card import DataCard
-from fedsketch.client.guard.task import admitted
+from fedsketch.client.guard.configuration import admitted
 from fedsketch.conf import ConfigError, compose
 from fedsketch.runtime.processes import fitting_policy
 from fedsketch.secagg import Refusal
 from fedsketch.server.plan import make_plan
-from fedsketch.tasks.built_in_tasks import make_task
+from fedsketch.tasks.built_in import make_task
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("own_task", "own_strategy")

@@ -10,7 +10,7 @@ import pytest
 
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.processes import Network
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 from tests.system.followed_run import NODES, PATIENCE, SETTINGS, Play, begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]

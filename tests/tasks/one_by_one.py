@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedsketch.conf.plugins import settings_class
-from fedsketch.tasks import models
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.models import networks
+from fedsketch.tasks.models.flat_model import FlatModel
 
 SMALL_TRANSFORMER = {"patch": 3, "width": 12, "depth": 2, "heads": 2, "expansion": 2, "bias": True}
 BUILT_IN = {
@@ -28,7 +28,7 @@ RELATIVE = 1e-5
 def built_in(name: str) -> tuple[FlatModel, Tensor, Tensor]:
     shape, options = BUILT_IN[name]
     chosen = settings_class("model", name)(name=name, **options)
-    return FlatModel(models.build(chosen, shape, CLASSES, 0)), *batch(7, shape)
+    return FlatModel(networks.build(chosen, shape, CLASSES, 0)), *batch(7, shape)
 
 
 def batch(size: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -16,13 +16,13 @@ from fedsketch.conf.plugins import built_in
 from fedsketch.conf.settings import Metric, TaskSettings
 from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import frozen
-from fedsketch.tasks.built_in_tasks import BUILT_IN, area_under_curve, make_task
+from fedsketch.tasks.built_in import BUILT_IN, area_under_curve, make_task
+from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.errors import DataError, PartitionError
-from fedsketch.tasks.examples import Dataset, Examples
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
-from fedsketch.tasks.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.task import Task, measured
+from fedsketch.tasks.workload import Job
 
 N = 40
 

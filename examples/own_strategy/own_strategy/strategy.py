@@ -13,11 +13,11 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.strategies.dp_fedavg import DPFedAvgDevice
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.cohort import Cohorts
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 
 class Signum(FederatedStrategy):

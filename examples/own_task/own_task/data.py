@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from fedsketch.conf.settings import PartitionedSettings
-from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.data.examples import Dataset, Examples
 
 TABLE = Path(__file__).parent / "visits.csv"
 WARDS = ("cardiology", "maternity", "neurology", "oncology", "surgery")

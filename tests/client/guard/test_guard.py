@@ -201,7 +201,7 @@ def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> Non
 def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_may_drop_out(
     guard: DeviceGuard,
 ) -> None:
-    demo = Path(fedsketch.client.__path__[0]).parent / "docker" / "demo-policy.toml"
+    demo = Path(__file__).parents[3] / "docker" / "demo-policy.toml"
     run = compose(["clients.total=3", "clients.per_round=3", "clients.tolerated_dropouts=0.34"])
     for policy in (Policy.load(demo), fitting_policy(run)):
         guard.policy = policy

@@ -37,8 +37,8 @@ from fedsketch.secagg import (
     messages,
 )
 from fedsketch.secagg.coordinator import Step
-from fedsketch.strategies.shared.codec import RingCodec
-from fedsketch.strategies.shared.uploads import MECHANISM, reply_with
+from fedsketch.strategies.rounds.codec import RingCodec
+from fedsketch.strategies.rounds.uploads import MECHANISM, reply_with
 from tests.client.guard.enrolled import DIM, Fleet, ring, settings_of
 
 # ---------------------------------------------------------------------------- whole rounds and attacks

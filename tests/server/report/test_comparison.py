@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedsketch.server.report.command import main
+from fedsketch.server.report.compared_metric import judged_by
 from fedsketch.server.report.comparison import compare
 from fedsketch.server.report.comparison_tables import results
 from fedsketch.server.report.groups import grouped
-from fedsketch.server.report.judged import judged_by
 from fedsketch.server.report.plots import COLORS, colors
 from fedsketch.server.report.run_record import read_run
 from tests.server.report.made_runs import Outline, make_run

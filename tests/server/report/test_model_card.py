@@ -8,7 +8,7 @@ import pytest
 
 from fedsketch.conf import compose
 from fedsketch.server.report.model_card import model_card
-from fedsketch.strategies.shared.cohort import TooFewClients
+from fedsketch.strategies.rounds.sampling import TooFewClients
 
 Play = Callable[..., Any]
 SUMMARY: dict[str, Any] = {

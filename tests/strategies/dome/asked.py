@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.messages import Broadcast
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Broadcast
 
 MakeStrategy = Callable[..., FederatedStrategy]
 DOME = ("strategy=dome", "rounds=30", "strategy.broadcast=full")

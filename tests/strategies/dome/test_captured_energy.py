@@ -7,7 +7,7 @@ from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.sketching.probes import probes
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.rounds.messages import Aggregate
 from tests.strategies.dome.asked import DOME, LARGER, MakeStrategy, make_dome
 
 # ---------------------------------------------------------------------- how much of the gradient is seen

@@ -13,7 +13,7 @@ from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, isotropic
-from fedsketch.tasks.flat import FlatModel
+from fedsketch.tasks.models.flat_model import FlatModel
 
 CPU = torch.device("cpu")
 LAYERS = (Fold(0, 10, 60, 10), Fold(600, 1, 10, 10))  # 600 weights, sketched; 10 biases, whole

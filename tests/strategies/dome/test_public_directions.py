@@ -13,9 +13,9 @@ from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.learned_sketch import folds_of
 from fedsketch.strategies.dome.public_directions import public_directions
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.flat import FlatModel
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.workload import Job
 
 RANK = 4
 # Two layers of more than 512 weights: 60 x 60 and 10 x 60.

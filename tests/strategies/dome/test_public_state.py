@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fedsketch.conf import ConfigError, compose
-from fedsketch.replay.parcels import Step
+from fedsketch.delivery.parcels import Step
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.strategy import Dome
-from fedsketch.strategies.shared.base import FederatedStrategy
-from fedsketch.strategies.shared.messages import Aggregate
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.tasks.errors import DataError
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]
 PUBLIC = ["strategy=dome", "strategy.directions=public"]

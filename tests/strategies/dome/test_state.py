@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.replay.parcels import Step
+from fedsketch.delivery.parcels import Step
 from fedsketch.strategies.dome.state import DomeState
-from fedsketch.tasks.job import Job
+from fedsketch.tasks.workload import Job
 
 SMALL = [
     "strategy=dome",
@@ -30,8 +30,8 @@ FOLLOWS = """
 import sys, torch
 from fedsketch.conf import compose
 from fedsketch.strategies.dome.state import DomeState
-from fedsketch.replay.parcels import Step
-from fedsketch.tasks.job import Job
+from fedsketch.delivery.parcels import Step
+from fedsketch.tasks.workload import Job
 role, path, *overrides = sys.argv[1:]
 config = compose(overrides)
 model = Job(config).model()
@@ -142,7 +142,8 @@ def test_the_noise_that_mean_removal_carries_is_known() -> None:
     has.
 
     Averaged over 610 coordinates and 2,000 runs: within 1 % but for a chance below 1e-6; per sketch the probes are the
-    same."""
+    same.
+    """
     options = ["strategy.mean_removal=0.9", "strategy.feed=gradient", "strategy.sketch_dim=120"]
     options += [
         "strategy.server.optimizer=sgd",

@@ -10,10 +10,10 @@ from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.sketching.probes import probes
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.shared.base import LocalWork
-from fedsketch.strategies.shared.messages import Aggregate
-from fedsketch.tasks.examples import Examples
-from fedsketch.tasks.job import Job
+from fedsketch.strategies.rounds.base import LocalWork
+from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.workload import Job
 from tests.strategies.dome.asked import DOME, LARGER, NOISELESS, MakeStrategy, ask, make_dome, play
 
 

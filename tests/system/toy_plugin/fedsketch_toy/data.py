@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsketch.tasks.examples import Dataset, Examples
+from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch_toy.conf.data.toy import ToyData
 
 

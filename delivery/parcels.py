@@ -1,0 +1,165 @@
+"""Broadcast by replay: a device with the state of version v computes version v + 1 itself, from the last aggregate.
+
+A strategy whose server step is a deterministic function of (state, aggregate) need not send the result. It sends a
+parcel: the steps that a device has missed, or the whole state if that is shorter. Version 0 follows from the
+configuration, so every device has it. All devices of a round are told the same fingerprint of the state (to which
+secure aggregation commits); each device has its own parcel. A device that does not arrive at the fingerprint says so,
+and gets the whole state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that a server step depends on beside the state: its round, the released mean, and the noise of each
+    number.
+
+    `given` are parts of the state that only the server can compute, for example from public data: their values after
+    the step.
+    """
+
+    round: int
+    mean: torch.Tensor
+    deviation: float
+    given: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are sent for this step."""
+        return self.mean.numel() + sum(tensor.numel() for tensor in self.given.values())
+
+
+class Replayed(Protocol):
+    """The state of a strategy that can be replayed: on the server, and the same on every device that follows it."""
+
+    @property
+    def version(self) -> int:
+        """How many steps were taken."""
+
+    def apply(self, step: Step) -> None:
+        """Take the server's step."""
+
+    def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
+        """The arrays of the state that a device needs in a round."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The whole state."""
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None: ...
+
+    def fingerprint(self) -> str:
+        """A hash of the whole state."""
+
+
+class Parcels:
+    """What the server sends to each device. It remembers steps as long as some device may need them."""
+
+    def __init__(self, state: Replayed) -> None:
+        self._state = state
+        self._steps: list[Step] = []
+        self._made: dict[
+            int, RecordDict
+        ] = {}  # parcels to the present version, by the version that a device has
+
+    @property
+    def version(self) -> int:
+        return self._state.version
+
+    def head(self) -> dict[str, int | str | bool | float | bytes]:
+        """What every device is told of the state, in the common part of the broadcast."""
+        return {"version": self.version, "fingerprint": self._state.fingerprint()}
+
+    def taken(self, step: Step) -> None:
+        """Remember a step that the state has just taken."""
+        self._steps.append(step)
+        self._made.clear()
+        whole = size_of(self._state)
+        while sum(old.numbers for old in self._steps) > whole:
+            del self._steps[0]
+
+    def parcel(self, held: int) -> RecordDict:
+        """The parcel for a device with this version: the steps that it has missed if they are remembered, else the
+        whole state."""
+        if held not in self._made:
+            missed = self.version - held
+            known = 0 <= missed <= len(self._steps)
+            steps = self._steps[len(self._steps) - missed :]
+            self._made[held] = _steps_parcel(held, steps) if known else self.whole()
+        return self._made[held]
+
+    def whole(self) -> RecordDict:
+        """The parcel for a device that has no usable state."""
+        if -1 not in self._made:
+            arrays = {name: _array(tensor) for name, tensor in self._state.state_dict().items()}
+            self._made[-1] = RecordDict(
+                {PARCEL: ConfigRecord({"kind": "whole"}), PARCEL_ARRAYS: ArrayRecord(arrays)}
+            )
+        return self._made[-1]
+
+
+def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
+    """The state in a parcel; None if it holds steps."""
+    return (
+        opened(content, PARCEL_ARRAYS)
+        if content.config_records[PARCEL]["kind"] == "whole"
+        else None
+    )
+
+
+def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
+    """The tensors in a record."""
+    return {
+        name: torch.from_numpy(array.numpy().copy())
+        for name, array in content.array_records[record].items()
+    }
+
+
+def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
+    """The version from which the steps of a parcel start, and the steps."""
+    head = content.config_records[PARCEL]
+    rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
+    if any(later <= earlier for earlier, later in pairwise(rounds)):
+        raise ValueError("The steps of a parcel are not in the order of their rounds.")
+    deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
+    parts: dict[int, dict[str, torch.Tensor]] = {current: {} for current in rounds}
+    for name, tensor in opened(content, PARCEL_ARRAYS).items():
+        current, _, part = name.partition(".")
+        parts[int(current)][part] = tensor
+    steps = [
+        Step(current, parts[current].pop(""), deviation, parts[current])
+        for current, deviation in zip(rounds, deviations, strict=True)
+    ]
+    return int(head["held"]), steps  # type: ignore[arg-type]
+
+
+def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
+    head = ConfigRecord(
+        {
+            "kind": "steps",
+            "held": held,
+            "rounds": [step.round for step in steps],
+            "deviations": [step.deviation for step in steps],
+        }
+    )
+    arrays = {str(step.round): _array(step.mean) for step in steps}
+    for step in steps:
+        arrays |= {f"{step.round}.{name}": _array(part) for name, part in step.given.items()}
+    return RecordDict({PARCEL: head, PARCEL_ARRAYS: ArrayRecord(arrays)})
+
+
+def size_of(state: Replayed) -> int:
+    """How many numbers the whole state has."""
+    return sum(tensor.numel() for tensor in state.state_dict().values())
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return Array(tensor.cpu().numpy())

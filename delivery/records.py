@@ -1,0 +1,9 @@
+"""Names of the records with a device's parcel (`delivery.parcels`) or frozen part (`delivery.frozen_part`), for
+modules that must not import torch."""
+
+PARCEL = "parcel"
+PARCEL_ARRAYS = "parcel-arrays"
+STALE = "stale"  # key in the reply of a device that needs the whole state
+FROZEN = "frozen"
+FEATURES = "features"
+FROZEN_ARRAYS = "frozen-arrays"

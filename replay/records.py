@@ -1,9 +1,0 @@
-"""Names of the records with a device's parcel (`replay.parcels`) or frozen part (`replay.frozen`), for modules that
-must not import torch."""
-
-PARCEL = "parcel"
-PARCEL_ARRAYS = "parcel-arrays"
-STALE = "stale"  # key in the reply of a device that needs the whole state
-FROZEN = "frozen"
-FEATURES = "features"
-FROZEN_ARRAYS = "frozen-arrays"

@@ -1,0 +1,46 @@
+"""The Grids between a strategy and the nodes: byte counter, missing frozen parts and replay, secure aggregation."""
+
+from flwr.serverapp import Grid
+
+from fedsketch.conf import Config
+from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig
+from fedsketch.delivery.frozen_part import FrozenPart
+from fedsketch.delivery.grid import DeliveryGrid
+from fedsketch.delivery.parcels import Parcels
+from fedsketch.delivery.records import FROZEN
+from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
+from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.grids.secagg_options import secagg_options
+from fedsketch.server.grids.simulated import SimulatedGrid
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.codec import RingCodec
+
+
+def stacked(
+    grid: Grid, strategy: FederatedStrategy, roster: Directory | None = None
+) -> tuple[MeteredGrid | SimulatedGrid, WrappedGrid]:
+    """The Grid that counts the bytes of a run, and the Grid that the run's strategy uses."""
+    if isinstance(strategy.config.runtime, CohortRuntimeConfig):
+        simulated = SimulatedGrid(grid, strategy)
+        return simulated, simulated
+    meter = MeteredGrid(grid)
+    config, parcels, frozen = strategy.config, strategy.parcels, strategy.frozen
+    return meter, aggregating(meter, config, parcels, roster, frozen)
+
+
+def aggregating(
+    grid: WrappedGrid,
+    config: Config,
+    parcels: Parcels | None = None,
+    roster: Directory | None = None,
+    frozen: FrozenPart | None = None,
+) -> WrappedGrid:
+    """A Grid whose train replies are what `config.secagg` lets the server see. With a `roster`, a node with a wrong
+    signature is dropped."""
+    if frozen is not None and frozen.sent:
+        grid = DeliveryGrid(grid, frozen, FROZEN)
+    if parcels is not None:
+        grid = DeliveryGrid(grid, parcels)
+    if isinstance(config.secagg, NoSecAggConfig):
+        return grid
+    return SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)

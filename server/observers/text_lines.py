@@ -1,0 +1,54 @@
+"""Progress as lines for people, as `flwr run . --stream` shows it."""
+
+from pathlib import Path
+from typing import Any
+
+from fedsketch.conf import Config
+from fedsketch.conf.settings import LOSS
+from fedsketch.server.report.number_format import percent, plain
+
+
+class LineProgress:
+    """An `Observer` that prints a line per round."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._metric = LOSS
+
+    def notes(self, told: str) -> None:
+        """Print something that the user should know before the run begins."""
+        _print(told)
+
+    def began(self, config: Config, done: int, guarantee: str) -> None:
+        self._rounds, self._metric = config.rounds, config.task.headline
+        _print(
+            f"{config.strategy.name} on {config.data.name} ({config.model.name}), {config.clients.per_round} of "
+            f"{config.clients.total} clients per round, secagg {config.secagg.name}"
+        )
+        _print(guarantee)
+
+    def played(self, row: dict[str, Any]) -> None:
+        spent = row["epsilon"][row["budget_against"]]
+        told = [f"round {row['round']} of {self._rounds}"]
+        value = row[self._metric.name]
+        if value is not None:  # not every round is evaluated
+            shown = percent(value) if self._metric.percent else plain(value)
+            told.append(f"{self._metric.name} {shown}")
+        told.append(
+            "no guarantee"
+            if spent is None
+            else f"epsilon {spent:.3g} against {row['budget_against']}"
+        )
+        _print(", ".join(told))
+
+    def ended(self, summary: dict[str, Any], report: Path) -> None:
+        if summary["stopped"]:
+            _print(summary["stopped"])
+        if summary["not_private"]:
+            _print(f"NOT PRIVATE: {summary['not_private']}.")
+        _print(f"Report: {report}")
+
+
+def _print(line: str) -> None:
+    # One write per line, because other threads print too.
+    print(f"fedsketch: {line}\n", end="", flush=True)

@@ -1,0 +1,1 @@
+"""The local work of a device, for one client or for several at once."""

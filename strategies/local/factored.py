@@ -1,0 +1,84 @@
+"""Gradients of single examples as factors, for mechanisms that need only the sum of the clipped rows.
+
+For each example the gradient of a linear layer is b a^T, where a is the layer's input and b the gradient with respect
+to its output. Its layer-wise sketch is b (P^T a)^T. If a is the example itself, and P comes from public data, P^T a is
+the same in every round, so it is cached (`strategies.local.product_cache`).
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsketch.privacy.mechanisms.rows import Factors, Rows
+from fedsketch.sketching.digest import digest
+from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.strategies.local.batched import CohortWork
+from fedsketch.strategies.local.device_half import LocalWork
+from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.update import MEMORY
+from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.gradients.slot_gradients import OuterFactors
+
+_ALL_AT_ONCE = 1 << 62  # bytes: no limit, because the caller chose clients that fit into memory
+
+
+@dataclass(frozen=True)
+class FactorSketch:
+    """Sketches rows that are given as factors. `lasting` identifies the sketch's directions if they will be used
+    again."""
+
+    sketch: LayerwiseSketch
+    lasting: Hashable | None = None
+
+    def __call__(
+        self,
+        pieces: list[OuterFactors],
+        given: Tensor,
+        kept: KeptProducts,
+        name: Callable[[], Hashable],
+    ) -> list[OuterFactors]:
+        """Sketch the rows of the examples with the inputs `given`. `name` returns an identifier of these examples."""
+
+        def product(inputs: Tensor, index: int, basis: Tensor) -> Tensor:
+            if self.lasting is None or not _same(inputs, given):
+                return inputs @ basis.to(inputs)
+            return kept.product(inputs, basis, (name(), self.lasting, index))
+
+        return self.sketch.of_factors(pieces, product)
+
+
+def factored_blocks(work: LocalWork, shorten: FactorSketch | None = None) -> Iterator[Rows]:
+    """Yield the rows of a device's examples, some at a time."""
+    gradients, shard = PerExample(work.model, MEMORY), work.shard
+    for pieces, given in gradients.factors(shard.inputs, shard.targets):
+        if shorten is not None:
+            pieces = shorten(pieces, given, work.kept, lambda given=given: digest([given]))  # type: ignore[misc]
+        yield _rows(pieces)
+
+
+def cohort_factored(work: CohortWork, shorten: FactorSketch | None = None) -> list[Rows]:
+    """Return the rows of each client's examples, from one forward and backward pass over all of them."""
+    examples = work.shards.together()
+    passes = PerExample(work.model, _ALL_AT_ONCE).factors(examples.inputs, examples.targets)
+    made, end = list[Rows](), 0
+    for pieces, given in passes:
+        for client, size in zip(work.clients, work.shards.sizes, strict=True):
+            start, end = end, end + size
+            own = [(b[start:end], None if a is None else a[start:end]) for b, a in pieces]
+            if shorten is not None:
+                name = (work.broadcast.config, client)
+                own = shorten(own, given[start:end], work.kept, lambda name=name: name)  # type: ignore[misc]
+            made.append(_rows(own))
+    return made
+
+
+def _rows(pieces: list[OuterFactors]) -> Rows:
+    return Rows(
+        tuple(Factors(b.cpu().numpy(), None if a is None else a.cpu().numpy()) for b, a in pieces)
+    )
+
+
+def _same(inputs: Tensor, given: Tensor) -> bool:
+    """Whether a layer's inputs are the examples themselves: then they share memory."""
+    return inputs.data_ptr() == given.data_ptr() and inputs.numel() == given.numel()

@@ -1,0 +1,256 @@
+"""Federated evaluation: devices evaluate a model on their own held-out examples. The results are clipped, noised and
+summed like updates.
+
+Every example gives m numbers from 0 to 1: the scores of the run's task, and the loss divided by
+`evaluation.loss_bound` (`tasks.scores`). A device subtracts 1/2, so that each number lies within [-1/2, 1/2], and
+sends:
+
+- unit client: one row with the means over its held-out examples. The server adds 1/2 to the mean of the rows.
+- unit example: a row for each held-out example. Each row has the additional number 1/2, so that the sum shows how many
+  examples there are.
+
+Formal guarantees: an evaluation is one more round with the run's kind of noise (`strategies.noise.device`) and
+short rows. The norm of a row of k numbers is at most sqrt(k) / 2, and the mechanism clips it once more in any case.
+The accountant composes the rounds of training and of evaluation.
+
+The result is unbiased:
+- Rows are not longer than the bound, so nothing is clipped.
+- Rounding is unbiased. `bound_of` makes the bound C a little larger than sqrt(k) / 2, such that with secure
+  aggregation 1/2 is a whole number N of the ring's steps (the scale is s = 2^12 / C). A number within [-N, N] that is
+  rounded to one of its two neighbours stays within [-N, N]. So no rounded row has a norm above sqrt(k) N <= s C, and
+  none has to be rounded again. So the sum is unbiased, and for unit client the mean too. (If so many rows do not fit
+  into the ring, its scale s is smaller; then the error of a mean is at most 1/s.)
+- For unit example the mean is a quotient a / b of two noisy sums. If the noise in b has the standard deviation t, its
+  bias is about (t/b)^2 times its distance from 1/2.
+
+If the size of a cohort is secret, a client that drops out counts as 1/2. So does a device without held-out examples,
+and one on which the evaluation fails.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from flwr.app import Message
+
+from fedsketch.conf import Config, ConfigError
+from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
+from fedsketch.conf.schema import Accounting, Sampling
+from fedsketch.conf.settings import LocalConfig, Optimizer, OptimizerConfig, StrategySettings
+from fedsketch.privacy.accounting.releases import Release, Unit
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.secagg.settings import majority
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.noise.sizes import CohortSizes
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
+from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.scores import LOSS, score_names, scores_of
+
+_STEPS = 2.0**12  # steps per bound: the resolution of rings without a rotation
+_FINE_RING = 32  # bits; the vector is short, so a ring with a fine resolution costs nothing
+
+
+@dataclass(frozen=True)
+class Mean:
+    """One metric: its mean, the standard deviation of the noise in it, and the same for each group."""
+
+    mean: float
+    noise: float
+    groups: tuple[tuple[float, float], ...] = ()
+
+
+class FederatedEvaluation(FederatedStrategy):
+    """The server half. An evaluation is a round of this strategy. It does not change the model of the strategy that
+    trains."""
+
+    def __init__(self, trained: FederatedStrategy, key: int) -> None:
+        config = trained.config
+        assert isinstance(config.evaluation, FederatedEvaluationConfig)
+        self.settings = config.evaluation
+        self.trained = trained
+        self.names = score_names(trained.model.task, trained.job.kind.classes)
+        self.means: dict[str, Mean] = {}  # the metrics of the last evaluation
+        own = _own_config(config, self.settings, self.upload_size(1))
+        super().__init__(own, trained.job, trained.model, cohorts_of(own, key))
+        self._refuse_small_groups()
+
+    # ------------------------------------------------------------------ a round
+    def upload_size(self, server_round: int) -> int:
+        return len(self.names) + (self.trained.config.privacy.unit is Unit.EXAMPLE)
+
+    def groups(self, server_round: int) -> int:
+        return self.settings.groups
+
+    def wants_parts(self, server_round: int) -> bool:
+        return self.settings.groups > 1
+
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        whole = self._means(aggregate)
+        groups = [self._means(part) for part in aggregate.parts]
+        self.means = {
+            name: Mean(*value, tuple(group[name] for group in groups if name in group))
+            for name, value in whole.items()
+        }
+
+    def know_the_nodes_of(self, other: FederatedStrategy) -> None:
+        """Take over which node is which client: it is the same for training and evaluation."""
+        self._nodes = other._nodes
+
+    def _means(self, part: Aggregate) -> dict[str, tuple[float, float]]:
+        """Return the mean of each metric and the standard deviation of the noise in it. Nothing if the count of
+        examples is not larger than its noise."""
+        total = part.sum.double()[: len(self.names)]
+        if self.config.privacy.unit is Unit.CLIENT:
+            count, of_count = self.clients(part), 0.0
+        else:
+            count, of_count = 2.0 * float(part.sum[-1]), 2.0 * part.noise_std
+        if count <= of_count:
+            return {}
+        means = {}
+        for name, off_half in zip(self.names, (total / count).tolist(), strict=True):
+            noise = math.hypot(part.noise_std, of_count * off_half) / count
+            unit = self.settings.loss_bound if name == LOSS else 1.0
+            means[name] = (unit * (0.5 + off_half), unit * noise)
+        return means
+
+    def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+        """Return the sum, with the sums of groups as its parts. Without secure aggregation the server gets the uploads
+        one by one. It then forms random groups, and publishes no other sums."""
+        whole, count = super()._sum(server_round, replies), self.settings.groups
+        if self.sizes.masked or not whole.parts:
+            return whole
+        with self._stream(server_round) as stream:
+            order = stream.uint64(len(whole.parts)).argsort()
+        groups = (_joined([whole.parts[i] for i in order[group::count]]) for group in range(count))
+        return replace(whole, parts=tuple(groups))
+
+    def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
+        """Return the model as devices get it in a training round, and the configuration of the run."""
+        parcels = self.trained.parcels
+        numbers: dict[str, Number] = {EVALUATION: True, **self.frozen.head()}
+        if parcels is not None:
+            numbers |= parcels.head()
+        if self.settings.groups > 1:
+            numbers[GROUPS] = self.settings.groups
+        arrays = {"model": self.model.vector} if parcels is None else {}
+        return Broadcast(self.trained.config, server_round, mechanism, arrays, numbers)
+
+    def _stream(self, server_round: int) -> Stream:
+        return super()._stream(-server_round)  # other noise than that of the training round
+
+    # ------------------------------------------------------------------ privacy
+    def plan_noise(self) -> DeviceNoise:
+        """Plan the noise. With groups the draw does not count as a secret: replacing one client by another would also
+        move other clients to other groups."""
+        groups, privacy = self.settings.groups, self.config.privacy
+        most = self.job.largest_local_test  # raises if a client has nothing to hold out
+        rows = most if privacy.unit is Unit.EXAMPLE else 1
+        return DeviceNoise(
+            self.config,
+            self.upload_size(1),
+            rows,
+            privacy.fixed_clip,
+            privacy.noise_multiplier,
+            groups=groups,
+            known_cohort=groups > 1,
+        )
+
+    def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
+        """Return what an evaluation reveals. With groups it is what the smallest accepted group reveals, because a
+        client is in one group only."""
+        if self.settings.groups > 1:
+            clients = self.noise.sizes.survivors(cohort)
+        return self.noise.releases(cohort, clients)
+
+    def _refuse_small_groups(self) -> None:
+        """Raise ConfigError if groups are too small to finish, or to have enough honest noise. This is checked before
+        any budget is spent."""
+        cohort = self.config.clients.per_round
+        sizes = CohortSizes(self.config, self.settings.groups)
+        members, colluders = sizes.members(cohort), sizes.colluders(cohort)
+        needed = majority(members, colluders)
+        unfinished = sizes.masked and sizes.survivors(cohort) < needed
+        if unfinished or not self.noise.asked(cohort):
+            raise ConfigError(
+                f"An evaluation needs {needed} of the {members} clients of a group to the end, because {colluders} "
+                "may collude with the server: lower evaluation.groups, raise evaluation.clients, or "
+                "lower secagg.colluders or clients.tolerated_dropouts."
+            )
+
+    # ------------------------------------------------------------------ checkpoints: an evaluation has no state
+    def state_dict(self) -> dict[str, float]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, float]) -> None: ...
+
+
+def evaluation_rows(
+    config: Config, model: FlatModel, held_out: Examples, classes: int
+) -> torch.Tensor:
+    """The device half: return its rows. A device without held-out examples has one row of zeros."""
+    assert isinstance(config.evaluation, FederatedEvaluationConfig)
+    by_example = config.privacy.unit is Unit.EXAMPLE
+    if not len(held_out):
+        numbers = len(score_names(model.task, classes)) + by_example
+        return torch.zeros(1, numbers, dtype=torch.float64)
+    scores = scores_of(model, held_out, config.evaluation.loss_bound, apart=by_example) - 0.5
+    if not by_example:
+        return scores.mean(dim=0, keepdim=True)
+    counts = torch.full((len(scores), 1), 0.5, dtype=scores.dtype, device=scores.device)
+    return torch.cat([scores, counts], dim=1)
+
+
+def bound_of(numbers: int) -> float:
+    """Return the bound C: the largest norm of a row of this many numbers within [-1/2, 1/2], increased until 1/2 is a
+    whole number of the ring's steps."""
+    return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(numbers))
+
+
+def cohorts_of(own: Config, key: int) -> Cohorts:
+    """Return the cohorts of evaluations. They are independent of those of training, from the same key."""
+    return Cohorts(own.clients, int.from_bytes(derived_key(key, "evaluation"), "big"))
+
+
+def _joined(parts: Sequence[Aggregate]) -> Aggregate:
+    """Add sums that have independent noise."""
+    total = torch.stack([part.sum for part in parts]).sum(dim=0)
+    noise = math.hypot(*(part.noise_std for part in parts))
+    members = tuple(sorted(client for part in parts for client in part.members))
+    return Aggregate(total, sum(part.clients for part in parts), noise, members)
+
+
+def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: int) -> Config:
+    """Return the configuration with which the noise is planned, as if the evaluations were a run of their own: as many
+    rounds as there are evaluations, with their budget, their clients and their bound. It is never sent to devices."""
+    clients, privacy = config.clients, config.privacy
+    # Passes concern training rounds only. And groups reveal their sizes, which a Poisson draw must hide.
+    plain = clients.sampling.in_passes or settings.groups > 1
+    return replace(
+        config,
+        rounds=settings.times(config.rounds),
+        clients=replace(
+            clients,
+            per_round=settings.cohort(config),
+            sampling=Sampling.fixed if plain else clients.sampling,
+        ),
+        privacy=replace(
+            privacy,
+            epsilon=settings.epsilon if privacy.private else None,
+            noise_multiplier=None if privacy.private else 0.0,
+            clip=bound_of(numbers),
+            accounting=Accounting.exact,
+        ),
+        secagg=replace(config.secagg, bits=max(config.secagg.bits, _FINE_RING)),
+        strategy=StrategySettings(
+            "evaluation",
+            LocalConfig(steps=1, epochs=None, batch=0, lr=1.0, momentum=0.0),
+            OptimizerConfig(Optimizer.sgd, lr=1.0, momentum=0.0),
+        ),
+        evaluation=ServerEvaluationConfig("server"),
+    )

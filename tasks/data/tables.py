@@ -1,0 +1,163 @@
+"""Reads tables from files, with every cell as text: a CSV file with a header, or a folder of .txt files by class.
+
+Error messages name the file, the line and the column.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsketch.conf.targets import Targets
+from fedsketch.tasks.data.schema import Schema, Text
+from fedsketch.tasks.errors import DataError
+
+MISSING = frozenset(("", "na", "nan", "null", "?"))
+# Characters. A text may be long, but after a missing quote a cell would contain the rest of the file.
+_LONGEST_CELL = 2**24
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells by column, and the place of each row: the line in which it ends, or its .txt file."""
+
+    path: Path
+    columns: dict[str, list[str]]
+    places: list[str]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def wrong(self, row: int, column: str, what: str) -> DataError:
+        """Return the error for one cell."""
+        return DataError(f"{self.places[row]}, column {column}: {what}.")
+
+    def number(self, row: int, column: str) -> float:
+        """Return the number in a cell, or nan if it is missing."""
+        cell = self.columns[column][row].strip()
+        if cell.lower() in MISSING:
+            return float("nan")
+        try:
+            return float(cell)
+        except ValueError as error:
+            raise self.wrong(row, column, f"{cell!r} is not a number") from error
+
+    def holds_numbers(self, column: str) -> bool:
+        """Whether every cell of a column is a number or missing."""
+        try:
+            for row in range(len(self)):
+                self.number(row, column)
+        except DataError:
+            return False
+        return True
+
+    def write(self, path: Path, names: Sequence[str], rows: Sequence[int]) -> None:
+        """Write a CSV file of these columns and rows."""
+        columns = [self.columns[name] for name in names]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(names)
+            writer.writerows([cells[row] for cells in columns] for row in rows)
+
+
+def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
+    """Read the table at a path. It must have the columns of the schema and no others. Without `targets`, the target
+    columns may be missing, and other columns are allowed."""
+    if path.is_dir():
+        with _readable(path):
+            return _texts(path, schema)
+    table = read_cells(path, schema.delimiter)
+    for name in schema.needed if targets else schema.inputs:
+        if name not in table.columns:
+            raise DataError(
+                f"{path} has no column {name}, which its schema names: add it, or correct the schema."
+            )
+    for name in table.columns if targets else ():
+        if name not in (*schema.needed, *schema.ignored, schema.client, schema.test):
+            raise DataError(
+                f"{path} has a column {name}, which its schema does not name: describe it there, or write `{name}: "
+                "ignore`."
+            )
+    if not len(table):
+        raise DataError(f"{path} has no rows: add some.")
+    return table
+
+
+def read_cells(path: Path, delimiter: str) -> Table:
+    """Read a CSV file without a schema."""
+    with _readable(path):
+        return _csv(path, delimiter)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise DataError(f"{error.filename} may not be read: allow it.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from error
+
+
+def _csv(path: Path, delimiter: str) -> Table:
+    if not path.is_file():
+        raise DataError(f"There is no table {path}: name a .csv file that exists.")
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            _check_header(path, header)
+            rows, places = [], []
+            for row in reader:
+                if not row:
+                    continue  # an empty line
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: {len(row)} cells, and the header has {len(header)}."
+                    )
+                rows.append(row)
+                places.append(f"{path}, line {reader.line_num}")
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}.") from error
+    finally:
+        csv.field_size_limit(before)
+    cells = map(list, zip(*rows, strict=True)) if rows else ([] for _ in header)
+    return Table(path, dict(zip(header, cells, strict=True)), places)
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if not header:
+        raise DataError(f"{path} is empty: its first line names the columns.")
+    for name in header:
+        if header.count(name) > 1:
+            raise DataError(f"{path} has two columns {name!r}: rename one of them.")
+
+
+def _texts(root: Path, schema: Schema) -> Table:
+    """Read a folder of texts, one row per file. The names of existing folders are looked up among the classes of the
+    schema, never the other way round."""
+    text, *more = schema.inputs
+    target = schema.target
+    if more or not isinstance(schema.inputs[text], Text) or target.kind is not Targets.classes:
+        raise DataError(
+            f"{root} is a folder, so its schema must have one text column and a class as target: name a .csv file, or "
+            "change the schema."
+        )
+    texts, labels, places = [], [], []
+    for folder in sorted(root.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        if folder.name not in target.values:
+            raise DataError(
+                f"{folder} is not a class of the schema: rename it to one of {', '.join(target.values)}, or move it "
+                "away."
+            )
+        for file in sorted(folder.glob("*.txt")):
+            texts.append(file.read_text(encoding="utf-8"))
+            labels.append(folder.name)
+            places.append(str(file))
+    if not texts:
+        raise DataError(f"{root} holds no example: put .txt files into {root}/<class>.")
+    return Table(root, {text: texts, target.columns[0]: labels}, places)

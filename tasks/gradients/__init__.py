@@ -1,0 +1,1 @@
+"""The gradients of single examples and of several clients at once."""

@@ -1,0 +1,65 @@
+"""The examples of a device that are held out of training for evaluations on devices, and the scores of a model on
+them.
+
+Which examples are held out follows from their number, the share and the seed of the run, so a device does not have to
+remember it. No privacy rests on this choice: a server that chooses the seed chooses which examples are evaluated, and
+the result is clipped in any case.
+"""
+
+import torch
+from torch import Tensor
+
+from fedsketch.conf.targets import Targets
+from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.task import Task
+
+LOSS = "loss"
+_CHUNK = 2048
+
+
+def held_out_count(examples: int, share: float) -> int:
+    """Return how many of these examples are held out. It is about the share of them and at least one, but at least one
+    stays for training. None if the share is 0."""
+    return 0 if examples < 2 or not share else min(examples - 1, max(1, round(share * examples)))
+
+
+def split(examples: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of the training examples and of those that are held out, each in ascending order."""
+    order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
+    count = held_out_count(examples, share)
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def score_names(task: Task, classes: int) -> tuple[str, ...]:
+    """Return the names of the columns of `scores_of`: the task's scores, and the loss."""
+    forms = {
+        Targets.classes: torch.zeros(1, dtype=torch.int64),
+        Targets.numbers: torch.zeros(1),
+        Targets.labels: torch.zeros(1, classes),
+    }
+    specimen = task.scores(torch.zeros(1, task.outputs(classes)), forms[task.settings.targets])
+    return (*specimen, LOSS)
+
+
+@torch.inference_mode()
+def scores_of(model: FlatModel, examples: Examples, loss_bound: float, *, apart: bool) -> Tensor:
+    """Return the scores and the loss of every example, (N, m). Each number is clamped to [0, 1], whatever model and
+    task return.
+
+    A loss is divided by `loss_bound`. A larger loss, or one that is not a number, becomes 1. With `apart` every
+    example is processed by itself, so that its row depends on no other example, whatever the code of a model or a task
+    does with a batch.
+    """
+    size = 1 if apart else _CHUNK
+    rows = []
+    for start in range(0, len(examples), size):
+        inputs = examples.inputs[start : start + size].to(model.device)
+        targets = examples.targets[start : start + size].to(model.device)
+        outputs = model.module(inputs)
+        losses = model.task.losses(outputs, targets) / loss_bound
+        columns = [*model.task.scores(outputs, targets).values()]
+        bounded = [column.double().nan_to_num(0.0) for column in columns]
+        bounded.append(losses.double().nan_to_num(1.0))
+        rows.append(torch.stack([column.clamp(0.0, 1.0) for column in bounded], dim=1))
+    return torch.cat(rows) if rows else torch.empty(0, 0, dtype=torch.float64)

@@ -1,1 +1,0 @@
-../../fedsketch/__init__.py
