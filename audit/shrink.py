@@ -15,9 +15,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Randomness
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.tasks.workload import Job

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedsketch.client.guard.card import DataCard
 from fedsketch.conf import Config, compose
 from fedsketch.conf.table_settings import TableSettings
+from fedsketch.errors import UsageError
 from fedsketch.tasks.data import datasets, folder
 from fedsketch.tasks.data.schema import Schema, beside, load_schema
 from fedsketch.tasks.data.tabular import read_examples, schema_of
@@ -25,7 +26,7 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
         return _card_of_named(what)
     if schema is not None or path.suffix == ".csv" or beside(path).exists():
         if classes is not None:
-            raise ValueError("--classes is not for tables: their schema names the classes.")
+            raise UsageError("--classes is not for tables: their schema names the classes.")
         told = load_schema(beside(path) if schema is None else schema)
         most = _rounded_up(len(read_examples(path, told)))
         return _card(told, most)

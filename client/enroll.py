@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedsketch.client.command import Parser, run
 from fedsketch.client.fingerprints import node_fingerprint, roster_fingerprint
 from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.guard import (
@@ -29,12 +28,14 @@ from fedsketch.client.guard.guard import (
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_file import sync_folder
 from fedsketch.client.guard.policy import Policy
+from fedsketch.command_line import Parser, run_command
+from fedsketch.errors import UsageError
 from fedsketch.secagg import Identity, Roster, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; returns 0, or 1 after one sentence on stderr."""
-    return run(_parser(), arguments, _run)
+    return run_command(_parser(), arguments, _run)
 
 
 def _parser() -> Parser:
@@ -94,7 +95,7 @@ def asked_card(asked: argparse.Namespace) -> DataCard | None:
     """The card of the data that a command names; None if it names none."""
     if asked.data is None:
         if asked.classes is not None or asked.schema is not None:
-            raise ValueError("--classes and --schema go with --data.")
+            raise UsageError("--classes and --schema go with --data.")
         return None
     from fedsketch.client.data_survey import (
         card_of,
@@ -106,21 +107,21 @@ def asked_card(asked: argparse.Namespace) -> DataCard | None:
 def _run(asked: argparse.Namespace) -> None:
     if asked.public_key is not None:
         if asked.folder is not None or asked.roster is None or asked.node_id is None:
-            raise ValueError("--public-key goes with --roster and --node-id, and without a folder.")
+            raise UsageError("--public-key goes with --roster and --node-id, and without a folder.")
         try:
             public = bytes.fromhex(asked.public_key)
         except ValueError as error:
-            raise ValueError("a public key is 64 hexadecimal digits.") from error
+            raise UsageError("a public key is 64 hexadecimal digits.") from error
         _add(asked.roster, asked.node_id, public, replace=asked.rotate)
         print(f"Node {asked.node_id} is in {asked.roster}.")
         return
     if asked.fingerprints:
         if asked.folder is None and asked.roster is None:
-            raise ValueError("--fingerprints goes with the device's folder, or with --roster.")
+            raise UsageError("--fingerprints goes with the device's folder, or with --roster.")
         _print_fingerprints(asked.roster or asked.folder / ROSTER, asked.folder)
         return
     if asked.folder is None:
-        raise ValueError("name the device's folder: fedsketch-enroll FOLDER.")
+        raise UsageError("name the device's folder: fedsketch-enroll FOLDER.")
     if asked.show or asked.verify:
         _show(asked.folder, verify=asked.verify)
         return
@@ -144,7 +145,7 @@ def enrol(
     public key."""
     wanted = Policy() if policy is None else Policy.load(policy)
     if roster is not None and node_id is None and not roster.exists():
-        raise ValueError(
+        raise UsageError(
             f"{roster} does not exist: name the shared roster, or begin one by --node-id."
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -155,7 +156,7 @@ def enrol(
         if not (folder / POLICY).exists():
             _write(folder / POLICY, wanted.to_toml() if policy is None else policy.read_text())
         elif policy is not None and (folder / POLICY).read_text() != policy.read_text():
-            raise ValueError(f"{folder / POLICY} exists and differs: edit it, it is not replaced.")
+            raise UsageError(f"{folder / POLICY} exists and differs: edit it, it is not replaced.")
         if card is not None:
             (folder / CARD).unlink(missing_ok=True)
             _write(folder / CARD, card.to_toml())
@@ -178,7 +179,7 @@ def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> 
     the data are the same."""
     node = _node_of(shared, old.public) if node_id is None else node_id
     if node is None:
-        raise ValueError("--rotate needs --node-id: the roster does not know this device's key.")
+        raise UsageError("--rotate needs --node-id: the roster does not know this device's key.")
     draft = folder / (IDENTITY + ".new")
     draft.unlink(missing_ok=True)
     Identity.generate().save(draft)
@@ -199,7 +200,7 @@ def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
         except SettingsError as error:
             if known.key_of(node) in (None, public):
                 raise
-            raise ValueError(
+            raise UsageError(
                 f"{path} has another key for node {node}: if this device replaces that one, call again with --rotate."
             ) from error
 
@@ -255,7 +256,7 @@ def _print_fingerprints(path: Path, folder: Path | None) -> None:
     if folder is not None:
         own = _node_of(path, Identity.load(folder / IDENTITY).public)
         if own is None:
-            raise ValueError(f"{path} does not hold this device's key: do not accept it.")
+            raise UsageError(f"{path} does not hold this device's key: do not accept it.")
     print(f"Roster of {len(known.keys)} nodes: {roster_fingerprint(known)}")
     width = max((len(str(node)) for node in known.keys), default=0)
     for node, key in sorted(known.keys.items()):

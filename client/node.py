@@ -9,7 +9,8 @@ import os
 import sys
 from typing import NoReturn
 
-from fedsketch.client.programs import ForeignCode, run_supernode
+from fedsketch.client.programs import run_supernode
+from fedsketch.errors import ForeignCode
 
 
 def main() -> NoReturn:

@@ -19,13 +19,11 @@ from typing import Any
 
 from flwr.clientapp import ClientApp
 
+from fedsketch.errors import ForeignCode
+
 RELEASE = "1.41.0"  # the release of Flower that pyproject.toml pins
 _SUPERNODE, _SUPEREXEC, _CLIENTAPP = "flower-supernode", "flower-superexec", "flwr-clientapp"
 _OURS = "fedsketch"
-
-
-class ForeignCode(RuntimeError):
-    """Code that is not the owner's would run; the message says what to change."""
 
 
 def run_supernode() -> None:

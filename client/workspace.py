@@ -24,11 +24,11 @@ from fedsketch.delivery.frozen_part import FrozenPart, asks_for_the_frozen_part
 from fedsketch.delivery.parcels import Replayed
 from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
 from fedsketch.delivery.replica import Replicas
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.trainee import Trainee
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.secagg import Refusal
 from fedsketch.strategies import make_device_half, make_replica

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedsketch.conf.data.folder import FolderConfig
-from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.overrides import for_hydra
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.schema import Config
 from fedsketch.conf.table_settings import TableSettings
+from fedsketch.errors import ConfigError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import Node, OmegaConf
 
-from fedsketch.conf.errors import ConfigError
+from fedsketch.errors import ConfigError
 
 
 def register_resolvers() -> None:

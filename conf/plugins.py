@@ -18,7 +18,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.metric_names import flaw_of
 from fedsketch.conf.settings import (
     DataSettings,
@@ -28,6 +27,7 @@ from fedsketch.conf.settings import (
     TaskSettings,
     TrackingSettings,
 )
+from fedsketch.errors import ConfigError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints

@@ -24,10 +24,9 @@ from torch import Tensor
 
 from fedsketch.delivery.parcels import opened
 from fedsketch.delivery.records import FEATURES, FROZEN, FROZEN_ARRAYS, STALE
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.errors import ModelError, UnsafeUpdateError
 from fedsketch.secagg import Refusal
 from fedsketch.sketching.digest import digest
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.flat_model import FlatModel
 
 FILE = "frozen.safetensors"

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsketch.delivery.parcels import Replayed, open_steps, open_whole, size_of
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.tasks.workload import Assignment
 
 FILE = "replica.safetensors"

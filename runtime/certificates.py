@@ -30,9 +30,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedsketch.client.command import Parser, run
 from fedsketch.client.enroll import add_data_arguments, asked_card, enrol
 from fedsketch.client.guard.card import DataCard
+from fedsketch.command_line import Parser, run_command
+from fedsketch.errors import CertificateError
 
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
@@ -44,13 +45,9 @@ _RENEW_WITHIN = timedelta(days=30)
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 
-class CertificateError(ValueError):
-    """An existing file or an argument cannot be used; the message says what to do about it."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; returns 0, or 1 after one sentence on stderr."""
-    return run(_parser(), arguments, _run)
+    return run_command(_parser(), arguments, _run)
 
 
 def _run(asked: argparse.Namespace) -> None:

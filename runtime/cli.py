@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, NoReturn
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
-from fedsketch.conf import Config, ConfigError, load
+from fedsketch.command_line import sentence_of
+from fedsketch.conf import Config, load
 from fedsketch.conf.composition import FOLDER, compose_with_folder, composition_sentence
 from fedsketch.conf.overrides import for_hydra
 from fedsketch.conf.schema import CohortRuntimeConfig, SimulationRuntimeConfig
+from fedsketch.errors import ConfigError
 from fedsketch.runtime.help import FEDSKETCH, answer
 from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.run_folder import RunFolder
@@ -164,8 +166,6 @@ def one_sentence(code: int = 1, where: str = "") -> Iterator[None]:
         how = str(interrupt) or "no run had begun."
         print(f"fedsketch: interrupted; {how}", file=sys.stderr)
         sys.exit(130)
-    except ConfigError as error:
-        _refuse(f"{where}{error}", code)
     except OSError as error:
         if error.errno not in _OF_THE_DISK:
             raise
@@ -175,39 +175,12 @@ def one_sentence(code: int = 1, where: str = "") -> Iterator[None]:
             code,
         )
     except Exception as error:
-        if not isinstance(error, _errors_of_a_run()):
+        sentence = sentence_of(error)
+        if sentence is None:
             raise
-        _refuse(f"{where}{error}", code)
+        _refuse(f"{where}{sentence}", code)
 
 
 def _refuse(sentence: str, code: int) -> NoReturn:
     print(f"fedsketch: {sentence}", file=sys.stderr)
     sys.exit(code)
-
-
-def _errors_of_a_run() -> tuple[type[Exception], ...]:
-    """The errors whose message is a sentence for the user. They are imported after an error only, because that is
-    slow."""
-    from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
-    from fedsketch.privacy.accounting.costs import UnsupportedReleaseError
-    from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
-    from fedsketch.runtime.flower import FlowerError
-    from fedsketch.runtime.simulation import ClusterError
-    from fedsketch.runtime.submission import RunFailed
-    from fedsketch.secagg import SettingsError
-    from fedsketch.server.checkpoint import CheckpointError
-    from fedsketch.strategies.rounds.sampling import TooFewClients
-    from fedsketch.tasks.errors import TaskError
-
-    return (
-        TaskError,
-        ImpossibleBudgetError,
-        RingTooSmallError,
-        UnsupportedReleaseError,
-        CheckpointError,
-        ClusterError,
-        FlowerError,
-        RunFailed,
-        SettingsError,
-        TooFewClients,
-    )

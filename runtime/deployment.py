@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
 from fedsketch.conf.schema import DeploymentRuntimeConfig
+from fedsketch.errors import ConfigError
 from fedsketch.runtime.flower import Connection, connected
 from fedsketch.runtime.submission import Submission, follow, submit
 

@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
 from fedsketch.conf.schema import Randomness
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 
 

@@ -16,14 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedsketch.errors import FlowerError
+
 _CALL_TIMEOUT = 120.0
 _OURS = "fedsketch"
 REFUSED = "its certificate is refused"
 COMMANDS = Path(sys.executable).parent
-
-
-class FlowerError(RuntimeError):
-    """The SuperLink cannot be reached or refuses; the message says what failed and where."""
 
 
 def environment(home: Path | None = None) -> dict[str, str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import FOLDER, configuration_folders
+from fedsketch.errors import ConfigError
 
 _WIDTH = 116
 _KEYS = {

@@ -20,6 +20,7 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig, Randomness
 from fedsketch.conf.table_settings import TableSettings
+from fedsketch.errors import FlowerError
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.runtime.certificates import (
     AUTH_KEY,
@@ -36,7 +37,6 @@ from fedsketch.runtime.flower import (
     COMMANDS,
     REFUSED,
     Connection,
-    FlowerError,
     connected,
     environment,
     unreachable,

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fedsketch.client.command import Parser, run
 from fedsketch.client.enroll import enrol
+from fedsketch.command_line import Parser, run_command
+from fedsketch.errors import RegistrationError
 from fedsketch.runtime.certificates import (
     AUTH_PUBLIC,
     CA_CERTIFICATE,
@@ -20,20 +21,16 @@ from fedsketch.runtime.certificates import (
     IDENTITY_PUBLIC,
     NODES,
 )
-from fedsketch.runtime.flower import Connection, FlowerError, connected
+from fedsketch.runtime.flower import Connection, connected
 from fedsketch.secagg import Roster
 
 NODE_ID = "node-id"
 ROSTER = "roster.json"
 
 
-class RegistrationError(ValueError):
-    """A node cannot be registered; the message says which node, and what to do."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; returns 0, or 1 after one sentence on stderr."""
-    return run(_parser(), arguments, _run, FlowerError)
+    return run_command(_parser(), arguments, _run)
 
 
 def _run(asked: argparse.Namespace) -> None:

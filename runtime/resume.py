@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from fedsketch.conf import Config, ConfigError, compose, to_json
+from fedsketch.conf import Config, compose, to_json
+from fedsketch.errors import ConfigError
 from fedsketch.server.run_folder import RunFolder
 
 

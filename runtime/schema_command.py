@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsketch.client.command import Parser, run
+from fedsketch.command_line import Parser, run_command
+from fedsketch.errors import UsageError
 from fedsketch.tasks.data.schema import beside
 from fedsketch.tasks.data.tables import Table, read_cells
 
@@ -30,13 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", metavar="COLUMN", required=True, help="what is to be learned")
     parser.add_argument("--client", metavar="COLUMN", help="whose row it is, such as hospital")
     parser.add_argument("--delimiter", default=",", help="what separates cells")
-    return run(parser, arguments, _run)
+    return run_command(parser, arguments, _run)
 
 
 def _run(asked: argparse.Namespace) -> None:
     file = beside(asked.table)
     if file.exists():
-        raise ValueError(f"{file} exists: edit it, it is not replaced.")
+        raise UsageError(f"{file} exists: edit it, it is not replaced.")
     text = draft(
         read_cells(asked.table, asked.delimiter), asked.target, asked.client, asked.delimiter
     )
@@ -50,7 +51,7 @@ def draft(table: Table, target: str, client: str | None, delimiter: str = ",") -
 
     for name in (target, client):
         if name is not None and name not in table.columns:
-            raise ValueError(f"{table.path} has no column {name}.")
+            raise UsageError(f"{table.path} has no column {name}.")
     columns: dict[str, Any] = {
         name: {"number": [None, None]} if table.holds_numbers(name) else {"category": []}
         for name in table.columns

@@ -12,11 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.client.app import AppByName
 from fedsketch.conf.schema import SimulationRuntimeConfig
+from fedsketch.errors import ClusterError
 from fedsketch.runtime.threads import client_variables
-
-
-class ClusterError(RuntimeError):
-    """Ray cannot be started or reached; the message says what to change."""
 
 
 class Stoppable(ServerApp):

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsketch.conf import Config, ConfigError
-from fedsketch.runtime.flower import Connection, FlowerError
+from fedsketch.conf import Config
+from fedsketch.errors import ConfigError, FlowerError, RunFailed
+from fedsketch.runtime.flower import Connection
 from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.observers.events import Part, read_event
 from fedsketch.server.run_folder import RunFolder
@@ -29,10 +30,6 @@ _ARRIVING = ".arriving"
 _COMPLETED = "finished:completed"
 _LOOK_AGAIN = 1.0
 _PATIENCE = 60.0  # seconds that a SuperLink may take to restart before we give up
-
-
-class RunFailed(RuntimeError):
-    """The run ended without completing; the message is the reason."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from fedsketch.conf import ConfigError
 from fedsketch.conf.schema import Against
-from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.errors import ConfigError, UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.server.attempts import Attempt
 from fedsketch.strategies.rounds.base import FederatedStrategy

@@ -8,8 +8,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
 from fedsketch.conf.schema import Randomness
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import SimulationRoster
 from fedsketch.server.flower_keys import translated

@@ -6,14 +6,12 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+from fedsketch.errors import CheckpointError
+
 if TYPE_CHECKING:
     import torch
 
 KEEP = 2
-
-
-class CheckpointError(ValueError):
-    """The folder has no checkpoint from which this run can be resumed; the message says why."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import logging
 import math
 from typing import Any
 
-from fedsketch.conf import ConfigError
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.metric_names import ON_DEVICES
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.expected_traffic import expected_traffic

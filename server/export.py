@@ -6,37 +6,27 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
+from fedsketch.command_line import Parser, run_command
+from fedsketch.errors import ModelError
 from fedsketch.server.loaded_model import LoadedModel, load
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.tasks.errors import ModelError
 
 SUFFIXES = {"torch": ".pt2", "onnx": ".onnx"}
 _BATCH = 2  # size of the batch with which the model is traced; 1 would be taken for a constant
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises an error instead of printing its usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ModelError(f"{message[0].upper()}{message[1:]}: see fedsketch-export --help.")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; returns 0, or 1 after one sentence on stderr."""
-    try:
-        options = _parser().parse_args(argv)
-        if options.to == "onnx":
-            refuse_missing_onnx()
-        path = export(load(options.folder, best=options.best), options.to, _target(options))
-    except (ModelError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(path)
-    return 0
+    return run_command(_parser(), arguments, _export)
+
+
+def _export(asked: argparse.Namespace) -> None:
+    if asked.to == "onnx":
+        refuse_missing_onnx()
+    print(export(load(asked.folder, best=asked.best), asked.to, _target(asked)))
 
 
 def export(model: LoadedModel, to: str, path: Path) -> Path:
@@ -108,8 +98,8 @@ def _target(options: argparse.Namespace) -> Path:
     return path
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         "fedsketch-export", description="Write the trained model of a run as a file of its own."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run's folder")

@@ -6,7 +6,7 @@ be set by `overrides` too, because it would not be clear which of the two is mea
 
 from collections.abc import Mapping, Sequence
 
-from fedsketch.conf import ConfigError
+from fedsketch.errors import ConfigError
 
 FRACTION, NODES = "fraction-train", "num-clients"
 KEYS = {

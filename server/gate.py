@@ -22,6 +22,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from fedsketch.command_line import Parser, run_command
+from fedsketch.errors import UsageError
+
 # The whole path, character by character, so that no other parser can read it differently.
 _FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 # Headers of one connection, like those that `Connection` names (RFC 9110, 7.6.1); host and length are set again.
@@ -51,14 +54,13 @@ class _TooLarge(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script: serves until it is stopped; returns 1 after one sentence on stderr if it cannot start."""
-    asked = _parser().parse_args(arguments)
-    try:
-        _check_address(asked.superlink)
-        port = _number("--port", asked.port, 65535)
-        largest = _number("--largest-request", asked.largest_request, 2048)
-    except ValueError as error:
-        print(f"fedsketch-gate: {error}", file=sys.stderr)
-        return 1
+    return run_command(_parser(), arguments, _serve)
+
+
+def _serve(asked: argparse.Namespace) -> None:
+    _check_address(asked.superlink)
+    port = _number("--port", asked.port, 65535)
+    largest = _number("--largest-request", asked.largest_request, 2048)
     try:
         trusted = ssl.create_default_context(cafile=asked.root_certificates)
         client = httpx.AsyncClient(
@@ -68,8 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             asked.ssl_certfile, asked.ssl_keyfile
         )
     except (OSError, ssl.SSLError, httpx.InvalidURL) as error:
-        print(f"fedsketch-gate: certificates or address cannot be used ({error}).", file=sys.stderr)
-        return 1
+        raise UsageError(f"certificates or address cannot be used ({error}).") from error
     uvicorn.run(
         gate(client, largest * _MIB),
         host=asked.host,
@@ -78,11 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ssl_keyfile=asked.ssl_keyfile,
         log_level="warning",
     )
-    return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="fedsketch-gate",
         description="Let devices reach a SuperLink's Fleet API, and nothing else of it.",
     )
@@ -110,12 +110,12 @@ def _parser() -> argparse.ArgumentParser:
 def _check_address(superlink: str) -> None:
     address = _ADDRESS.fullmatch(superlink)
     if not address or not 1 <= int(address[1][:9]) <= 65535:
-        raise ValueError(f"--superlink is HOST:PORT, such as 127.0.0.1:8000, not {superlink!r}.")
+        raise UsageError(f"--superlink is HOST:PORT, such as 127.0.0.1:8000, not {superlink!r}.")
 
 
 def _number(option: str, text: str, most: int) -> int:
     if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
-        raise ValueError(f"{option} is a whole number from 1 to {most}, not {text!r}.")
+        raise UsageError(f"{option} is a whole number from 1 to {most}, not {text!r}.")
     return int(text)
 
 

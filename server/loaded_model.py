@@ -9,12 +9,12 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
+from fedsketch.errors import ConfigError, ModelError
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.data.columns import inputs_of
 from fedsketch.tasks.data.schema import Schema, load_schema
 from fedsketch.tasks.data.tables import read_table
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.features import feature_map
 from fedsketch.tasks.models.interface import Interface

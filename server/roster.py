@@ -7,7 +7,7 @@ server name a node with a wrong signature, and drop only that node. Without a co
 import os
 from pathlib import Path
 
-from fedsketch.conf import ConfigError
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Directory, Roster, SimulationRoster
 

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
+from fedsketch.errors import RoundAborted, TooFewClients
 from fedsketch.secagg import Aborted, Directory, SettingsError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
@@ -30,8 +31,8 @@ from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.validation import Validation
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy, RoundAborted
-from fedsketch.strategies.rounds.sampling import Cohorts, TooFewClients
+from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.sampling import Cohorts
 from fedsketch.tasks.data.tabular import is_table, resolved, schema_of
 from fedsketch.tasks.workload import Job
 

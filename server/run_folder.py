@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fedsketch.conf import Config, ConfigError, from_json, to_json
+from fedsketch.conf import Config, from_json, to_json
+from fedsketch.errors import CheckpointError, ConfigError
 from fedsketch.server.attempts import Attempt
-from fedsketch.server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.tasks.models.interface import Interface
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting
 from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
+from fedsketch.errors import DataError
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
 from fedsketch.strategies.dp_fedavg import DPFedAvg
@@ -39,7 +40,6 @@ from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.rounds.sampling import Cohorts
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Job

@@ -9,8 +9,8 @@ from torch.nn import functional
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import TaskSettings
 from fedsketch.conf.task.classification import ClassificationConfig
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.task import Task
 
 

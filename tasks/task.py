@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError, ModelError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import DataError, ModelError
 
 
 class Task:

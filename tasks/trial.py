@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from fedsketch.conf import Config
+from fedsketch.errors import ModelError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.task import Task, losses_of, measured
 

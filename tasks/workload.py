@@ -11,6 +11,7 @@ from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError, DeviceError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks.built_in import make_task
 from fedsketch.tasks.data import datasets, folder
@@ -19,7 +20,6 @@ from fedsketch.tasks.data.partitions import class_histogram, partition
 from fedsketch.tasks.data.public_examples import held_out, read_public, split_test
 from fedsketch.tasks.data.shards import Shards, side_by_side
 from fedsketch.tasks.data.tabular import is_table, schema_of
-from fedsketch.tasks.errors import DataError, DeviceError
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.features import own_edition, seen_through, shape_after
 from fedsketch.tasks.models.flat_model import FlatModel

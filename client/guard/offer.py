@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedsketch.errors import UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, Unit
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import Refusal, RoundSettings
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from fedsketch.errors import UnsupportedReleaseError
 from fedsketch.privacy.accounting import exact_gaussian, pld, renyi
-from fedsketch.privacy.accounting.costs import Cost, UnsupportedReleaseError, cost
+from fedsketch.privacy.accounting.costs import Cost, cost
 from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.accounting.releases import (

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+from fedsketch.errors import ImpossibleBudgetError
 from fedsketch.privacy.accounting import skellam_as_gaussian
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release, Skellam
@@ -22,10 +23,6 @@ LARGEST_NOISE = 1e6
 
 Price = Callable[[Release, int, float], float]
 """(release, count, delta) -> epsilon of `count` such releases."""
-
-
-class ImpossibleBudgetError(ValueError):
-    """No allowed amount of noise meets the budget. The message says what would be possible."""
 
 
 def calibrate(

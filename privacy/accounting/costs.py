@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedsketch.errors import UnsupportedReleaseError
 from fedsketch.privacy.accounting import (
     coordinate_sampling,
     poisson,
@@ -51,10 +52,6 @@ from fedsketch.privacy.accounting.renyi import LARGEST_SAMPLED_ORDER, ORDERS, Cu
 
 _FACTOR = {Adjacency.ADD_OR_REMOVE: 1.0, Adjacency.ZERO_OUT: 1.0, Adjacency.REPLACE_ONE: 2.0}
 """How far one unit can move the sum, in units of its bound C."""
-
-
-class UnsupportedReleaseError(ValueError):
-    """No theorem in this package covers the release. The message says what to state instead."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.errors import UnsafeUpdateError
 
 __all__ = ["UnsafeUpdateError", "clip", "clip_rows", "finite_rows"]
 

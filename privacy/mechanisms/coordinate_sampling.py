@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
@@ -54,10 +55,9 @@ from fedsketch.privacy.mechanisms.encoding import (
     unrotated,
 )
 from fedsketch.privacy.mechanisms.gaussian import add_gaussian
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError, Upload
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import KEY_BYTES, Stream
 from fedsketch.privacy.mechanisms.skellam_ring import l2_bound
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
     import torch

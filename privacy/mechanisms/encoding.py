@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 # Each draw is accepted with probability at least 1 - exp(-1/2), so this limit is never reached in practice.
 _MOST_DRAWS = 1000

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
@@ -25,11 +26,10 @@ from fedsketch.privacy.accounting.releases import (
     Sampling,
     Unit,
 )
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError, Upload
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.sums import real_sum
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
     import torch

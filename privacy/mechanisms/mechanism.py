@@ -35,21 +35,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import Adversary, Release, Sampling, Unit
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.trainee import LocalHalf
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
     import torch
 
 Scalar = bool | int | float | str | bytes
 KIND = "mechanism"  # the key under which a record names the kind of mechanism
-
-
-class UnsoundMechanismError(ValueError):
-    """The record does not describe a mechanism, or its numbers contradict each other. The message is one sentence."""
 
 
 @dataclass(frozen=True)

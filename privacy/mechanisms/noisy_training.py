@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
@@ -41,16 +42,10 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.privacy.mechanisms.gaussian import add_gaussian
-from fedsketch.privacy.mechanisms.mechanism import (
-    Mechanism,
-    RingShape,
-    UnsoundMechanismError,
-    Upload,
-)
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.sums import into_ring, real_sum, ring_sum
 from fedsketch.privacy.mechanisms.trainee import LocalHalf, Trainee
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 _RINGS = range(16, 65)
 _LARGEST_COUNT = 2**31  # of steps, rows, clients and numbers; floats are still exact there

@@ -4,9 +4,10 @@ must know what each one costs."""
 from collections.abc import Mapping
 from typing import Any
 
+from fedsketch.errors import UnsoundMechanismError
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
-from fedsketch.privacy.mechanisms.mechanism import KIND, Mechanism, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.mechanism import KIND, Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from fedsketch.errors import RingTooSmallError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.rows import sum_bound
 from fedsketch.privacy.mechanisms.skellam_ring import (
@@ -24,10 +25,6 @@ NoiseRule = Callable[[float, float], float]
 
 LARGEST_ROTATED_RING = 20  # bits
 _LARGEST_PRICE = 1.01  # D2 of rounded sums, divided by D2 of rounded rows
-
-
-class RingTooSmallError(ValueError):
-    """The ring has too few bits for the sum. The message names the smallest ring that is large enough."""
 
 
 def choose_ring(

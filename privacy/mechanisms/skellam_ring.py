@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
@@ -62,18 +63,12 @@ from fedsketch.privacy.mechanisms.encoding import (
     round_conditionally,
     unrotated,
 )
-from fedsketch.privacy.mechanisms.mechanism import (
-    Mechanism,
-    RingShape,
-    UnsoundMechanismError,
-    Upload,
-)
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Factors, Rows, sum_bound, threshold_rounded
 from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE, sample_skellam
 from fedsketch.privacy.mechanisms.sums import into_ring, ring_sum
 from fedsketch.privacy.mechanisms.trainee import LocalHalf
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsketch.conf import Config, ConfigError, to_json
+from fedsketch.conf import Config, to_json
 from fedsketch.conf.tracking.mlflow import MLflowSettings
+from fedsketch.errors import ConfigError
 from fedsketch.server.flatten import leaves, numbers
 from fedsketch.server.run_folder import RunFolder
 

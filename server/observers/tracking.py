@@ -5,8 +5,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
 from fedsketch.conf.plugins import implementation
+from fedsketch.errors import ConfigError
 from fedsketch.server.observers import mlflow, tensorboard
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.plugins import settings_class
 from fedsketch.conf.settings import LOSS, Metric, TaskSettings
-from fedsketch.server.report.page import ReportError
+from fedsketch.errors import ConfigError, ReportError
 from fedsketch.server.report.run_record import Run, at
 
 _OLDEST = "classification"  # the task of runs that are older than the choice of tasks

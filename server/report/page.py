@@ -4,6 +4,8 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
+from fedsketch.errors import ReportError
+
 _CSS = """
 :root { color-scheme: light dark; --page: #f4f6f8; --card: #fff; --ink: #1c2530; --soft: #5b6675; --edge: #dde2e8;
   --warn: #fff1d6; --warn-edge: #d98e04; --note: #e6f0fb; --note-edge: #3583d6; }
@@ -48,10 +50,6 @@ tbody th { color: inherit; font-weight: 400; white-space: nowrap; }
 .swatch { display: inline-block; width: 30px; height: 10px; margin-right: 8px; vertical-align: middle; }
 @media print { body { background: none; } figure, .tile { break-inside: avoid; } }
 """
-
-
-class ReportError(ValueError):
-    """No report can be made; the message is one sentence for the user."""
 
 
 def text_of(value: float | None, form: Callable[[float], str], otherwise: str = "none") -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from fedsketch.errors import ReportError
 from fedsketch.server.report.number_format import in_order
-from fedsketch.server.report.page import ReportError
 from fedsketch.server.run_folder import RunFolder
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import torch
 
-from fedsketch.conf import ConfigError
 from fedsketch.conf.strategy.dome import DomeConfig
+from fedsketch.errors import ConfigError
 from fedsketch.sketching.blocks import BlockSketch, block_folds
 from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import torch
 
 from fedsketch.conf import Config
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.trainee import Trainee
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 from fedsketch.strategies.local.batched import CohortWork
 from fedsketch.strategies.local.product_cache import KeptProducts
 from fedsketch.strategies.rounds.messages import Broadcast

@@ -22,8 +22,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting import poisson
 from fedsketch.privacy.accounting.calibration import Price, calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.dome_theorem import paper_noise_multiplier

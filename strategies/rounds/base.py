@@ -26,6 +26,7 @@ from fedsketch.conf.schema import Randomness
 from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.delivery.frozen_part import FrozenPart
 from fedsketch.delivery.parcels import Parcels
+from fedsketch.errors import RoundAborted
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
@@ -43,10 +44,6 @@ from fedsketch.tasks.workload import Job
 __all__ = ["DeviceHalf", "FederatedStrategy", "LocalWork", "RoundAborted"]
 
 _Part = tuple[NDArray[np.generic], list[int]]  # a sum of uploads, and the clients in it
-
-
-class RoundAborted(RuntimeError):
-    """Too few clients delivered, so the round must not be applied. Nothing was changed."""
 
 
 class FederatedStrategy(Strategy):

@@ -34,10 +34,11 @@ from dataclasses import dataclass, replace
 import torch
 from flwr.app import Message
 
-from fedsketch.conf import Config, ConfigError
+from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
 from fedsketch.conf.schema import Accounting, Sampling
 from fedsketch.conf.settings import LocalConfig, Optimizer, OptimizerConfig, StrategySettings
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key

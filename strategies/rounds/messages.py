@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsketch.conf import Config, ConfigError, device_json, from_json
+from fedsketch.conf import Config, device_json, from_json
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.strategies.rounds.uploads import MECHANISM, NUMBERS

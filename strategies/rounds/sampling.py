@@ -13,13 +13,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsketch.conf.schema import ClientsConfig, Sampling
+from fedsketch.errors import TooFewClients
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 
 _GRACE = 10.0  # seconds to wait for nodes with a partition-id, if nodes without one came first
-
-
-class TooFewClients(RuntimeError):
-    """Not enough clients are connected. The message says how many are missing and what to do."""
 
 
 class Cohorts:

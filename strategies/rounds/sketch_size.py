@@ -1,6 +1,6 @@
 """How many numbers a sketch has: the meaning of `strategy.sketch_dim`, for all strategies that send a sketch."""
 
-from fedsketch.conf import ConfigError
+from fedsketch.errors import ConfigError
 
 
 def sketch_size(sketch_dim: float, d: int) -> int:

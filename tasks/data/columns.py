@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.schema import Category, Number, Schema, Text
 from fedsketch.tasks.data.tables import Table
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.models.memory_limit import refuse_beyond_memory
 
 YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import DataSettings
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import digits, folder, synthetic, tabular, vision
 from fedsketch.tasks.data.examples import Dataset
-from fedsketch.tasks.errors import DataError
 
 Load = Callable[[Any, int], Dataset]  # arguments: settings of the data set, seed of the run
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedsketch.conf.settings import DataSettings
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.errors import DataError
 
 SPLIT_SEED = 0
 TEST_SHARE = 0.2

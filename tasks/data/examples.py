@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from fedsketch.conf.targets import Targets
-from fedsketch.tasks.errors import DataError
+from fedsketch.errors import DataError
 
 _FORMS = {
     (torch.int64, 1): Targets.classes,

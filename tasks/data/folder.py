@@ -19,9 +19,9 @@ import torch
 
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.tabular import own_table, read_examples, schema_of
-from fedsketch.tasks.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fedsketch.tasks.errors import DataError
+from fedsketch.errors import DataError
 
 
 def find(folder: Path, stem: str) -> Path | None:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsketch.tasks.errors import PartitionError
+from fedsketch.errors import PartitionError
 
 _Ints = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]

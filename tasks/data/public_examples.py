@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import folder
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.schema import Schema
 from fedsketch.tasks.data.tabular import read_examples
-from fedsketch.tasks.errors import DataError
 
 _STREAM = 1  # a random stream of the seed that is independent of the partition's
 

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import yaml
 
 from fedsketch.conf.targets import Targets
-from fedsketch.tasks.errors import DataError
+from fedsketch.errors import DataError
 
 SUFFIX = ".schema.yaml"
 _MOST_BUCKETS = 2**20

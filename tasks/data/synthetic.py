@@ -8,8 +8,8 @@ import math
 import torch
 
 from fedsketch.conf.data.synthetic import SyntheticConfig
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.models.memory_limit import refuse_beyond_memory
 
 

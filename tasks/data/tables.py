@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.schema import Schema, Text
-from fedsketch.tasks.errors import DataError
 
 MISSING = frozenset(("", "na", "nan", "null", "?"))
 # Characters. A text may be long, but after a missing quote a cell would contain the rest of the file.

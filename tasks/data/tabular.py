@@ -24,11 +24,11 @@ from fedsketch.conf.settings import DataSettings
 from fedsketch.conf.table_settings import TableSettings
 from fedsketch.conf.targets import Targets
 from fedsketch.conf.task.regression import RegressionConfig
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.columns import examples_of, flags
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.schema import Schema, Target, Text, beside, load_schema
 from fedsketch.tasks.data.tables import Table, read_table
-from fedsketch.tasks.errors import DataError
 
 SCHEMA_VARIABLE = "FEDSKETCH_SCHEMA"
 _STREAM = 2  # a random stream of the seed that partition and public data do not use

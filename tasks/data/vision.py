@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from fedsketch.conf.settings import DataSettings
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import idx, torchvision_import
 from fedsketch.tasks.data.examples import Dataset, Examples, normalise_
-from fedsketch.tasks.errors import DataError
 
 SYSTEM_FOLDERS = ("/usr/share/datasets",)
 DOWNLOAD_TIMEOUT = 30.0  # seconds without an answer

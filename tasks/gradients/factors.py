@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.overrides import TorchFunctionMode
 
+from fedsketch.errors import ModelError
 from fedsketch.tasks.built_in import treats_examples_apart
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.gradients.layer_gradients import KnownLayer, known_layer
 from fedsketch.tasks.gradients.output_gradients import output_gradients
 from fedsketch.tasks.gradients.slot_gradients import ExplicitRows, SlotGradients

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedsketch.errors import ModelError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.flat_model import FlatModel
 
 CHUNK = 256  # examples at a time

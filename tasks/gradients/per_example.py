@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.gradients.factors import Plan, plan, slot_gradients
 from fedsketch.tasks.gradients.slot_gradients import OuterFactors, SlotGradients
 from fedsketch.tasks.models.flat_model import FlatModel

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedsketch.errors import ModelError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.plugin_features import own_map
 from fedsketch.tasks.models.scattering import CHANNELS, SMALLEST, STRIDE, scattering
 

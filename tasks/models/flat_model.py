@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from fedsketch.errors import ModelError
 from fedsketch.tasks.built_in import CLASSIFICATION
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.fixed_norm import FixedNorm
 from fedsketch.tasks.task import Task, losses_of
 

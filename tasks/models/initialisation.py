@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 
 
 def initialise(module: nn.Module, seed: int) -> None:

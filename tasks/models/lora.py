@@ -12,7 +12,7 @@ that the initial model is the one without adapters. After training, W0 + (alpha 
 import torch
 from torch import Tensor, nn
 
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.models.initialisation import initialise
 from fedsketch.tasks.models.named_tensors import named_tensors
 

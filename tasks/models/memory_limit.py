@@ -3,7 +3,7 @@ fail late, or succeed and then end the process."""
 
 import os
 
-from fedsketch.tasks.errors import TaskError
+from fedsketch.errors import TaskError
 
 _BYTES = 4  # bytes of a number in float32
 

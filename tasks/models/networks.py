@@ -19,7 +19,7 @@ from fedsketch.conf.model.resnet import ResnetConfig
 from fedsketch.conf.model.transformer import TransformerConfig
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import ModelSettings
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.models.initialisation import initialise
 from fedsketch.tasks.models.memory_limit import refuse_beyond_memory
 from fedsketch.tasks.models.resnet import resnet

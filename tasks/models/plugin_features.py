@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsketch.conf.plugins import FEATURES, implementation, release
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 
 Shape = tuple[int, ...]
 

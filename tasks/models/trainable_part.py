@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from fedsketch.conf.settings import ModelSettings
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.models.fixed_norm import fixed
 from fedsketch.tasks.models.lora import adapted, start_adapters
 

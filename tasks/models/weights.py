@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.models.named_tensors import named_tensors
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from fedsketch.audit.audit import SHOWN_ERROR, Report, audit
 from fedsketch.audit.cohorts import Draw
 from fedsketch.audit.shrink import shrink
 from fedsketch.audit.stage import Scene, Stage
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
 from tests.audit.chance import CHANCE
 

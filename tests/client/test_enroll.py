@@ -231,8 +231,8 @@ def test_verify_reads_the_whole_ledger(tmp_path: Path, capsys: pytest.CaptureFix
     ("arguments", "sentence"),
     [
         ([], "name the device's folder: fedsketch-enroll FOLDER."),
-        (["D", "--node-id", "five"], "argument --node-id: invalid int value: 'five'; see fedsketch-enroll --help."),
-        (["D", "--colour", "red"], "unrecognized arguments: --colour red; see fedsketch-enroll --help."),
+        (["D", "--node-id", "five"], "Argument --node-id: invalid int value: 'five': see fedsketch-enroll --help."),
+        (["D", "--colour", "red"], "Unrecognized arguments: --colour red: see fedsketch-enroll --help."),
         (["D", "--node-id", "-1"], "A roster maps 64-bit node ids to 32-byte Ed25519 keys."),
         (["D", "--rotate"], "--rotate needs --node-id: the roster does not know this device's key."),
         (

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from fedsketch.conf import Config, ConfigError, compose, from_json, load, to_json
+from fedsketch.conf import Config, compose, from_json, load, to_json
 from fedsketch.conf.composition import FOLDER, compose_with_folder
+from fedsketch.errors import ConfigError
 
 
 def _choices() -> list[str]:

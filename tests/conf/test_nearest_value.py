@@ -2,8 +2,9 @@
 
 import pytest
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
 from fedsketch.conf.nearest_value import nearest
+from fedsketch.errors import ConfigError
 
 TABLE = {0.5: 0.1, 2.0: 0.4, 8.0: 0.8}
 PRESET = "experiment=dp_fedavg"

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fedsketch.conf import Config, ConfigError, compose, device_json, from_json, to_json
+from fedsketch.conf import Config, compose, device_json, from_json, to_json
 from fedsketch.conf.plugins import built_in, implementation, settings_class
+from fedsketch.errors import ConfigError
 
 GROUPS = {
     "strategy": "fedsketch.strategies",

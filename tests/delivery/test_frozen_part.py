@@ -11,9 +11,8 @@ from torch import nn
 from fedsketch.delivery import frozen_part as frozen
 from fedsketch.delivery.frozen_part import FrozenPart
 from fedsketch.delivery.records import FROZEN
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.errors import ModelError, UnsafeUpdateError
 from fedsketch.secagg import Refusal
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.models.initialisation import initialise
 

@@ -15,7 +15,7 @@ from fedsketch.conf import compose
 from fedsketch.delivery import replica
 from fedsketch.delivery.parcels import Parcels, Step
 from fedsketch.delivery.records import PARCEL_ARRAYS
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.dome.state import DomeState

@@ -19,7 +19,6 @@ LIGHT = [
     "mechanisms.records",
     "mechanisms.ring_choice",
     "mechanisms.skellam_sampler",
-    "mechanisms.unsafe",
 ]
 
 

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.simulation import SEED_VARIABLE, SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 

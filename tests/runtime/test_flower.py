@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsketch.runtime.flower import Connection, FlowerError, connected
+from fedsketch.errors import FlowerError
+from fedsketch.runtime.flower import Connection, connected
 
 FLWR = """#!{python}
 import json, os, sys

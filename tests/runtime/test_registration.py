@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedsketch.client.guard.guard import DeviceGuard
+from fedsketch.errors import RegistrationError
 from fedsketch.runtime.certificates import make_all
 from fedsketch.runtime.flower import Connection
-from fedsketch.runtime.registration import RegistrationError, main, register_all
+from fedsketch.runtime.registration import main, register_all
 from fedsketch.secagg import Identity, Roster
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedsketch
-from fedsketch.conf import ConfigError
+from fedsketch.errors import ConfigError
 
 SMALL = [
     "strategy=fedavg",

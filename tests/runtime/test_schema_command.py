@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fedsketch.errors import DataError
 from fedsketch.runtime.schema_command import main
 from fedsketch.tasks.data.schema import load_schema
-from fedsketch.tasks.errors import DataError
 
 TABLE = "age,sex,ill,hospital\n41,f,yes,north\n,m,no,south\n77,f,no,north\n"
 

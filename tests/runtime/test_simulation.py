@@ -11,7 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsketch.conf import compose
 from fedsketch.conf.schema import SimulationRuntimeConfig
-from fedsketch.runtime.simulation import ClusterError, Stoppable, check_resources
+from fedsketch.errors import ClusterError
+from fedsketch.runtime.simulation import Stoppable, check_resources
 
 NODES = [{"CPU": 2.0, "memory": 1e9}, {"CPU": 8.0, "GPU": 1.0}]
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError, FlowerError, RunFailed
 from fedsketch.runtime import deployment
-from fedsketch.runtime.flower import Connection, FlowerError
-from fedsketch.runtime.submission import RunFailed, Submission, follow, submit
+from fedsketch.runtime.flower import Connection
+from fedsketch.runtime.submission import Submission, follow, submit
 from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.observers.events import StreamProgress
 

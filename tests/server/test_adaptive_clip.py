@@ -9,9 +9,9 @@ import safetensors.torch
 import torch
 
 from fedsketch.conf import compose
+from fedsketch.errors import TooFewClients
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.strategies.rounds.sampling import TooFewClients
 
 Play = Callable[..., Any]
 SEEDED = ("privacy.randomness=seeded", "privacy.epsilon=null", "privacy.noise_multiplier=0.25")

@@ -8,14 +8,14 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedsketch.client.app import app as client_app
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.app import _check_simulation, app, run_path
 from fedsketch.server.observers.events import read_event
-from fedsketch.strategies.rounds.sampling import TooFewClients
 
 TINY = (
     "data=synthetic data.examples=40 data.test_examples=20 data.shape=[1,2,3] data.classes=3 model=logistic device=cpu \

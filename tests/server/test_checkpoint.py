@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsketch.server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.errors import CheckpointError
+from fedsketch.server.checkpoint import Checkpoint
 
 
 def _checkpoint(round: int, config: str = "{}") -> Checkpoint:

@@ -11,7 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.device_evaluations import DeviceEvaluations

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.server.flower_keys import KEYS, translated
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

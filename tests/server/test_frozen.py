@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fedsketch.conf import compose
+from fedsketch.errors import ModelError, TooFewClients
 from fedsketch.server.plan import make_plan
-from fedsketch.strategies.rounds.sampling import TooFewClients
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.plugin_features import own_map
 from fedsketch.tasks.workload import Job
 

@@ -15,11 +15,11 @@ import torch
 
 import fedsketch
 from fedsketch.conf import Config, compose
+from fedsketch.errors import ModelError
 from fedsketch.server.export import export, main
 from fedsketch.server.loaded_model import LoadedModel
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models.interface import Interface
 from fedsketch.tasks.models.plugin_features import OwnMap
 from fedsketch.tasks.workload import Job

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedsketch.conf import compose
+from fedsketch.errors import TooFewClients
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -23,7 +24,7 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.plan import make_plan
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.sampling import Cohorts, TooFewClients
+from fedsketch.strategies.rounds.sampling import Cohorts
 from fedsketch.tasks.workload import Job
 
 Play = Callable[..., Any]

@@ -10,8 +10,7 @@ import pytest
 
 from fedsketch.conf import compose
 from fedsketch.conf.plugins import FOLDER
-from fedsketch.privacy.accounting.calibration import ImpossibleBudgetError
-from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError
+from fedsketch.errors import ImpossibleBudgetError, RingTooSmallError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.plan import Plan, make_plan
 from fedsketch.strategies import make_strategy

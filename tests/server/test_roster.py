@@ -8,7 +8,8 @@ import pytest
 
 from fedsketch.client.app import app as client_app
 from fedsketch.client.guard.guard import SimulatedGuard
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local
@@ -17,7 +18,6 @@ from fedsketch.server.app import serve
 from fedsketch.server.observers.events import StreamProgress
 from fedsketch.server.roster import ROSTER_VARIABLE, known_roster
 from fedsketch.server.rounds import Rounds
-from fedsketch.strategies.rounds.sampling import TooFewClients
 
 WRONG = 4  # the third of nodes 2 to 7
 SECURE = [

@@ -13,9 +13,9 @@ from torch.nn import functional
 from fedsketch.conf import compose
 from fedsketch.conf.metric_names import ON_DEVICES, TAKEN
 from fedsketch.delivery.parcels import Parcels
+from fedsketch.errors import TooFewClients
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.strategies.rounds.sampling import TooFewClients
 from fedsketch.tasks.workload import Job
 from tests.server.saved_model import saved_model
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedsketch.strategies.rounds.sampling import TooFewClients
+from fedsketch.errors import TooFewClients
 from tests.server.saved_model import saved_model
 
 Play = Callable[..., Any]

@@ -11,9 +11,10 @@ import safetensors.torch
 import torch
 import yaml
 
-from fedsketch.conf import Config, ConfigError, compose, to_json
+from fedsketch.conf import Config, compose, to_json
+from fedsketch.errors import CheckpointError, ConfigError
 from fedsketch.server.attempts import Attempt
-from fedsketch.server.checkpoint import Checkpoint, CheckpointError
+from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.workload import Job
 

@@ -10,13 +10,13 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.server.validation import Validation
-from fedsketch.strategies.rounds.sampling import TooFewClients
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.workload import Job
 

@@ -10,7 +10,8 @@ from flwr.app import ConfigRecord
 from scipy import stats
 
 from fedsketch.client.app import app
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import (
     CoordinateSampledGaussian,
     FullPasses,

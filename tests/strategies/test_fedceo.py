@@ -9,7 +9,8 @@ import torch
 from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import (
     Gaussian,
     NoSampling,

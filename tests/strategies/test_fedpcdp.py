@@ -11,8 +11,8 @@ from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import compose
-from fedsketch.conf.errors import ConfigError
 from fedsketch.conf.schema import Against
+from fedsketch.errors import ConfigError, DataError
 from fedsketch.privacy.accounting.releases import DrawnBy, Poisson, Unit
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
@@ -25,7 +25,6 @@ from fedsketch.strategies import make_strategy as built
 from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.workload import Job
 

@@ -15,7 +15,8 @@ from torch.distributions import Poisson
 from fedsketch.client.enroll import main as enroll
 from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.configuration import admitted
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.runtime.processes import fitting_policy
 from fedsketch.secagg import Refusal
 from fedsketch.server.plan import make_plan

@@ -15,12 +15,12 @@ import pytest
 from fedsketch.client.enroll import enrol
 from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.conf import compose
+from fedsketch.errors import FlowerError, RunFailed
 from fedsketch.runtime.certificates import make_all, make_node
 from fedsketch.runtime.children import Children, descendants
 from fedsketch.runtime.deployment import run_deployment
-from fedsketch.runtime.flower import COMMANDS, FlowerError, environment
+from fedsketch.runtime.flower import COMMANDS, environment
 from fedsketch.runtime.processes import Network
-from fedsketch.runtime.submission import RunFailed
 from tests.system.followed_run import PATIENCE, SETTINGS, Recorder, begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]

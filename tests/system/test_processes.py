@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.runtime.flower import FlowerError
+from fedsketch.errors import FlowerError
 from fedsketch.runtime.processes import Network
 from fedsketch.server.run_folder import RunFolder
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.gradients.slot_gradients import OuterProducts, SumsOfOuterProducts
 from tests.tasks.one_by_one import assert_close, built_in, clip_to, loop

@@ -11,14 +11,14 @@ from sklearn import metrics as sklearn_metrics
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
 from fedsketch.conf.plugins import built_in
 from fedsketch.conf.settings import Metric, TaskSettings
 from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import frozen
+from fedsketch.errors import ConfigError, DataError, PartitionError
 from fedsketch.tasks.built_in import BUILT_IN, area_under_curve, make_task
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.errors import DataError, PartitionError
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.task import Task, measured

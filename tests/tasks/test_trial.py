@@ -11,9 +11,9 @@ from fedsketch.conf import compose
 from fedsketch.conf.settings import Metric, TaskSettings
 from fedsketch.conf.targets import Targets
 from fedsketch.conf.types import frozen
+from fedsketch.errors import ModelError
 from fedsketch.tasks.built_in import CLASSIFICATION
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.task import Task

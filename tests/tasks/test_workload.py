@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError, DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.workload import Job
 
 FOLDER = ["data=folder", "data.shape=[1,4,3]", "clients.total=8", "clients.per_round=4"]

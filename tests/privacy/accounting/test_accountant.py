@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsketch.errors import UnsupportedReleaseError
 from fedsketch.privacy.accounting import poisson
-from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.costs import cost
 from fedsketch.privacy.accounting.releases import (
     Adjacency,

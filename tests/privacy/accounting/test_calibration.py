@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsketch.errors import ImpossibleBudgetError
 from fedsketch.privacy.accounting.accountant import Accountant
-from fedsketch.privacy.accounting.calibration import (
-    ImpossibleBudgetError,
-    calibrate,
-    calibrate_skellam,
-)
+from fedsketch.privacy.accounting.calibration import calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.errors import UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate
 from fedsketch.privacy.accounting.classic_conversion import classic_epsilon
 from fedsketch.privacy.accounting.releases import (

@@ -9,7 +9,8 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.errors import UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     CoordinateSampledGaussian,
     FullPasses,

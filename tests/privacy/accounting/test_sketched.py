@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from fedsketch.errors import UnsupportedReleaseError
 from fedsketch.privacy.accounting import renyi, sketched
-from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     Adversary,
     Release,

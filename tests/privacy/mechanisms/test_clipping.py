@@ -7,7 +7,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedsketch.privacy.mechanisms.clipping import UnsafeUpdateError, clip, clip_rows
+from fedsketch.errors import UnsafeUpdateError
+from fedsketch.privacy.mechanisms.clipping import clip, clip_rows
 
 FLOATS = st.floats(-(2.0**127), 2.0**127, width=32)
 

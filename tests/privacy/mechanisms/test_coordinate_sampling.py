@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError, UnsupportedReleaseError
 from fedsketch.privacy.accounting import coordinate_sampling as theorem
-from fedsketch.privacy.accounting.accountant import Accountant, UnsupportedReleaseError
+from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -27,10 +28,8 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling, default_peak
-from fedsketch.privacy.mechanisms.mechanism import UnsoundMechanismError
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 BITS = [8, 16, 32]
 ROUND = 3

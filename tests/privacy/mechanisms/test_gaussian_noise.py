@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.privacy.mechanisms.clipping import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.randomness import Stream
 

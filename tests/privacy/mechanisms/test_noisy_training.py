@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     Adversary,
@@ -23,11 +24,10 @@ from fedsketch.privacy.accounting.releases import (
     Poisson,
     Unit,
 )
-from fedsketch.privacy.mechanisms.mechanism import RingShape, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.mechanism import RingShape
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 DIM = 6
 

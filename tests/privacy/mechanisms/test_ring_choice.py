@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from fedsketch.errors import RingTooSmallError, UnsoundMechanismError
 from fedsketch.privacy.accounting import renyi, skellam
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.calibration import calibrate, calibrate_skellam
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, Skellam, Unit
-from fedsketch.privacy.mechanisms.mechanism import UnsoundMechanismError
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.privacy.mechanisms.ring_choice import RingTooSmallError, choose_ring
+from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
 MakeRelease = Callable[..., Release]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.rows import Factors, Rows
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 
 def _rows(n: int = 9) -> Rows:

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
     round_conditionally,
@@ -19,7 +20,6 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.mechanisms.sums import ring_sum
-from fedsketch.privacy.mechanisms.unsafe import UnsafeUpdateError
 
 
 def _plan(

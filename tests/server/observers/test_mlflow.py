@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError
 from fedsketch.server.observers.mlflow import MLflow
 
 CONFIG = compose(["tracking=mlflow", "rounds=3"])

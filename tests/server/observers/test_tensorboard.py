@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError
 from fedsketch.server.observers.tensorboard import TensorBoard
 from fedsketch.server.observers.tracking import TrackerAndDisplay, refuse_a_missing_tracker, tracked
 from fedsketch.server.rounds import Rounds

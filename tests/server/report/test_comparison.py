@@ -125,7 +125,7 @@ def test_runs_are_compared_by_the_metric_that_is_asked_for(
         column = cells.headers.index(name[0].upper() + name[1:])
         assert [row[column] for row in cells.rows] == values
     assert main([str(tmp_path), "-o", str(tmp_path / "page.html"), "--metric", "f1"]) == 1
-    sentence = "No run has a number 'f1': ask for one of accuracy, validation.accuracy, loss.\n"
+    sentence = "fedsketch-report: No run has a number 'f1': ask for one of accuracy, validation.accuracy, loss.\n"
     assert capsys.readouterr().err == sentence
 
 
@@ -167,6 +167,6 @@ def test_a_broken_folder_is_left_out_of_a_comparison(
     (folders[1] / "metrics.jsonl").write_text("garbage\n\n")
     assert main([*map(str, folders), "-o", str(tmp_path / "page.html")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("Left out: ")
+    assert line.startswith("fedsketch-report: Left out: ")
     assert str(folders[1]) in line
     assert "Comparison of 2 runs" in (tmp_path / "page.html").read_text()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fedsketch.conf import compose
+from fedsketch.errors import TooFewClients
 from fedsketch.server.report.model_card import model_card
-from fedsketch.strategies.rounds.sampling import TooFewClients
 
 Play = Callable[..., Any]
 SUMMARY: dict[str, Any] = {

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from fedsketch.errors import ReportError
 from fedsketch.server.report.command import main
 from fedsketch.server.report.compared_metric import judged_by
 from fedsketch.server.report.comparison import compare
 from fedsketch.server.report.number_format import best_guess
-from fedsketch.server.report.page import ReportError
 from fedsketch.server.report.run_page import write_report
 from fedsketch.server.report.run_record import read_run
 from tests.server.report.made_runs import (

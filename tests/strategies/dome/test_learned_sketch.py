@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
 from fedsketch.conf.strategy.dome import DomeConfig
+from fedsketch.errors import ConfigError
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, isotropic

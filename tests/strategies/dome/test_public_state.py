@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
 from fedsketch.delivery.parcels import Step
+from fedsketch.errors import ConfigError, DataError
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.workload import Job
 
 MakeStrategy = Callable[..., FederatedStrategy]

@@ -9,8 +9,9 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedsketch.client.app import app
+from fedsketch.errors import RoundAborted
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.rounds.base import FederatedStrategy, RoundAborted
+from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, signal_to_noise
 from fedsketch.strategies.rounds.uploads import summed
 

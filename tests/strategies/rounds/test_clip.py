@@ -8,10 +8,11 @@ from fractions import Fraction
 import pytest
 import torch
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
+from fedsketch.errors import ConfigError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Unit
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, UnsoundMechanismError
+from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError, DataError
 from fedsketch.privacy.mechanisms.encoding import squared_norms
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
@@ -20,7 +21,6 @@ from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, bound_of, evaluation_rows
 from fedsketch.strategies.rounds.sampling import Cohorts
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Job
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import RecordDict
 
-from fedsketch.conf import ConfigError
+from fedsketch.errors import ConfigError
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Broadcast
 

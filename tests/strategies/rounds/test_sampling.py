@@ -10,8 +10,9 @@ from flwr.clientapp import ClientApp
 from scipy import stats
 
 from fedsketch.conf.schema import ClientsConfig, Sampling
+from fedsketch.errors import TooFewClients
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.rounds.sampling import Cohorts, TooFewClients, meet
+from fedsketch.strategies.rounds.sampling import Cohorts, meet
 
 FALSE_ALARM = 1e-6
 SCHEMES = ["fixed", "poisson", "passes", "cycle"]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fedsketch.conf.plugins import built_in
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import datasets, synthetic
 from fedsketch.tasks.data import digits as digits_module
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.errors import DataError
 
 Choose = Callable[..., Any]
 

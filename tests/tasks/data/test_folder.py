@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import folder
-from fedsketch.tasks.errors import DataError
 
 Choose = Callable[..., Any]
 SHAPE, CLASSES = (1, 4, 3), ("cat", "dog", "emu")

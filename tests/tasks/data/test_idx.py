@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import idx
-from fedsketch.tasks.errors import DataError
 
 WHOLE = b"\0\0\x08\x02" + b"\0\0\0\x02" + b"\0\0\0\x03" + bytes(range(6))
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.conf.settings import PartitionConfig
+from fedsketch.errors import PartitionError
 from fedsketch.tasks.data.partitions import (
     SCHEMES,
     _dirichlet,
@@ -18,7 +19,6 @@ from fedsketch.tasks.data.partitions import (
     class_histogram,
     partition,
 )
-from fedsketch.tasks.errors import PartitionError
 
 COVERING = ("iid", "dirichlet", "shards", "by_size", "continuous")
 SEEDED = tuple(scheme for scheme in SCHEMES if scheme != "natural")

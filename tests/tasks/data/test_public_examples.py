@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
+from fedsketch.errors import ConfigError, DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.public_examples import held_out, read_public
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.workload import Job
 
 CLIENTS = 20

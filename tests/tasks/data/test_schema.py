@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.schema import Category, Number, Schema, Text, beside, load_schema
-from fedsketch.tasks.errors import DataError
 
 GOOD = """
 columns:

@@ -9,11 +9,11 @@ import torch
 
 from fedsketch.conf import Config, compose, device_json
 from fedsketch.conf.targets import Targets
+from fedsketch.errors import DataError
 from fedsketch.tasks.data.columns import examples_of
 from fedsketch.tasks.data.schema import Category, Number, Schema, Target, Text, load_schema
 from fedsketch.tasks.data.tables import read_table
 from fedsketch.tasks.data.tabular import own_table, read_examples, resolved, write_parts
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.workload import Job
 
 INPUTS = {"age": Number(0, 100), "sex": Category(("f", "m"))}

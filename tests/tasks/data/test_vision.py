@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
+from fedsketch.errors import DataError
 from fedsketch.tasks.data import torchvision_import, vision
-from fedsketch.tasks.errors import DataError
 from fedsketch.tasks.workload import Job
 
 Bytes = npt.NDArray[np.uint8]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from fedsketch.conf import compose
+from fedsketch.errors import ModelError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.gradients.layer_inputs import CHUNK, layer_inputs
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Job

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from fedsketch.conf.plugins import settings_class
 from fedsketch.conf.settings import ModelSettings
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.gradients.factors import plan
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models import networks

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsketch.conf import Config, ConfigError, compose
+from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import implementation
+from fedsketch.errors import ConfigError, ModelError
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.errors import ModelError
 from fedsketch.tasks.models import features
 from fedsketch.tasks.models.plugin_features import edition_of, own_map
 from fedsketch.tasks.models.scattering import scattering

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedsketch.conf.plugins import settings_class
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.flat_model import FlatModel
 

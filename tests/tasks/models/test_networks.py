@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedsketch.conf import ConfigError, compose
+from fedsketch.conf import compose
 from fedsketch.conf.plugins import built_in
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ConfigError, ModelError
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.initialisation import initialise
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedsketch.conf import Config, ConfigError, compose, from_json, to_json
+from fedsketch.conf import Config, compose, from_json, to_json
 from fedsketch.conf.settings import ModelSettings
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ConfigError, ModelError
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.fixed_norm import FixedNorm
 from fedsketch.tasks.models.flat_model import FlatModel

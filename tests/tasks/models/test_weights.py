@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedsketch.conf import Config, compose, device_json, from_json
-from fedsketch.tasks.errors import ModelError
+from fedsketch.errors import ModelError
 from fedsketch.tasks.workload import Job
 
 KEYS = ["data=synthetic", "data.shape=[1,2,3]", "data.classes=3", "model=mlp", "model.width=4"]
