@@ -183,7 +183,7 @@ def _scored(
     if scene.draw is Draw.POISSON:
         return scores.poisson_draw(trials, name, clients.per_round / clients.total)
     if scene.draw in (Draw.FIXED, Draw.BESIDE_FELLOWS):
-        beside = CohortSizes(run.config).fellows(clients.per_round)
+        beside = CohortSizes(run.config).colluding_clients(clients.per_round)
         always = beside if scene.draw is Draw.BESIDE_FELLOWS else 0
         size, drawn_from = clients.per_round - always, clients.total - always
         return scores.fixed_draw(trials, name, size=size, clients=drawn_from, opposed=scene.opposed)

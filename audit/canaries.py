@@ -22,7 +22,7 @@ from torch import nn
 from fedsketch.conf import Config
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job, Kind
+from fedsketch.tasks.workload import Kind, Workload
 
 # 640 parameters: enough for layers to be sketched, few enough for a round to take milliseconds.
 FEATURES, CLASSES = 80, 8
@@ -39,7 +39,7 @@ class Canary(NamedTuple):
     example: int = 0
 
 
-class CanaryJob(Job):
+class CanaryJob(Workload):
     """The data of a trial: `present` canaries push along their direction, `opposed` clients against that of the
     first."""
 

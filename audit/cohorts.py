@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from fedsketch.conf.schema import ClientsConfig
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 
 
 class Draw(StrEnum):
@@ -29,7 +29,7 @@ class Draw(StrEnum):
     BESIDE_FELLOWS = "fixed, beside fellows"
 
 
-class ChosenCohorts(Cohorts):
+class ChosenCohorts(CohortSampler):
     """The same clients in every round."""
 
     def __init__(self, settings: ClientsConfig, chosen: Sequence[int]) -> None:
@@ -40,7 +40,7 @@ class ChosenCohorts(Cohorts):
         return list(self._chosen)
 
 
-class FixedSizeCohorts(Cohorts):
+class FixedSizeCohorts(CohortSampler):
     """The first clients always, and a secret set of the others, of the usual size whatever the run's sampling is."""
 
     def __init__(self, settings: ClientsConfig, always: Sequence[int]) -> None:
@@ -57,12 +57,12 @@ class FixedSizeCohorts(Cohorts):
         return self._drawn[round]
 
 
-class WithFellows(Cohorts):
+class WithFellows(CohortSampler):
     """The run's own draw, and always the first clients."""
 
-    def __init__(self, settings: ClientsConfig, fellows: int) -> None:
+    def __init__(self, settings: ClientsConfig, colluding_clients: int) -> None:
         super().__init__(settings, secrets.randbits(128))
-        self._fellows = set(range(fellows))
+        self._fellows = set(range(colluding_clients))
 
     def draw(self, round: int) -> list[int]:
         return sorted(self._fellows.union(super().draw(round)))

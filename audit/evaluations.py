@@ -14,7 +14,7 @@ from fedsketch.audit.shrink import AuditRun
 from fedsketch.audit.stage import Matrix, Stage
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 
 
 class EvaluationStage(Stage):
@@ -22,7 +22,7 @@ class EvaluationStage(Stage):
 
     @classmethod
     def strategy_of(
-        cls, run: AuditRun, job: CanaryJob, cohorts: Cohorts | None
+        cls, run: AuditRun, job: CanaryJob, cohorts: CohortSampler | None
     ) -> FederatedStrategy:
         trained = super().strategy_of(run, job, None)
         evaluation = FederatedEvaluation(trained, secrets.randbits(128))

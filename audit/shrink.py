@@ -21,7 +21,7 @@ from fedsketch.conf.schema import Randomness
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.noise.sizes import CohortSizes
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 ROUNDS = 2  # rounds of an audited run, unless more are asked for
 MOST_CLIENTS = 64
@@ -63,7 +63,7 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         examples = _EXAMPLES
     if strategy.noise_in_training:
         examples = _TRAINED_EXAMPLES
-        rate = strategy.local.batch * config.clients.total / Job(config).examples
+        rate = strategy.local.batch * config.clients.total / Workload(config).examples
         batch = max(1, round(min(1.0, rate) * examples))
         strategy = replace(strategy, local=replace(strategy.local, batch=batch, lr=_STILL))
     privacy = config.privacy

@@ -28,7 +28,7 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 
 Matrix = NDArray[np.float64]
 Known = TypeVar("Known")
@@ -64,14 +64,16 @@ class Stage:
         strategy = self.strategy_of(run, self.job, None)
         sizes, clients = strategy.sizes, run.config.clients
         self.devices = Devices(self.job, clients.total, sizes.masked)
-        fellows = sizes.fellows(clients.per_round)
+        colluding_clients = sizes.colluding_clients(clients.per_round)
         secret = scene.draw not in (Draw.CHOSEN, Draw.KNOWN, Draw.SHOWN)
-        self.views = Views(sizes.colluders(clients.per_round), fellows, secret)
+        self.views = Views(sizes.colluders(clients.per_round), colluding_clients, secret)
         groups = max(strategy.groups(r) for r in range(1, run.config.rounds + 1))
         self._drops = sizes.drops(clients.per_round) if groups == 1 else 0
-        self._first = min(fellows, clients.per_round - 1)  # the first client with canaries
+        self._first = min(
+            colluding_clients, clients.per_round - 1
+        )  # the first client with canaries
         if scene.draw is Draw.CHOSEN:
-            self._first = min(fellows + self._drops, clients.per_round - 1)
+            self._first = min(colluding_clients + self._drops, clients.per_round - 1)
         elif scene.draw in (Draw.POISSON, Draw.FIXED):
             self._first = 0  # an adversary who sees only models has no clients
         last = clients.per_round if scene.draw is Draw.CHOSEN else clients.total
@@ -92,7 +94,7 @@ class Stage:
         if self.scene.opposed:
             opposed = set(range(self.config.clients.total)) - {self._first}
         if self.scene.draw is Draw.BESIDE_FELLOWS:
-            opposed -= set(range(self.views.fellows))
+            opposed -= set(range(self.views.colluding_clients))
         seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
         memories: dict[Canary, RecordDict] = {}
 
@@ -139,7 +141,7 @@ class Stage:
             )
             if not messages:
                 heard = len(aggregates)
-                strategy.pass_over(current)
+                strategy.skip_round(current)
                 passed = aggregates[-1] if len(aggregates) > heard else None
                 yield strategy, current, None, passed
                 continue
@@ -151,22 +153,22 @@ class Stage:
 
     @classmethod
     def strategy_of(
-        cls, run: AuditRun, job: CanaryJob, cohorts: Cohorts | None
+        cls, run: AuditRun, job: CanaryJob, cohorts: CohortSampler | None
     ) -> FederatedStrategy:
         """The server's half, with these cohorts or the run's own secret ones."""
-        drawn = cohorts or Cohorts(run.config.clients, secrets.randbits(128))
+        drawn = cohorts or CohortSampler(run.config.clients, secrets.randbits(128))
         return make_strategy(run.config, job, job.model(), drawn)
 
-    def _cohorts(self) -> Cohorts | None:
+    def _cohorts(self) -> CohortSampler | None:
         clients = self.config.clients
         if self.scene.draw is Draw.CHOSEN:
             return ChosenCohorts(clients, range(clients.per_round))
         if self.scene.draw is Draw.FIXED:
             return FixedSizeCohorts(clients, ())
         if self.scene.draw is Draw.SHOWN:
-            return WithFellows(clients, self.views.fellows)
+            return WithFellows(clients, self.views.colluding_clients)
         if self.scene.draw is Draw.BESIDE_FELLOWS:
-            return FixedSizeCohorts(clients, range(self.views.fellows))
+            return FixedSizeCohorts(clients, range(self.views.colluding_clients))
         return None
 
     def _dropping(self, strategy: FederatedStrategy, current: int) -> list[int]:

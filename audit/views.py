@@ -70,7 +70,7 @@ class Views:
     """
 
     colluders: int
-    fellows: int
+    colluding_clients: int
     secret: bool
     lattices: Lattices = field(default_factory=Lattices)
 
@@ -145,7 +145,7 @@ class Views:
         else:
             shown = aggregate.parts or (aggregate,)
             parts = [(part.members, part.sum.double().numpy()) for part in shown]
-        friends = {"server": self.colluders, "client": self.fellows}.get(name, 0)
+        friends = {"server": self.colluders, "client": self.colluding_clients}.get(name, 0)
         result: list[Part] = []
         for members, total in parts:
             known = [last.uploads[c] for c in members if c < friends and len(members) > 1]

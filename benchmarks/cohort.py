@@ -36,13 +36,13 @@ from simulation import CLIENTS, ONE_EPOCH, ONE_STEP, WARM_UP, Speed, config, pla
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
 from fedsketch.conf.schema import CohortRuntimeConfig
-from fedsketch.runtime.batched import CohortGrid
+from fedsketch.runtime.batched import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.memory import kept_memory
 from fedsketch.runtime.threads import fitting_threads
 from fedsketch.server.rounds import Rounds
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 EXAMPLES = 60_000
 WORK = (
@@ -151,7 +151,7 @@ class _Clock:
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         self.notes.append((time.monotonic(), time.process_time(), row["clients"]))
 
     def ended(self, summary: dict[str, Any], report: Path) -> None: ...
@@ -163,11 +163,11 @@ def _timed(settings: Config) -> Speed:
     with (
         tempfile.TemporaryDirectory() as folder,
         simulated_devices(settings),
-        fitting_threads(Job(settings).parameters),
+        fitting_threads(Workload(settings).parameters),
         kept_memory(),
     ):
         cohort = isinstance(settings.runtime, CohortRuntimeConfig)
-        grid = CohortGrid(app, settings) if cohort else LocalGrid(app, settings.clients.total)
+        grid = BatchedGrid(app, settings) if cohort else LocalGrid(app, settings.clients.total)
         Rounds(settings, Path(folder) / "run", clock).play(grid)
     (start, cpu, _), *counted, (stop, cpu_then, last) = clock.notes[WARM_UP - 1 : -1]
     updates = sum(clients for *_, clients in counted) + last

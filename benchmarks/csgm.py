@@ -72,7 +72,7 @@ def noise(dim: int, rate: float, rounds: int) -> float:
     law = CoordinateSampling(dim=dim, clip=1.0, peak=peak, rate=rate, bits=16)
 
     def shown(z: float) -> Release:
-        return law.seen(z**2, Unit.CLIENT, NoSampling(), Adversary.MODEL)
+        return law.release_to(z**2, Unit.CLIENT, NoSampling(), Adversary.MODEL)
 
     return calibrate(shown, rounds=rounds, epsilon=5.0, delta=1e-5)
 

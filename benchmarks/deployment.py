@@ -61,7 +61,7 @@ class Rounds:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         """Do nothing."""
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         self.seconds.append(row["seconds"]["round"])
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

@@ -40,8 +40,8 @@ from fedsketch.strategies.dome.strategy import DomeDevice
 from fedsketch.strategies.fedceo import FedCeo
 from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 
 CLIENTS = 20
 COMMON = [
@@ -65,10 +65,10 @@ class Scene:
 
     def __init__(self, *overrides: str) -> None:
         self.config = compose([*COMMON, *overrides])
-        self.job = Job(self.config)
+        self.job = Workload(self.config)
         self.model = self.job.model()
         self.strategy: FederatedStrategy = make_strategy(
-            self.config, self.job, self.model, Cohorts(self.config.clients, 1)
+            self.config, self.job, self.model, CohortSampler(self.config.clients, 1)
         )
         self.mechanism = self.strategy.mechanism(1, CLIENTS)
         extra, numbers = self.strategy.broadcast_extras(1)
@@ -84,7 +84,7 @@ class Scene:
     def upload(self, client: int) -> Tensor:
         """What leaves a device, in real numbers: clipped, rounded and noised by the product's own code."""
         with simulated_devices(self.config), Stream(derived_key(0, "inversion", client)) as stream:
-            made = self.mechanism.release(self.half.rows(self.work(client)), stream, 1)
+            made = self.mechanism.protect(self.half.rows(self.work(client)), stream, 1)
         return torch.from_numpy(self.mechanism.total([made.vector], 1)).float()
 
 

@@ -40,9 +40,9 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data import idx
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 CLIENTS, ROUNDS = 100, 75
 PUBLIC = 1000
@@ -139,8 +139,8 @@ def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks:
 
 def _strategy(overrides: list[str]) -> FederatedStrategy:
     config = compose(overrides)
-    job = Job(config)
-    return make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
+    job = Workload(config)
+    return make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
 
 
 def _unmasked(overrides: list[str], masked: FederatedStrategy) -> list[str]:

@@ -36,7 +36,7 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.tasks.models.features import seen_through
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 PUBLIC, HELD_OUT, RANK, SCALING = 1_000, 5_000, 512, 0.8
 ROUNDS, MOMENTUM, DELTA = 100, 0.9, 1e-5
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[10.0, 20.0, 40.0])
     parser.add_argument("--full", action="store_true", help="without public directions")
     asked = parser.parse_args()
-    job = Job(compose([f"data={asked.data}", f"data.root={asked.data_root}"]))
+    job = Workload(compose([f"data={asked.data}", f"data.root={asked.data_root}"]))
     train = seen_through("scattering", job.dataset.train)
     inputs, targets = train.inputs.flatten(1), train.targets
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))

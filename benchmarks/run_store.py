@@ -23,7 +23,7 @@ import torch
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose, to_json
 from fedsketch.conf.schema import CohortRuntimeConfig
-from fedsketch.runtime.batched import CohortGrid
+from fedsketch.runtime.batched import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local, run_with
 from fedsketch.server.app import serve
@@ -127,7 +127,7 @@ class Played:
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self.processor.append(time.process_time())
 
@@ -142,7 +142,7 @@ def play(overrides: Sequence[str]) -> Played:
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
         rounds = Rounds(config, Path(folder), played)
         if isinstance(config.runtime, CohortRuntimeConfig):
-            run_with(serve(rounds), CohortGrid(app, config, rounds.job))
+            run_with(serve(rounds), BatchedGrid(app, config, rounds.job))
         else:
             run_local(serve(rounds), app, config.clients.total)
     played.config, played.strategy = config, rounds.strategy

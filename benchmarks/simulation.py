@@ -38,7 +38,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.cli import run
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 WARM_UP = 2
 CLIENTS = 100
@@ -95,7 +95,7 @@ def plain(settings: Config) -> Speed:
         train = datasets.load(settings.data, settings.seed).train  # cached in the process
         mine = slice(int(context.node_config["partition-id"]), None, total)
         inputs, targets = train.inputs[mine], train.targets[mine]
-        model = Job(settings).model().module
+        model = Workload(settings).model().module
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for batch, answers in _batches(settings, inputs, targets):
@@ -121,7 +121,7 @@ def plain(settings: Config) -> Speed:
             min_train_nodes=settings.clients.per_round,
             min_available_nodes=total,
         )
-        initial = ArrayRecord(Job(settings).model().module.state_dict())
+        initial = ArrayRecord(Workload(settings).model().module.state_dict())
         strategy.start(grid, initial, num_rounds=rounds, evaluate_fn=mark)
 
     run_simulation(

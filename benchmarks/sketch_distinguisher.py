@@ -42,8 +42,8 @@ from fedsketch.privacy.accounting.sketched import secret_curve
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.fed_sgm import EAVESDROPPER, FedSgm, make_sketch
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 
 CLIENT = [
     "strategy=fed_sgm",
@@ -88,7 +88,7 @@ def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str
         sketch = make_sketch(settings, d, source.bytes(16))
         sent, expected = sketch.forward(torch.cat([update, direction]))
         with Stream(source.bytes(16)) as stream:
-            y = torch.from_numpy(mechanism.release(sent.unsqueeze(0), stream, 1).vector)
+            y = torch.from_numpy(mechanism.protect(sent.unsqueeze(0), stream, 1).vector)
         # Averaged over R, the sum says something by its length only.
         seen[SUM][i] = y.norm()
         # With R it is one of two Gaussians with known means: their likelihood ratio lies along the sketched update.
@@ -154,8 +154,8 @@ def _bound(there: Floats, missing: Floats, line: float, delta: float) -> float:
 
 def made(overrides: list[str]) -> FedSgm:
     config = compose([*CLIENT, *overrides])
-    job = Job(config)
-    return FedSgm(config, job, job.model(), Cohorts(config.clients, 0))
+    job = Workload(config)
+    return FedSgm(config, job, job.model(), CohortSampler(config.clients, 0))
 
 
 def claimed_over_rounds() -> tuple[float, float]:

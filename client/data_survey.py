@@ -12,7 +12,7 @@ from fedsketch.errors import UsageError
 from fedsketch.tasks.data import datasets, folder
 from fedsketch.tasks.data.schema import Schema, beside, load_schema
 from fedsketch.tasks.data.tabular import read_examples, schema_of
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 def card_of(what: str, classes: str | None = None, schema: Path | None = None) -> DataCard:
@@ -39,7 +39,7 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
 
 def card_for(config: Config) -> DataCard:
     """The card of devices for which a run's data set is made."""
-    job = Job(config)
+    job = Workload(config)
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         return _card(schema_of(config.data), config.data.on_devices.largest_shard)
     names = getattr(config.data, "class_names", None) or tuple(map(str, range(job.kind.classes)))

@@ -25,14 +25,14 @@ from fedsketch.delivery.parcels import Replayed
 from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
 from fedsketch.delivery.replica import Replicas
 from fedsketch.errors import UnsafeUpdateError
+from fedsketch.privacy.mechanisms.bound_half import TrainedModel
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.privacy.mechanisms.trainee import Trainee
 from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.secagg import Refusal
 from fedsketch.strategies import make_device_half, make_replica
-from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import batch_generator
 from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.clip import counted, with_counts
@@ -41,13 +41,13 @@ from fedsketch.strategies.rounds.messages import Broadcast, announced, decoded
 from fedsketch.strategies.rounds.uploads import EVALUATION, reply_with
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Assignment, Job, Kind
+from fedsketch.tasks.workload import Assignment, Kind, Workload
 
 
 class Workspace:
     """Trains for one client after the other."""
 
-    def __init__(self, make_job: Callable[[Config, Kind | None], Job] = Job) -> None:
+    def __init__(self, make_job: Callable[[Config, Kind | None], Workload] = Workload) -> None:
         self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
         # Models to load parameters into. They are not kept, because the next message loads other parameters.
         self._model = lru_cache(maxsize=2)(self._new_parts)
@@ -55,7 +55,7 @@ class Workspace:
         # All clients of a cohort receive the same bytes: their content is read once, and never changed.
         self._decoded = lru_cache(maxsize=8)(decoded)
         self._replicas = Replicas(self._version_0)
-        self._kept = KeptProducts()
+        self._kept = ProductCache()
 
     def prepare(
         self, content: RecordDict, parcel: RecordDict, folder: Path | None
@@ -149,7 +149,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class _HalfAtWork:
-    """A `LocalHalf` for mechanisms: what a strategy's device half does in this round."""
+    """A `BoundHalf` for mechanisms: what a strategy's device half does in this round."""
 
     half: DeviceHalf
     work: LocalWork
@@ -165,13 +165,13 @@ class _HalfAtWork:
         for block in self.half.blocks(self.work):
             yield from counted(block if self.simulated else block.finite(), self.work.broadcast)
 
-    def trainee(self) -> Trainee:
-        return self.half.trainee(self.work)
+    def trained_model(self) -> TrainedModel:
+        return self.half.trained_model(self.work)
 
 
 @dataclass(frozen=True)
 class _EvaluationAtWork:
-    """A `LocalHalf` for mechanisms: an evaluation, in any run."""
+    """A `BoundHalf` for mechanisms: an evaluation, in any run."""
 
     config: Config
     model: FlatModel
@@ -184,7 +184,7 @@ class _EvaluationAtWork:
     def blocks(self) -> Iterator[Rows]:
         yield Rows.of(self.rows())
 
-    def trainee(self) -> Trainee:
+    def trained_model(self) -> TrainedModel:
         raise UnsafeUpdateError(
             "the mechanism adds noise during training, and an evaluation does not train."
         )

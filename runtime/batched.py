@@ -17,25 +17,25 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig, Randomness
 from fedsketch.delivery.records import FROZEN_ARRAYS
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.runtime.batched_clients import CohortSum, CohortWorkspace
+from fedsketch.runtime.batched_clients import BatchedClients, BatchedSum
 from fedsketch.runtime.local import CLIENT_APP_RAISED, LocalGrid
 from fedsketch.server.grids.simulated import SUMS
 from fedsketch.strategies.rounds.uploads import summed
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
-class CohortGrid(LocalGrid):
+class BatchedGrid(LocalGrid):
     """Answers train messages for all clients together, and all other messages as in `runtime=local`. `job` is the
     run's, if given."""
 
-    def __init__(self, client_app: ClientApp, config: Config, job: Job | None = None) -> None:
+    def __init__(self, client_app: ClientApp, config: Config, job: Workload | None = None) -> None:
         super().__init__(client_app, config.clients.total)
         assert isinstance(config.runtime, CohortRuntimeConfig)
         self._config = config
         self._single = (
             isinstance(config.secagg, NoSecAggConfig) and config.runtime.noise == "per_device"
         )
-        self._workspace = CohortWorkspace(config.runtime, job)
+        self._workspace = BatchedClients(config.runtime, job)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -62,7 +62,7 @@ class CohortGrid(LocalGrid):
             yield from self._replies_with_sum(made, by_client)
 
     def _replies_with_sum(
-        self, made: CohortSum, by_client: dict[int, Message]
+        self, made: BatchedSum, by_client: dict[int, Message]
     ) -> Iterable[Message]:
         for client, reason in made.lost.items():
             yield Message(Error(CLIENT_APP_RAISED, reason), reply_to=by_client[client])

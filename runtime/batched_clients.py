@@ -6,9 +6,9 @@ vectors that the devices would have released. The key `runtime.noise` chooses ho
 
 - `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the
   uploads are added. Sums of integers have no rounding, so they equal those of secure aggregation bit by bit.
-- `per_sum`: the rows of many clients are computed together, by the strategy's `cohort_blocks` or `cohort_rows` if it
+- `per_sum`: the rows of many clients are computed together, by the strategy's `batched_blocks` or `batched_rows` if it
   supports the model. Each row is clipped by itself, and rounded if a device would round it. The noise of all these
-  clients is drawn at once (`Mechanism.release_sum`). The sum has the same distribution, up to the rounding of
+  clients is drawn at once (`Mechanism.protect_sum`). The sum has the same distribution, up to the rounding of
   floating-point rows. If noise is added during training (`privacy.mechanisms.noisy_training`), and in evaluations,
   each client draws its own noise.
 
@@ -38,15 +38,15 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.sums import upload_sum
-from fedsketch.strategies.local.batched import CohortWork
-from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.batched import BatchedWork
+from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.clip import with_counts
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.uploads import EVALUATION, MECHANISM, NUMBERS, uploaded
 from fedsketch.tasks.gradients.per_client import PerClient
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Assignment, Job
+from fedsketch.tasks.workload import Assignment, Workload
 
 _COPIES = 6  # roughly how many vectors of the model's size a client needs at once
 # Bytes. With more memory at once, the processor's caches are used badly. With less, matrix products are small and the
@@ -58,7 +58,7 @@ _NOT_FINITE = (
 
 
 @dataclass
-class CohortSum:
+class BatchedSum:
     """The sum of the uploads of `members`, and the reason why each of the `lost` clients is not in it. `vector` is
     None if there are no members."""
 
@@ -76,7 +76,7 @@ class _Round:
     """What all clients of a round have in common."""
 
     broadcast: Broadcast
-    job: Job
+    job: Workload
     models: "SimpleQueue[PerClient]"  # those that no thread is using
     half: DeviceHalf
 
@@ -90,14 +90,14 @@ class _Rows:
     counts: list[int]
 
 
-class CohortWorkspace(Workspace):
+class BatchedClients(Workspace):
     """Trains for all clients of a round."""
 
-    def __init__(self, settings: CohortRuntimeConfig, job: Job | None = None) -> None:
+    def __init__(self, settings: CohortRuntimeConfig, job: Workload | None = None) -> None:
         """Pass the run's `job` if there is one, so that its data are held in memory only once."""
-        super().__init__(Job if job is None else lambda config, kind: job)
+        super().__init__(Workload if job is None else lambda config, kind: job)
         self._settings = settings
-        self._kept = KeptProducts(settings.memory << 20)
+        self._kept = ProductCache(settings.memory << 20)
         self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
         # What clients keep from round to round: as Flower's state, and as memories where rows are made together.
         self._states: dict[int, RecordDict] = {}
@@ -106,7 +106,7 @@ class CohortWorkspace(Workspace):
             lambda task: [PerClient(self._copy(task)) for _ in range(self._workers)]
         )
 
-    def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[CohortSum]:
+    def sums(self, content: RecordDict, groups: Sequence[Sequence[int]]) -> Iterator[BatchedSum]:
         """Yield one sum for each of these disjoint groups of clients, or one for each client if uploads cannot be
         added."""
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
@@ -118,7 +118,7 @@ class CohortWorkspace(Workspace):
             return
         common = self._common(content)
         with ThreadPoolExecutor(self._workers, "cohort") as pool:
-            if mechanism.can_release_sum and any(len(group) > 1 for group in groups):
+            if mechanism.can_protect_sum and any(len(group) > 1 for group in groups):
                 for group in groups:
                     parts = self._parts(common, group)
                     yield _added(pool.map(partial(self._sum, common), parts))
@@ -138,9 +138,9 @@ class CohortWorkspace(Workspace):
         return model
 
     # ------------------------------------------------------------------ the noise of each device
-    def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> CohortSum:
+    def _one_by_one(self, content: RecordDict, clients: Sequence[int]) -> BatchedSum:
         """Add up uploads that are made as the devices would make them."""
-        result = CohortSum()
+        result = BatchedSum()
         for client in clients:
             state = self._states.get(client, RecordDict())
             try:
@@ -154,7 +154,7 @@ class CohortWorkspace(Workspace):
         return result
 
     # ------------------------------------------------------------------ rows of many clients, and noise of their sum
-    def _sum(self, common: _Round, clients: Sequence[int]) -> CohortSum:
+    def _sum(self, common: _Round, clients: Sequence[int]) -> BatchedSum:
         """Return the sum of some clients."""
         broadcast, factored = common.broadcast, self._factored(common, clients)
         rows: torch.Tensor | list[Rows]
@@ -163,21 +163,21 @@ class CohortWorkspace(Workspace):
             rows, members, counts = made.rows, made.clients, made.counts
         else:
             rows, members, counts, lost = factored, list(clients), list(map(len, factored)), {}
-        result = CohortSum(lost=lost)
+        result = BatchedSum(lost=lost)
         if members:
             with noise_stream(members[0], broadcast.round, "sum") as stream:
-                upload = broadcast.mechanism.release_sum(rows, counts, stream, broadcast.round)
+                upload = broadcast.mechanism.protect_sum(rows, counts, stream, broadcast.round)
             result.add(members, upload.vector)
         return result
 
-    def _each(self, common: _Round, clients: Sequence[int]) -> list[CohortSum]:
+    def _each(self, common: _Round, clients: Sequence[int]) -> list[BatchedSum]:
         """Return one upload for each of these clients, from rows that are computed together."""
         made, lost = self._rows(common, clients)
-        result, broadcast = [CohortSum(lost=lost)], common.broadcast
+        result, broadcast = [BatchedSum(lost=lost)], common.broadcast
         for client, rows in zip(made.clients, torch.split(made.rows, made.counts), strict=True):
             with noise_stream(client, broadcast.round) as stream:
-                upload = broadcast.mechanism.release(rows, stream, broadcast.round)
-            result.append(CohortSum([client], {}, upload.vector))
+                upload = broadcast.mechanism.protect(rows, stream, broadcast.round)
+            result.append(BatchedSum([client], {}, upload.vector))
         return result
 
     def _common(self, content: RecordDict) -> _Round:
@@ -215,8 +215,8 @@ class CohortWorkspace(Workspace):
             yield waiting[:take]
             waiting = waiting[take:]
 
-    def _work(self, common: _Round, clients: Sequence[int], gradients: PerClient) -> CohortWork:
-        return CohortWork(
+    def _work(self, common: _Round, clients: Sequence[int], gradients: PerClient) -> BatchedWork:
+        return BatchedWork(
             broadcast=common.broadcast,
             shards=common.job.shards(clients),
             model=gradients.model,
@@ -228,12 +228,12 @@ class CohortWorkspace(Workspace):
 
     def _factored(self, common: _Round, clients: Sequence[int]) -> list[Rows] | None:
         """Return the rows of each client, possibly as factors. None if the mechanism needs more than the sum of rows,
-        if the strategy has no `cohort_blocks`, or if a row is not finite."""
+        if the strategy has no `batched_blocks`, or if a row is not finite."""
         privacy, mechanism = common.broadcast.config.privacy, common.broadcast.mechanism
         if not mechanism.takes_blocks or privacy.clip == ADAPTIVE:
             return None
         with _one_of(common.models) as gradients:
-            rows = common.half.cohort_blocks(self._work(common, clients, gradients))
+            rows = common.half.batched_blocks(self._work(common, clients, gradients))
         finite = rows is not None and all(math.isfinite(own.norms().sum()) for own in rows)
         return rows if finite else None
 
@@ -241,7 +241,7 @@ class CohortWorkspace(Workspace):
         """Return the rows of the clients that have only finite rows, and why the others failed."""
         with _one_of(common.models) as gradients:
             work = self._work(common, clients, gradients)
-            rows = common.half.cohort_rows(work)
+            rows = common.half.batched_rows(work)
             if rows is not None:
                 by_client = work.shards.sizes
                 if common.broadcast.config.privacy.unit is Unit.CLIENT:
@@ -254,7 +254,7 @@ class CohortWorkspace(Workspace):
         }
         return replace(made, rows=with_counts(made.rows, common.broadcast)), lost
 
-    def _rows_in_turn(self, common: _Round, work: CohortWork) -> tuple[_Rows, dict[int, str]]:
+    def _rows_in_turn(self, common: _Round, work: BatchedWork) -> tuple[_Rows, dict[int, str]]:
         """Compute the rows of one client after the other, for strategies and models that have no other way."""
         found, lost = dict[int, torch.Tensor](), dict[int, str]()
         for place, client in enumerate(work.clients):
@@ -311,9 +311,9 @@ def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
         models.put(own)
 
 
-def _added(sums: Iterable[CohortSum]) -> CohortSum:
+def _added(sums: Iterable[BatchedSum]) -> BatchedSum:
     """Add sums in the given order."""
-    result = CohortSum()
+    result = BatchedSum()
     for part in sums:
         result.lost |= part.lost
         if part.vector is not None:

@@ -78,7 +78,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     """Run the ServerApp in this process."""
     from fedsketch.client.app import app as client_app
-    from fedsketch.runtime.batched import CohortGrid
+    from fedsketch.runtime.batched import BatchedGrid
     from fedsketch.runtime.environment import simulated_devices
     from fedsketch.runtime.local import run_local, run_with
     from fedsketch.runtime.memory import kept_memory
@@ -86,7 +86,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     from fedsketch.runtime.threads import fitting_threads
     from fedsketch.server.app import serve
     from fedsketch.server.rounds import Rounds
-    from fedsketch.tasks.workload import Job
+    from fedsketch.tasks.workload import Workload
 
     RunFolder(folder).log_here()
     flower = logging.getLogger("flwr")
@@ -98,10 +98,10 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             server_app = serve(Rounds(config, folder, progress))
             run_simulation(server_app, nodes, config.runtime, environment)
         else:
-            with fitting_threads(Job(config).parameters), kept_memory():
+            with fitting_threads(Workload(config).parameters), kept_memory():
                 rounds = Rounds(config, folder, progress)
                 if isinstance(config.runtime, CohortRuntimeConfig):
-                    run_with(serve(rounds), CohortGrid(client_app, config, rounds.job))
+                    run_with(serve(rounds), BatchedGrid(client_app, config, rounds.job))
                 else:
                     run_local(serve(rounds), client_app, nodes, config.clients.timeout)
 

@@ -82,7 +82,7 @@ class Network:
             card_for,
         )  # imports torch, which a refusal does not need
         from fedsketch.tasks.data.tabular import resolved, write_parts
-        from fedsketch.tasks.workload import Job
+        from fedsketch.tasks.workload import Workload
 
         config, nodes = resolved(self.config), self.config.clients.total
         self.private.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,7 +91,7 @@ class Network:
         make_all(self.private, nodes=nodes, policy=policy, card=card_for(config))
         if self._tables:
             files = [self._table(client) for client in range(nodes)]
-            write_parts(config, Job(config).parts, files)
+            write_parts(config, Workload(config).parts, files)
         for state in self.private.glob(f"{_STATE}*"):
             state.unlink()  # otherwise the SuperLink would start the interrupted run again, beside the resumed one
         self._port = _free_port()

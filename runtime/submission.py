@@ -119,7 +119,7 @@ def _tell(
     elif kind == "note":
         print(f"fedsketch: {facts['told']}", file=sys.stderr)
     elif kind == "played":
-        observer.played(facts["row"])  # type: ignore[arg-type]
+        observer.round_done(facts["row"])  # type: ignore[arg-type]
     elif kind == "file":
         _receive(Part(**facts), folder)  # type: ignore[arg-type]
     elif kind == "ended":

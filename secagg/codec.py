@@ -57,7 +57,7 @@ class Codec(Protocol):
         the sentence goes to the server, so it must not quote the reply.
         """
 
-    def silence(self, settings: RoundSettings) -> Ring:
+    def encode_nothing(self, settings: RoundSettings) -> Ring:
         """Device: the vector of a device whose handler failed. It is that of a device without data, protected like any
         other."""
 

@@ -87,7 +87,7 @@ class FixedPoint:
         whole &= np.uint64((1 << self.bits) - 1)
         return whole.astype(ring_dtype(self.bits))
 
-    def silence(self, settings: RoundSettings) -> Ring:
+    def encode_nothing(self, settings: RoundSettings) -> Ring:
         """The vector with weight zero."""
         return np.zeros(settings.dim, dtype=ring_dtype(settings.bits))
 

@@ -1,12 +1,12 @@
 """The protocol on a Flower ClientApp.
 
-`client_app` makes a ClientApp whose train handlers never answer unmasked. A mod around them first admits, then charges,
-then lets the handler train, turns its reply into the masked vector and drops everything else. Once the guard is charged
-a vector leaves, whatever happens in the handler. If it fails, the vector is that of a device without data
-(`Codec.silence`), and the reason stays in the node's own log. So nothing that depends on the device's data leaves it
-but the vector: no text, no size, no missing answer. For an unforeseen exception the answer is one fixed sentence,
-because Flower would send the text of the exception. Where devices are simulated (`Guard.quiet` is false) a failure is
-an error reply with its reason, for whoever is writing the handler.
+`client_app` makes a ClientApp whose train handlers never answer unmasked. A mod around them first admits, then
+charges, then lets the handler train, turns its reply into the masked vector and drops everything else. Once the guard
+is charged a vector leaves, whatever happens in the handler. If it fails, the vector is that of a device without data
+(`Codec.encode_nothing`), and the reason stays in the node's own log. So nothing that depends on the device's data
+leaves it but the vector: no text, no size, no missing answer. For an unforeseen exception the answer is one fixed
+sentence, because Flower would send the text of the exception. Where devices are simulated (`Guard.quiet` is false) a
+failure is an error reply with its reason, for whoever is writing the handler.
 
 The other stages are separate query handlers, which do not touch the application (nor import what it imports). A refusal
 is sent as a sentence in a normal reply, so that the server can log why a node dropped out. It is made only from
@@ -177,7 +177,7 @@ def _trained(
         if not node.guard.quiet:
             raise
         log.exception("Training failed; the vector of a device without data leaves instead")
-        return codec.silence(ticket.settings)
+        return codec.encode_nothing(ticket.settings)
 
 
 def _unmasked(

@@ -22,9 +22,9 @@ from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import resolved
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 POINTS = 50  # points of the epsilon curve
 
@@ -100,13 +100,13 @@ def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings that are too small, missing
     data."""
     config = resolved(config)
-    job = Job(config, only_to_plan=True)
+    job = Workload(config, only_to_plan=True)
     model = job.model()
     job.histogram()  # raises if the data cannot be divided among the clients
     # If devices have their own data, only the server may have the test set.
     if not isinstance(config.data, FolderConfig):
         job.try_out(model)
-    strategy = make_strategy(config, job, model, Cohorts(config.clients, 0))
+    strategy = make_strategy(config, job, model, CohortSampler(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
     up, down = expected_traffic(config, strategy.planned_broadcast(), mechanism, noise.dim, cohort)

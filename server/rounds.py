@@ -32,9 +32,9 @@ from fedsketch.server.run_folder import RunFolder, versions
 from fedsketch.server.validation import Validation
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import is_table, resolved, schema_of
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Observer(Protocol):
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
-    def played(self, row: dict[str, Any]) -> None: ...
+    def round_done(self, row: dict[str, Any]) -> None: ...
 
     def ended(self, summary: dict[str, Any], report: Path) -> None: ...
 
@@ -58,7 +58,7 @@ class Rounds:
         self.config = config
         self.folder = RunFolder(path)
         self.observer = tracked(config, path, observer)
-        self.job = Job(config)
+        self.job = Workload(config)
         self.model = self.job.model()
         self.test = self.job.test
         self.job.try_out(self.model)
@@ -75,7 +75,7 @@ class Rounds:
     def play(self, grid: Grid, roster: Directory | None = None) -> None:
         """Execute all remaining rounds. With a `roster`, a node with a wrong signature is dropped alone. A finished run
         is not changed."""
-        with self.folder.playing():
+        with self.folder.locked():
             self.folder.begin(self.config)
             summary = self.folder.read_summary()
             if summary is None:
@@ -104,7 +104,7 @@ class Rounds:
         self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
         self.meter, self.grid = stacked(grid, strategy, roster)
-        strategy.meet(self.grid)
+        strategy.identify_clients(self.grid)
         if self.evaluations is not None:
             self.evaluations.begin()
         self.meter.take()
@@ -117,7 +117,7 @@ class Rounds:
                 elapsed = before + time.monotonic() - started
                 self.folder.sync_metrics()
                 self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
-            self.observer.played(row)
+            self.observer.round_done(row)
         best = None
         if self.validation is not None:
             best = self.validation.chosen(strategy.model, self.test)
@@ -160,12 +160,12 @@ class Rounds:
         )
         log.info("Configuration: %s", to_json(self.config))
 
-    def _cohorts(self, key: int | None) -> Cohorts:
+    def _cohorts(self, key: int | None) -> CohortSampler:
         """The cohorts of a new run, or of a resumed one with its key."""
         if key is None:
             seeded = self.config.privacy.randomness is Randomness.seeded
             key = self.config.seed if seeded else secrets.randbits(128)
-        return Cohorts(self.config.clients, key)
+        return CohortSampler(self.config.clients, key)
 
     def _resumed(self, checkpoint: Checkpoint | None) -> FederatedStrategy:
         """The strategy in the state of the checkpoint."""
@@ -291,7 +291,7 @@ class Rounds:
             )
             if not messages:  # the draw is too small to be asked
                 log.warning("Round %d: the draw is too small, nobody is asked.", current)
-                strategy.pass_over(current)
+                strategy.skip_round(current)
                 # If sizes are hidden, such a round looks like all others and costs the same. In a pass it adds no cost,
                 # but is recorded all the same, because the accountant counts the rounds of a pass to know where the
                 # next pass begins.

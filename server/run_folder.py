@@ -143,7 +143,7 @@ class RunFolder:
         )  # otherwise every request for replies is logged
 
     @contextmanager
-    def playing(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the run's lock, so that only one process executes it. The lock is released when the process ends, even
         if it is killed."""
         self.path.mkdir(parents=True, exist_ok=True)

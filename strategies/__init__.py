@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from fedsketch.conf import Config
     from fedsketch.delivery.parcels import Replayed
     from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy
-    from fedsketch.strategies.rounds.sampling import Cohorts
+    from fedsketch.strategies.rounds.sampling import CohortSampler
     from fedsketch.tasks.models.flat_model import FlatModel
-    from fedsketch.tasks.workload import Job
+    from fedsketch.tasks.workload import Workload
 
 
 def make_strategy(
-    config: "Config", job: "Job", model: "FlatModel", cohorts: "Cohorts"
+    config: "Config", job: "Workload", model: "FlatModel", cohorts: "CohortSampler"
 ) -> "FederatedStrategy":
     """Return the server half of the configured strategy."""
     return _module(config.strategy.name).SERVER(config, job, model, cohorts)

@@ -26,16 +26,16 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
-from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
+from fedsketch.strategies.local.made_once import LastMade
 from fedsketch.strategies.local.update import unit_rows
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.server import ServerNoise
 from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 SEED = "mask-seed"
 
@@ -43,7 +43,9 @@ SEED = "mask-seed"
 class Csgm(DPFedAvg):
     """The server half: an optimiser step on the mean of the masked updates."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         self.settings = _settings(config)
         super().__init__(config, job, model, cohorts)
         self._clipped: float | None = None
@@ -122,15 +124,15 @@ class CsgmDevice(DeviceHalf):
     """The device half: one row per client. An own mask is applied by the mechanism, a common one here."""
 
     def __init__(self) -> None:
-        self._last = MadeOnce[HadamardSketch]()
+        self._last = LastMade[HadamardSketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         config = work.broadcast.config
         rows = unit_rows(config, work.model, work.shard, work.generator)
         return self._masked(rows, work.broadcast)
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        rows = cohort_unit_rows(work)
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
+        rows = batched_unit_rows(work)
         return None if rows is None else self._masked(rows, work.broadcast)
 
     def _masked(self, rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:

@@ -15,21 +15,23 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
-from fedsketch.strategies.local.factored import cohort_factored, factored_blocks
+from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
+from fedsketch.strategies.local.factored import batched_factored, factored_blocks
 from fedsketch.strategies.local.update import unit_rows
 from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.strategies.rounds.optimizer import ServerOptimizer
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 class DPFedAvg(FederatedStrategy):
     """The server half: an optimiser step on the noisy mean."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         super().__init__(config, job, model, cohorts)
         self.optimizer = ServerOptimizer(model.vector, config.strategy.server)
 
@@ -54,11 +56,11 @@ class DPFedAvgDevice(DeviceHalf):
             return super().blocks(work)
         return factored_blocks(work)
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        return cohort_unit_rows(work)
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
+        return batched_unit_rows(work)
 
-    def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
-        return cohort_factored(work)
+    def batched_blocks(self, work: BatchedWork) -> list[Rows] | None:
+        return batched_factored(work)
 
 
 SERVER, DEVICE = DPFedAvg, DPFedAvgDevice

@@ -45,16 +45,16 @@ from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
-from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
+from fedsketch.strategies.local.made_once import LastMade
 from fedsketch.strategies.local.update import example_blocks, unit_rows
 from fedsketch.strategies.noise.device import DeviceNoise, calibrated
 from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.strategies.rounds.sketch_size import sketch_size
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 SEED = "sketch-seed"
 EAVESDROPPER = "eavesdropper (r_secret)"  # the name under which its epsilon is shown
@@ -74,7 +74,9 @@ _SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
 class FedSgm(DPFedAvg):
     """The server half: an optimiser step on the desketched mean."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         self.settings = _settings(config)
         super().__init__(config, job, model, cohorts)
         self._seed = b""
@@ -189,7 +191,7 @@ class FedSgmDevice(DeviceHalf):
     """The device half: R Delta for every privacy unit."""
 
     def __init__(self) -> None:
-        self._last = MadeOnce[Sketch]()
+        self._last = LastMade[Sketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model.size)
@@ -201,8 +203,8 @@ class FedSgmDevice(DeviceHalf):
         shorten = self._shorten(work.broadcast, work.model.size)
         return map(Rows.of, example_blocks(work.model, work.shard, shorten))
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        return cohort_unit_rows(work, self._shorten(work.broadcast, work.model.size))
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
+        return batched_unit_rows(work, self._shorten(work.broadcast, work.model.size))
 
     def costly(self, config: Config) -> bool:
         return _settings(config).sketch == "gaussian"

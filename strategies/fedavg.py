@@ -7,7 +7,7 @@ of the vectors also contains the sum of the weights.
 import torch
 
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.local.batched import CohortWork, cohort_updates
+from fedsketch.strategies.local.batched import BatchedWork, batched_updates
 from fedsketch.strategies.local.update import client_update
 from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate
@@ -32,8 +32,8 @@ class FedAvgDevice(DeviceHalf):
         weight = update.new_tensor([float(len(work.shard))])
         return torch.cat([update * weight, weight]).unsqueeze(0)
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        updates = cohort_updates(work)
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
+        updates = batched_updates(work)
         if updates is None:
             return None
         weights = updates.new_tensor(work.shards.sizes).unsqueeze(1)

@@ -33,14 +33,14 @@ from fedsketch.conf import Config
 from fedsketch.conf.strategy.fedceo import FedCeoConfig
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.sketching.tensor_svd import smooth
-from fedsketch.strategies.local.batched import CohortWork, cohort_updates
+from fedsketch.strategies.local.batched import BatchedWork, batched_updates
 from fedsketch.strategies.local.update import client_update
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Number
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.models.flat_model import FlatModel, Slot
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 _SLOTS = "slots"
 
@@ -48,7 +48,9 @@ _SLOTS = "slots"
 class FedCeo(FederatedStrategy):
     """The server half: averages, and smooths every few rounds."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         assert isinstance(config.strategy, FedCeoConfig)
         self.settings = config.strategy
         super().__init__(config, job, model, cohorts)
@@ -182,12 +184,12 @@ class FedCeoDevice(DeviceHalf):
         settings = work.broadcast.config.strategy.local
         return client_update(work.model, work.shard, settings, work.generator).unsqueeze(0)
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
         slots = work.broadcast.arrays.get(_SLOTS)
         if slots is None:
-            return cohort_updates(work)
+            return batched_updates(work)
         starts = slots[[client % len(slots) for client in work.clients]]
-        return cohort_updates(work, starts.to(work.model.vector))
+        return batched_updates(work, starts.to(work.model.vector))
 
 
 def _folded(stack: torch.Tensor, slot: Slot) -> torch.Tensor:

@@ -34,21 +34,23 @@ from fedsketch.errors import DataError
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
 from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.made_once import LastMade
 from fedsketch.strategies.noise.training import TrainingNoise
 from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 class FedPcdp(DPFedAvg):
     """The server half, with the paper's virtual client, which holds the public data."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         self.settings = _settings(config)
         self._blocks = _blocks(self.settings, model)
         super().__init__(config, job, model, cohorts)
@@ -163,9 +165,9 @@ class FedPcdpDevice(DeviceHalf):
     """The device half: a model that the mechanism trains."""
 
     def __init__(self) -> None:
-        self._last = MadeOnce[tuple[list[torch.Tensor | None], SubspaceSketch]]()
+        self._last = LastMade[tuple[list[torch.Tensor | None], SubspaceSketch]]()
 
-    def trainee(self, work: LocalWork) -> "Training":
+    def trained_model(self, work: LocalWork) -> "Training":
         config = work.broadcast.config
         settings = _settings(config)
         sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
@@ -184,8 +186,8 @@ class FedPcdpDevice(DeviceHalf):
 
 
 class Training:
-    """A `Trainee`, a model that a mechanism trains. Its rows are the gradients of examples. With `projection=before`
-    they are in the coordinates of the subspace."""
+    """A `TrainedModel`, a model that a mechanism trains. Its rows are the gradients of examples. With
+    `projection=before` they are in the coordinates of the subspace."""
 
     def __init__(
         self,

@@ -52,9 +52,9 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.strategies.csgm import Csgm, CsgmDevice
 from fedsketch.strategies.noise.server import ServerNoise
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ class MatrixNoise(ServerNoise):
 class Sgmf(Csgm):
     """The server half: a step of SGD on the mean, which has correlated noise."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         assert isinstance(config.strategy, SgmfConfig)
         self.matrix = config.strategy
         self.rounds_per_pass = cohorts.rounds_per_pass

@@ -46,7 +46,7 @@ class Assignment(NamedTuple):
     kind: Kind | None = None
 
 
-class Job:
+class Workload:
     """The task, data and model of a configuration. All of it is a function of the configuration alone, so server and
     clients agree without messages.
 

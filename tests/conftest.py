@@ -67,16 +67,16 @@ def make_strategy() -> "Iterator[Callable[..., FederatedStrategy]]":
     from fedsketch import strategies
     from fedsketch.conf import compose
     from fedsketch.runtime.environment import simulated_devices
-    from fedsketch.strategies.rounds.sampling import Cohorts
-    from fedsketch.tasks.workload import Job
+    from fedsketch.strategies.rounds.sampling import CohortSampler
+    from fedsketch.tasks.workload import Workload
 
     with ExitStack() as stack:
 
         def build(*overrides: str, key: int = 1) -> "FederatedStrategy":
             config = compose([*SMALL, *overrides])
             stack.enter_context(simulated_devices(config))
-            job = Job(config)
-            cohorts = Cohorts(config.clients, key)
+            job = Workload(config)
+            cohorts = CohortSampler(config.clients, key)
             return strategies.make_strategy(config, job, job.model(), cohorts)
 
         yield build

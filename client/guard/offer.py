@@ -36,7 +36,7 @@ class Offer:
         The adversary is stated without the number of colluders, which differs between rounds, so that all rounds
         compose.
         """
-        return self.mechanism.seen(
+        return self.mechanism.release_to(
             self._unknown(survivors), protected, NoSampling(), Adversary.SERVER
         )
 

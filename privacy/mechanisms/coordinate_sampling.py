@@ -87,7 +87,7 @@ class CoordinateSampling(Mechanism):
     def bound(self) -> float:
         return self.clip
 
-    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+    def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         if tuple(rows.shape) != (1, self.dim):
             raise UnsafeUpdateError(
                 f"the mechanism is for one row of {self.dim} numbers; the local step made shape {tuple(rows.shape)}."
@@ -154,7 +154,7 @@ class CoordinateSampling(Mechanism):
         }
 
     # ------------------------------------------------------------------ for the accountant
-    def seen(
+    def release_to(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         if protected is not Unit.CLIENT:

@@ -41,7 +41,7 @@ class GaussianNoise(Mechanism):
     device's noise divided by the clip. Variances are in units of clip^2."""
 
     kind: ClassVar[str] = "gaussian"
-    can_release_sum: ClassVar[bool] = True
+    can_protect_sum: ClassVar[bool] = True
 
     local_multiplier: float
     clip: float | None = None
@@ -50,10 +50,10 @@ class GaussianNoise(Mechanism):
     def bound(self) -> float | None:
         return self.clip
 
-    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+    def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(self._noised(rows, 1, stream).astype(np.float32))
 
-    def release_sum(
+    def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
         """The sum of independent Gaussians is a Gaussian, and their variances add up: one draw is enough."""
@@ -94,7 +94,7 @@ class GaussianNoise(Mechanism):
     def noise_std(self, variance: float) -> float:
         return 0.0 if self.clip is None else self.clip * math.sqrt(variance)
 
-    def seen(
+    def release_to(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         multiplier = self.noise_multiplier(variance, protected)

@@ -9,7 +9,7 @@ object:
 |---|---|
 | device | `run`, which usually calls `release`: clip every row, add the rows up, add noise, encode |
 | server | `total`: the sum of the uploads in real numbers; `noise_std`: its noise; `noise_alone`: the server's noise |
-| accountant | `seen`: the release that an adversary sees, for a protected unit |
+| accountant | `release_to`: the release that an adversary sees, for a protected unit |
 | network | `to_record`, and `mechanism_from_record`, which checks everything that it reads |
 
 Only mechanisms create an `Upload`, so nothing leaves a device in any other way.
@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -37,15 +37,16 @@ from numpy.typing import NDArray
 
 from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import Adversary, Release, Sampling, Unit
+from fedsketch.privacy.mechanisms.bound_half import BoundHalf
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.privacy.mechanisms.trainee import LocalHalf
 
 if TYPE_CHECKING:
     import torch
 
 Scalar = bool | int | float | str | bytes
 KIND = "mechanism"  # the key under which a record names the kind of mechanism
+WIRE_NAME = "wire name"  # in the metadata of a field that has another name in records
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Mechanism(ABC):
     kind: ClassVar[str]
     additive: ClassVar[bool] = True  # whether the server may work with the sum of uploads alone
     takes_rows: ClassVar[bool] = True  # whether it adds noise to rows, not inside of training
-    can_release_sum: ClassVar[bool] = False  # whether `release_sum` is implemented
+    can_protect_sum: ClassVar[bool] = False  # whether `protect_sum` is implemented
     unit: Unit = Unit.CLIENT  # what one row belongs to
     rows: int = 1  # the largest number of rows that one device adds up
 
@@ -79,11 +80,11 @@ class Mechanism(ABC):
     def bound(self) -> float | None:
         """The largest L2 norm of a row after clipping. None means no bound, and therefore no privacy."""
 
-    def run(self, half: LocalHalf, stream: Stream, round: int) -> Upload:
+    def run(self, half: BoundHalf, stream: Stream, round: int) -> Upload:
         """The device's part of a round. `round` is public: it seeds whatever all devices must do in the same way."""
-        return self.release(half.rows(), stream, round)
+        return self.protect(half.rows(), stream, round)
 
-    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+    def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         """Clip every row, add the rows up, add noise to the sum and encode it."""
         raise UnsafeUpdateError(
             f"the mechanism {self.kind} cannot add noise to rows that are already computed."
@@ -91,10 +92,10 @@ class Mechanism(ABC):
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether it clips rows block by block and needs only their sum (`LocalHalf.blocks`)."""
+        """Whether it clips rows block by block and needs only their sum (`BoundHalf.blocks`)."""
         return False
 
-    def release_sum(
+    def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
         """For simulations: the sum of the uploads of several devices, with their noise drawn in one go.
@@ -115,7 +116,7 @@ class Mechanism(ABC):
         all rows point the same way. None means no bound."""
         return self.bound
 
-    def release_nothing(self, stream: Stream) -> Upload:
+    def protect_nothing(self, stream: Stream) -> Upload:
         """What a device without an update sends if uploads are masked: its noise alone."""
         raise self._unmaskable()
 
@@ -167,7 +168,7 @@ class Mechanism(ABC):
 
     # ------------------------------------------------------------------ for the accountant
     @abstractmethod
-    def seen(
+    def release_to(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         """The release that the adversary sees. `variance` is that of all noise in the sum that it does not know."""
@@ -193,13 +194,13 @@ class Mechanism(ABC):
         for one in fields(self):
             value = getattr(self, one.name)
             if value != one.default:
-                record[one.name] = value.value if isinstance(value, Unit) else value
+                record[_wire_name(one)] = value.value if isinstance(value, Unit) else value
         return record
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """The inverse of `to_record`. Raises if a field is missing, unknown, of the wrong type or out of range."""
-        wanted = {one.name: one for one in fields(cls)}
+        wanted = {_wire_name(one): one for one in fields(cls)}
         needed = [name for name, one in wanted.items() if one.default is MISSING]
         for name in [*record, *needed]:
             if name not in wanted or name not in record:
@@ -210,7 +211,8 @@ class Mechanism(ABC):
         for name, value in record.items():
             if not _valid(value, str(wanted[name].type)):
                 raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
-        made = cls(**{**record, "unit": Unit(str(record.get("unit", Unit.CLIENT.value)))})
+        values = {wanted[name].name: value for name, value in record.items()}
+        made = cls(**{**values, "unit": Unit(str(record.get("unit", Unit.CLIENT.value)))})
         made.check()
         return made
 
@@ -227,6 +229,11 @@ class Mechanism(ABC):
         return UnsoundMechanismError(
             f"Only ring integers can be summed under masks, and {self.kind} noise makes real numbers."
         )
+
+
+def _wire_name(one: Field[Any]) -> str:
+    """Return the name of a field in a record. It is another one if the field was renamed after records were sent."""
+    return str(one.metadata.get(WIRE_NAME, one.name))
 
 
 def _valid(value: object, kind: str) -> bool:

@@ -41,11 +41,11 @@ from fedsketch.privacy.accounting.releases import (
     Sampling,
     Unit,
 )
+from fedsketch.privacy.mechanisms.bound_half import BoundHalf, TrainedModel
 from fedsketch.privacy.mechanisms.gaussian import add_gaussian
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.sums import into_ring, real_sum, ring_sum
-from fedsketch.privacy.mechanisms.trainee import LocalHalf, Trainee
 
 _RINGS = range(16, 65)
 _LARGEST_COUNT = 2**31  # of steps, rows, clients and numbers; floats are still exact there
@@ -84,36 +84,36 @@ class NoisyTraining(Mechanism):
     def local_steps(self) -> int:
         return self.steps
 
-    def run(self, half: LocalHalf, stream: Stream, round: int) -> Upload:
+    def run(self, half: BoundHalf, stream: Stream, round: int) -> Upload:
         import torch
 
-        trainee = half.trainee()
-        if trainee.examples > self.rows:
+        trained_model = half.trained_model()
+        if trained_model.examples > self.rows:
             raise UnsafeUpdateError(f"the mechanism is for at most {self.rows} examples.")
-        velocity, total = np.zeros(trainee.width), np.zeros(trainee.width)
+        velocity, total = np.zeros(trained_model.width), np.zeros(trained_model.width)
         for _ in range(self.steps):
-            noised = self.noised_sum(trainee, stream)
+            noised = self.noised_sum(trained_model, stream)
             velocity = self.momentum * velocity + noised / self.batch
             total += self.lr * velocity
-            trainee.step(torch.from_numpy(self.lr * velocity))
-        return self._encoded(trainee.upload(torch.from_numpy(total)).cpu().numpy())
+            trained_model.step(torch.from_numpy(self.lr * velocity))
+        return self._encoded(trained_model.upload(torch.from_numpy(total)).cpu().numpy())
 
-    def noised_sum(self, trainee: Trainee, stream: Stream) -> NDArray[np.float64]:
+    def noised_sum(self, trained_model: TrainedModel, stream: Stream) -> NDArray[np.float64]:
         """What one step releases: the sum of the clipped rows of a Poisson batch, plus noise."""
         import torch
 
         from fedsketch.privacy.mechanisms.clipping import clip_rows, finite_rows
 
-        drawn = np.flatnonzero(stream.uniform(trainee.examples) < self.rate)
-        total, rows = torch.zeros(trainee.width, dtype=torch.float64), 0
-        for block in trainee.rows(torch.from_numpy(drawn)) if len(drawn) else ():
+        drawn = np.flatnonzero(stream.uniform(trained_model.examples) < self.rate)
+        total, rows = torch.zeros(trained_model.width, dtype=torch.float64), 0
+        for block in trained_model.rows(torch.from_numpy(drawn)) if len(drawn) else ():
             rows += len(block)
             total += clip_rows(finite_rows(block), self.clip).sum(dim=0, dtype=torch.float64).cpu()
         if rows != len(drawn):
             raise UnsafeUpdateError("the local step made another number of rows than were drawn.")
         return add_gaussian(total.numpy(), self.local_multiplier * self.clip, stream)
 
-    def release_nothing(self, stream: Stream) -> Upload:
+    def protect_nothing(self, stream: Stream) -> Upload:
         """An upload with the noise that it would have if every row had been zero. So a device without an update looks
         like a device without signal."""
         if self.ring is None:
@@ -183,7 +183,7 @@ class NoisyTraining(Mechanism):
         return facts
 
     # ------------------------------------------------------------------ for the accountant
-    def seen(
+    def release_to(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         """The guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are ignored."""

@@ -68,7 +68,7 @@ def choose_ring(
         raise ValueError(f"the clip must be positive and finite, not {clip}.")
     rotate = bits <= LARGEST_ROTATED_RING
     search = _ScaleSearch(dim, clients, rows, honest, clip, noise, wraparound_probability)
-    of_sums = replace(search, rounds_sum=True)
+    of_sums = replace(search, rounds_once=True)
     if unit is Unit.EXAMPLE and rows > 1 and of_sums.cheap(found := of_sums.chosen(bits, scale)):
         search, scale = of_sums, found
     else:
@@ -94,7 +94,7 @@ def choose_ring(
         colluders=colluders,
         local_variance=local_variance,
         wraparound_probability=wraparound_probability,
-        rounds_sum=search.rounds_sum,
+        rounds_once=search.rounds_once,
     )
 
 
@@ -107,7 +107,7 @@ class _ScaleSearch:
     clip: float
     noise: NoiseRule
     probability: float
-    rounds_sum: bool = False
+    rounds_once: bool = False
 
     def chosen(self, bits: int, scale: float | None) -> float | None:
         """The given scale, or else the best scale for a ring of this size. None if no scale fits."""
@@ -120,7 +120,7 @@ class _ScaleSearch:
     def preferred(self) -> float:
         """A scale at which rounding costs little: D2 of a rounded sum is then 0.2 % larger than s C."""
         scaled = 2.0**12 if self.dim <= 10_000 else 2.0**14
-        if self.rounds_sum:
+        if self.rounds_once:
             scaled = max(scaled, 2.0**9 * math.sqrt(self.dim))
         return scaled / self.clip
 
@@ -131,7 +131,7 @@ class _ScaleSearch:
         return self.l2(scale) <= _LARGEST_PRICE * l2_bound(self.dim, scale * self.clip)
 
     def l2(self, scale: float) -> float:
-        if self.rounds_sum:
+        if self.rounds_once:
             return sum_bound(self.dim, scale * self.clip, self.rows, 1)
         return l2_bound(self.dim, scale * self.clip)
 
@@ -148,7 +148,7 @@ class _ScaleSearch:
             local_variance=self.local_variance(scale),
             rotate=rotate,
             probability=self.probability,
-            rounds_sum=self.rounds_sum,
+            rounds_once=self.rounds_once,
         )
 
     def largest(self, bits: int, *, rotate: bool, most: float) -> float | None:

@@ -3,7 +3,7 @@ aggregation; the noise of the sum is exactly known for every set of surviving de
 
 Notation: the `scale` s turns real numbers into integers, C is the clip of one row, k the length of a row and b the
 bits of the ring. Of n clients D may drop out and A may collude; each has at most u rows. Either each row is rounded
-separately, or the sum of a device's clipped rows is rounded once (`rounds_sum`).
+separately, or the sum of a device's clipped rows is rounded once (`rounds_once`).
 
 - Bound if rows are rounded: the integer vector q of a row is drawn again until it satisfies |q|^2 <= D2^2 =
   min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2} (Kairouz, Liu, Steinke 2021, Proposition 26, with beta =
@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -57,18 +57,18 @@ from fedsketch.privacy.accounting.releases import (
     Skellam,
     Unit,
 )
+from fedsketch.privacy.mechanisms.bound_half import BoundHalf
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
     rotated,
     round_conditionally,
     unrotated,
 )
-from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
+from fedsketch.privacy.mechanisms.mechanism import WIRE_NAME, Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Factors, Rows, sum_bound, threshold_rounded
 from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE, sample_skellam
 from fedsketch.privacy.mechanisms.sums import into_ring, ring_sum
-from fedsketch.privacy.mechanisms.trainee import LocalHalf
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class SkellamRing(Mechanism):
     """How every client of a round turns its rows into ring integers, and the server turns the sum back."""
 
     kind: ClassVar[str] = "skellam"
-    can_release_sum: ClassVar[bool] = True
+    can_protect_sum: ClassVar[bool] = True
 
     dim: int
     bits: int
@@ -97,7 +97,8 @@ class SkellamRing(Mechanism):
     colluders: int
     local_variance: int
     wraparound_probability: float
-    rounds_sum: bool = False  # whether the sum of a device is rounded instead of each row
+    # Whether the sum of a device is rounded instead of each row.
+    rounds_once: bool = field(default=False, metadata={WIRE_NAME: "rounds_sum"})
 
     # ------------------------------------------------------------------ on the device
     @property
@@ -106,19 +107,19 @@ class SkellamRing(Mechanism):
 
     @property
     def takes_blocks(self) -> bool:
-        return self.rounds_sum
+        return self.rounds_once
 
-    def run(self, half: LocalHalf, stream: Stream, round: int) -> Upload:
-        if not self.rounds_sum:
+    def run(self, half: BoundHalf, stream: Stream, round: int) -> Upload:
+        if not self.rounds_once:
             return super().run(half, stream, round)
         total = self._noise(1, stream)
         total += self._rounded_sum(half.blocks(), stream, round)
         return Upload(into_ring(total, self.bits))
 
-    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+    def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(self.encode(rows.cpu().numpy(), stream, round))
 
-    def release_sum(
+    def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
         """Clips and rounds exactly as each device would. The noise of all devices is drawn in one go, because Skellam
@@ -132,7 +133,7 @@ class SkellamRing(Mechanism):
         for own in each:
             self._check_rows(own)
         total = self._noise(len(counts), stream)
-        if self.rounds_sum:
+        if self.rounds_once:
             for own in each:
                 total += self._rounded_sum([own], stream, round)
         else:
@@ -140,7 +141,7 @@ class SkellamRing(Mechanism):
             total += self._rounded_rows(rows.cpu().numpy(), stream, round)
         return Upload(into_ring(total, self.bits))
 
-    def release_nothing(self, stream: Stream) -> Upload:
+    def protect_nothing(self, stream: Stream) -> Upload:
         return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
 
     def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
@@ -149,7 +150,7 @@ class SkellamRing(Mechanism):
         given = Rows((Factors(np.atleast_2d(rows)),))
         self._check_rows(given)
         total = self._noise(1, stream)
-        if self.rounds_sum:
+        if self.rounds_once:
             total += self._rounded_sum([given], stream, round)
         else:
             total += self._rounded_rows(np.atleast_2d(rows), stream, round)
@@ -234,7 +235,7 @@ class SkellamRing(Mechanism):
         }
 
     # ------------------------------------------------------------------ for the accountant
-    def seen(
+    def release_to(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         l2, l1 = self._sensitivities(protected)
@@ -247,7 +248,7 @@ class SkellamRing(Mechanism):
     def _sensitivities(self, protected: Unit) -> tuple[float, float]:
         """The L2 and L1 sensitivity (D2, D1) of the sum to one protected unit."""
         weight = self.weight(protected)
-        if not self.rounds_sum:
+        if not self.rounds_once:
             return weight * self.l2_sensitivity, weight * self.l1_sensitivity
         l2 = sum_bound(self.dim, self.scale * self.clip, self.rows, weight)
         return l2, l1_bound(self.dim, l2)
@@ -258,7 +259,7 @@ class SkellamRing(Mechanism):
         scaled = self.scale * self.clip
         return (
             sum_bound(self.dim, scaled, self.rows, 1)
-            if self.rounds_sum
+            if self.rounds_once
             else l2_bound(self.dim, scaled)
         )
 
@@ -286,7 +287,7 @@ class SkellamRing(Mechanism):
             raise UnsoundMechanismError("The mechanism has an invalid 'wraparound_probability'.")
         if (
             scaled > _LARGEST_SCALED_CLIP
-            or (self.rounds_sum and self.rows * scaled > _LARGEST_SCALED_SUM)
+            or (self.rounds_once and self.rows * scaled > _LARGEST_SCALED_SUM)
             or self.bits > LARGEST_RING
             or required_half_ring(
                 dim=self.dim,
@@ -296,7 +297,7 @@ class SkellamRing(Mechanism):
                 local_variance=self.local_variance,
                 rotate=self.rotate,
                 probability=self.wraparound_probability,
-                rounds_sum=self.rounds_sum,
+                rounds_once=self.rounds_once,
             )
             > 2.0 ** (self.bits - 1) * (1 + 1e-9)
         ):
@@ -334,13 +335,13 @@ def required_half_ring(
     local_variance: float,
     rotate: bool,
     probability: float,
-    rounds_sum: bool = False,
+    rounds_once: bool = False,
 ) -> float:
     """The smallest 2^(b-1) for which the sum fits. It uses Gaussian tails; for such variances and distances the
     exponent of Skellam tails differs from them by a relative 1e-6."""
     deviations = math.sqrt(2.0 * math.log(2.0 * dim / probability))
     all_rows = clients * rows
-    noise = 0.25 * (clients if rounds_sum else all_rows) + clients * local_variance
+    noise = 0.25 * (clients if rounds_once else all_rows) + clients * local_variance
     if rotate:
         return deviations * math.sqrt(2.0 * (all_rows * scaled_clip) ** 2 / dim + noise)
     return all_rows * scaled_clip + deviations * math.sqrt(noise)

@@ -71,7 +71,7 @@ class ConsoleProgress:
         if self._console.is_terminal:
             self._progress.start()
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         value = row.get(self._metric.name)
         self._reached = value if value is not None else self._reached
         dropped = f"  dropped {row['dropped']}" if row["dropped"] else ""

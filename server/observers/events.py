@@ -48,7 +48,7 @@ class StreamProgress:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         _print_event("began", {"done": done, "guarantee": guarantee})
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         _print_event("played", {"row": row})
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

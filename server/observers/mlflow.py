@@ -48,7 +48,7 @@ class MLflow:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self._config, self._guarantee = config, guarantee
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())

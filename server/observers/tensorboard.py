@@ -30,7 +30,7 @@ class TensorBoard:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self._config, self._done, self._guarantee = config, done, guarantee
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         if self._writer is None:
             self._writer = self._opened()
         for key, value in numbers({k: v for k, v in row.items() if k != "round"}).items():

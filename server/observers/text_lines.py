@@ -27,7 +27,7 @@ class LineProgress:
         )
         _print(guarantee)
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         spent = row["epsilon"][row["budget_against"]]
         told = [f"round {row['round']} of {self._rounds}"]
         value = row[self._metric.name]

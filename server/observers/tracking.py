@@ -52,9 +52,9 @@ class TrackerAndDisplay:
         for observer in self._observers:
             observer.began(config, done, guarantee)
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         for observer in self._observers:
-            observer.played(row)
+            observer.round_done(row)
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         for observer in self._observers:

@@ -35,15 +35,15 @@ from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
-from fedsketch.strategies.local.batched import CohortWork, cohort_unit_rows
-from fedsketch.strategies.local.factored import FactorSketch, cohort_factored, factored_blocks
-from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
+from fedsketch.strategies.local.factored import FactorSketch, batched_factored, factored_blocks
+from fedsketch.strategies.local.made_once import LastMade
 from fedsketch.strategies.local.update import example_blocks, unit_rows
 from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 RESIDUAL = "residual"
 Memory = MutableMapping[str, torch.Tensor]
@@ -52,7 +52,9 @@ Memory = MutableMapping[str, torch.Tensor]
 class Dome(FederatedStrategy):
     """The server half."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         super().__init__(config, job, model, cohorts)
         replay = settings_of(config).broadcast == "replay"
         # With replay, devices repeat the server's steps on their CPUs, so the server also makes them on a CPU.
@@ -147,7 +149,7 @@ class DomeDevice(DeviceHalf):
     """The device half: S^T (g - m_ref) for every privacy unit."""
 
     def __init__(self) -> None:
-        self._last = MadeOnce[LayerwiseSketch | BlockSketch]()
+        self._last = LastMade[LayerwiseSketch | BlockSketch]()
 
     def rows(self, work: LocalWork) -> torch.Tensor:
         shorten = self._shorten(work.broadcast, work.model, [work.memory])
@@ -162,12 +164,12 @@ class DomeDevice(DeviceHalf):
         dense = self._shorten(work.broadcast, work.model, [work.memory])
         return map(Rows.of, example_blocks(work.model, work.shard, dense))
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
-        return cohort_unit_rows(work, self._shorten(work.broadcast, work.model, work.memories))
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
+        return batched_unit_rows(work, self._shorten(work.broadcast, work.model, work.memories))
 
-    def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
+    def batched_blocks(self, work: BatchedWork) -> list[Rows] | None:
         sketch = self._factor_sketch(work.broadcast, work.model)
-        return None if sketch is None else cohort_factored(work, sketch)
+        return None if sketch is None else batched_factored(work, sketch)
 
     def _factor_sketch(self, broadcast: Broadcast, model: FlatModel) -> FactorSketch | None:
         """Return the sketch for gradients that are given as factors. None if m_ref is subtracted from them, because it

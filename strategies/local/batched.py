@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import (
     batch_generator,
     drawn,
@@ -26,7 +26,7 @@ from fedsketch.tasks.models.flat_model import FlatModel
 
 
 @dataclass(frozen=True)
-class CohortWork:
+class BatchedWork:
     """Like `LocalWork`, with one shard and one memory for each of the clients. `model` holds the parameters of the
     broadcast. Neither the model nor the examples may be changed."""
 
@@ -36,14 +36,14 @@ class CohortWork:
     gradients: PerClient
     memories: Sequence[MutableMapping[str, Tensor]]
     clients: Sequence[int]
-    kept: KeptProducts = field(default_factory=KeptProducts)
+    kept: ProductCache = field(default_factory=ProductCache)
 
     def generator(self, place: int) -> torch.Generator:
         """Return the random generator of the client at this place."""
         return batch_generator(self.broadcast.config, self.clients[place], self.broadcast.round)
 
 
-def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | None:
+def batched_updates(work: BatchedWork, starts: Tensor | None = None) -> Tensor | None:
     """Return the `client_update` of each client as an (n, d) tensor. Clients start from the broadcast's model, or each
     from its row of `starts`. None if the model cannot process several clients at once."""
     if not work.gradients.possible(work.shards.examples.inputs[:1]):
@@ -79,7 +79,7 @@ def cohort_updates(work: CohortWork, starts: Tensor | None = None) -> Tensor | N
 _Chosen = Tensor | Sequence[Tensor | None]
 
 
-def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[int], _Chosen]]:
+def _steps(work: BatchedWork, settings: LocalConfig) -> Iterator[tuple[Sequence[int], _Chosen]]:
     """Yield, for every local step, the places of the clients that take part and the examples that each of them uses
     (None: all). They are the examples that `drawn` gives each client."""
     sizes, everybody = work.shards.sizes, range(len(work.shards))
@@ -102,11 +102,11 @@ def _steps(work: CohortWork, settings: LocalConfig) -> Iterator[tuple[Sequence[i
         yield active, [plans[place][step] for place in active]
 
 
-def cohort_unit_rows(
-    work: CohortWork, shorten: Callable[[Tensor], Tensor] | None = None
+def batched_unit_rows(
+    work: BatchedWork, shorten: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor | None:
     """Return the `unit_rows` of all clients, one client after the other."""
     if work.broadcast.config.privacy.unit is Unit.EXAMPLE:
         return rows_of_examples(work.model, work.shards.together(), shorten)
-    rows = cohort_updates(work)
+    rows = batched_updates(work)
     return rows if rows is None or shorten is None else shorten(rows)

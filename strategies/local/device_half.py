@@ -7,10 +7,10 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.errors import UnsafeUpdateError
+from fedsketch.privacy.mechanisms.bound_half import TrainedModel
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.privacy.mechanisms.trainee import Trainee
-from fedsketch.strategies.local.batched import CohortWork
-from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.batched import BatchedWork
+from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
@@ -33,11 +33,12 @@ class LocalWork:
     generator: torch.Generator
     memory: MutableMapping[str, torch.Tensor]
     client: int = 0
-    kept: KeptProducts = field(default_factory=KeptProducts)
+    kept: ProductCache = field(default_factory=ProductCache)
 
 
 class DeviceHalf:
-    """The device half. A strategy implements `rows`, or `trainee` if its mechanism adds noise during local training.
+    """The device half. A strategy implements `rows`, or `trained_model` if its mechanism adds noise during local
+    training.
 
     One object serves all clients that share a process. So it may keep only what follows from the broadcast alone.
     """
@@ -54,21 +55,21 @@ class DeviceHalf:
         rounds the sum of the rows."""
         yield Rows.of(self.rows(work))
 
-    def cohort_blocks(self, work: CohortWork) -> list[Rows] | None:
+    def batched_blocks(self, work: BatchedWork) -> list[Rows] | None:
         """Return the rows of `blocks` for several clients, one element for each, the same up to rounding. For
-        simulations. None if `cohort_rows` is to be used."""
+        simulations. None if `batched_rows` is to be used."""
         return None
 
-    def cohort_rows(self, work: CohortWork) -> torch.Tensor | None:
+    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
         """Return the rows of several clients, in their order, the same as those of `rows` up to rounding. For
         simulations. None if clients must be processed one by one."""
         return None
 
     def costly(self, config: Config) -> bool:
-        """Whether `cohort_rows` takes long even for few rows, so that it should be called for many clients at once."""
+        """Whether `batched_rows` takes long even for few rows, so that it should be called for many clients at once."""
         return False
 
-    def trainee(self, work: LocalWork) -> Trainee:
+    def trained_model(self, work: LocalWork) -> TrainedModel:
         """Return the model that the round's mechanism trains."""
         raise UnsafeUpdateError(
             "the mechanism adds noise during training, and this strategy adds it to uploads."

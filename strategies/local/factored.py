@@ -13,9 +13,9 @@ from torch import Tensor
 from fedsketch.privacy.mechanisms.rows import Factors, Rows
 from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise import LayerwiseSketch
-from fedsketch.strategies.local.batched import CohortWork
+from fedsketch.strategies.local.batched import BatchedWork
 from fedsketch.strategies.local.device_half import LocalWork
-from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import MEMORY
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.gradients.slot_gradients import OuterFactors
@@ -35,7 +35,7 @@ class FactorSketch:
         self,
         pieces: list[OuterFactors],
         given: Tensor,
-        kept: KeptProducts,
+        kept: ProductCache,
         name: Callable[[], Hashable],
     ) -> list[OuterFactors]:
         """Sketch the rows of the examples with the inputs `given`. `name` returns an identifier of these examples."""
@@ -57,7 +57,7 @@ def factored_blocks(work: LocalWork, shorten: FactorSketch | None = None) -> Ite
         yield _rows(pieces)
 
 
-def cohort_factored(work: CohortWork, shorten: FactorSketch | None = None) -> list[Rows]:
+def batched_factored(work: BatchedWork, shorten: FactorSketch | None = None) -> list[Rows]:
     """Return the rows of each client's examples, from one forward and backward pass over all of them."""
     examples = work.shards.together()
     passes = PerExample(work.model, _ALL_AT_ONCE).factors(examples.inputs, examples.targets)

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 _Made = TypeVar("_Made")
 
 
-class MadeOnce(Generic[_Made]):
+class LastMade(Generic[_Made]):
     """Keeps the last object. If several threads ask for the same one at once, the first makes it and the others
     wait."""
 

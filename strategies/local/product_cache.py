@@ -15,7 +15,7 @@ from torch import Tensor
 ROOM = 256 << 20  # bytes
 
 
-class KeptProducts:
+class ProductCache:
     """Keeps the products that were used last, up to `room` bytes."""
 
     def __init__(self, room: int = ROOM) -> None:

@@ -17,7 +17,7 @@ _MODEL = "those who see the models of all rounds, but take part in none"
 
 def _clients(config: Config) -> str:
     sizes = CohortSizes(config)
-    count = sizes.fellows(config.clients.per_round)
+    count = sizes.colluding_clients(config.clients.per_round)
     listed = ", and who else is in the cohort" if sizes.masked else ""
     if count == 1:
         return f"1 fellow participant, who sees what devices see and knows its own noise{listed}"

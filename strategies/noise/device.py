@@ -111,28 +111,28 @@ class DeviceNoise:
         noise).
         - `model`: sees the models, so of each round only the noisy sum. Who was in the cohort is known to the server
           only.
-        - `client`: other clients that collude, as many as `CohortSizes.fellows`. They see the models too and know
-          their own noise. With secure aggregation they also know who is in the cohort. Without, the share of the noise
-          that they have to add tells them how large the cohort is, and they know whether they are in it. So for them
-          it is a fixed-size draw among the others.
+        - `client`: other clients that collude, as many as `CohortSizes.colluding_clients`. They see the models too and
+          know their own noise. With secure aggregation they also know who is in the cohort. Without, the share of the
+          noise that they have to add tells them how large the cohort is, and they know whether they are in it. So for
+          them it is a fixed-size draw among the others.
         - `server`: chooses the cohort. With secure aggregation it sees the noisy sum, and up to `secagg.colluders`
           clients tell it their noise. Without, it sees each device's upload, protected by that device's noise alone.
         """
         mechanism, sizes = self.mechanism(cohort), self.sizes
         every, share = self.variance(cohort, clients), mechanism.share
-        fellows = sizes.fellows(cohort)
+        colluding_clients = sizes.colluding_clients(cohort)
         server = (clients - sizes.colluders(cohort)) * share if sizes.masked else share
         return {
-            Against.model: mechanism.seen(
+            Against.model: mechanism.release_to(
                 every, self.unit, self._draw(cohort, clients), Adversary.MODEL
             ),
-            Against.client: mechanism.seen(
-                every - min(fellows, clients - 1) * share,
+            Against.client: mechanism.release_to(
+                every - min(colluding_clients, clients - 1) * share,
                 self.unit,
-                self._draw_without(fellows, cohort, clients),
+                self._draw_without(colluding_clients, cohort, clients),
                 Adversary.CLIENT,
             ),
-            Against.server: mechanism.seen(server, self.unit, NoSampling(), Adversary.SERVER),
+            Against.server: mechanism.release_to(server, self.unit, NoSampling(), Adversary.SERVER),
         }
 
     def worst(self) -> Release:
@@ -141,7 +141,7 @@ class DeviceNoise:
         sampling, adversary = _bound(self)
         largest = self.mechanism(self.sizes.largest)
         least = largest.share if self.alone else _needed_variance(self)
-        return largest.seen(least, self.unit, sampling, adversary)
+        return largest.release_to(least, self.unit, sampling, adversary)
 
     @cached_property
     def noise_multiplier(self) -> float:
@@ -189,13 +189,13 @@ class DeviceNoise:
         complete = clients == cohort and not settings.tolerated_dropouts
         return WithoutReplacement(cohort, settings.total) if complete else NoSampling()
 
-    def _draw_without(self, fellows: int, cohort: int, clients: int) -> SecretDraw:
+    def _draw_without(self, colluding_clients: int, cohort: int, clients: int) -> SecretDraw:
         """Return the draw as colluding clients see it. A client that was not drawn is not told the size of the cohort,
         and sees only the models. So a cohort that is smaller than expected is treated as one of the expected size."""
         draw = self._draw(cohort, clients)
         if not isinstance(draw, Poisson | WithoutReplacement):
             return draw
-        others = self.config.clients.total - fellows
+        others = self.config.clients.total - colluding_clients
         size = max(cohort, self.config.clients.per_round) if self.hidden else cohort
         if self.sizes.masked or size > others:
             return NoSampling()
@@ -204,7 +204,7 @@ class DeviceNoise:
     def _known(self, cohort: int) -> int:
         """Return the number of clients whose noise the adversary of the budget knows."""
         if self.config.privacy.against is Against.client:
-            return min(self.sizes.fellows(cohort), cohort - 1)
+            return min(self.sizes.colluding_clients(cohort), cohort - 1)
         server = self.config.privacy.against is Against.server
         return self.sizes.colluders(cohort) if server else 0
 
@@ -298,7 +298,7 @@ def _gaussian_multiplier(noise: DeviceNoise) -> float:
     sampling, adversary = _bound(noise)
 
     def template(z: float) -> Release:
-        return _gaussian_noise(noise, z).seen(z**2, noise.unit, sampling, adversary)
+        return _gaussian_noise(noise, z).release_to(z**2, noise.unit, sampling, adversary)
 
     return calibrated(noise.config, template)
 
@@ -372,8 +372,8 @@ def _bound(noise: DeviceNoise) -> tuple[SecretDraw, Adversary]:
     fewest = noise.sizes.survivors(cohort)
     if against is Against.model:
         return noise._draw(cohort, fewest), Adversary.MODEL
-    fellows = noise.sizes.fellows(cohort)
-    return noise._draw_without(fellows, cohort, fewest), Adversary.CLIENT
+    colluding_clients = noise.sizes.colluding_clients(cohort)
+    return noise._draw_without(colluding_clients, cohort, fewest), Adversary.CLIENT
 
 
 @lru_cache(maxsize=64)

@@ -58,18 +58,21 @@ class ServerNoise(DeviceNoise):
     def _release(self, multiplier: float, against: Against, cohort: int, clients: int) -> Release:
         draw, adversary = self._draw(cohort, clients), Adversary.MODEL
         if against is Against.client:
-            fellows = self.sizes.fellows(cohort)
-            draw, adversary = self._draw_without(fellows, cohort, clients), Adversary.CLIENT
-        return self.law.seen(multiplier**2, self.unit, draw, adversary)
+            colluding_clients = self.sizes.colluding_clients(cohort)
+            draw, adversary = (
+                self._draw_without(colluding_clients, cohort, clients),
+                Adversary.CLIENT,
+            )
+        return self.law.release_to(multiplier**2, self.unit, draw, adversary)
 
-    def _draw_without(self, fellows: int, cohort: int, clients: int) -> SecretDraw:
+    def _draw_without(self, colluding_clients: int, cohort: int, clients: int) -> SecretDraw:
         """Return the draw as colluding clients see it. Devices get the same message for every size of a cohort, so a
         Poisson draw among the other clients is unchanged. For a fixed-size draw the worst case is that no colluding
         client was drawn: then the others were drawn with a higher probability."""
         draw = self._draw(cohort, clients)
         if not isinstance(draw, WithoutReplacement):
             return draw
-        others = self.config.clients.total - fellows
+        others = self.config.clients.total - colluding_clients
         return WithoutReplacement(min(draw.size, others), others)
 
 

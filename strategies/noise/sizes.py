@@ -53,7 +53,7 @@ class CohortSizes:
         because they may all be in one group."""
         return math.floor(cohort * self.config.secagg.colluders)
 
-    def fellows(self, cohort: int) -> int:
+    def colluding_clients(self, cohort: int) -> int:
         """Return how many clients are assumed to collude with each other as the adversary `client`: as many as collude
         with the server, and at least one."""
         return max(1, self.colluders(cohort))

@@ -60,7 +60,7 @@ class TrainingNoise(DeviceNoise):
 
     def release(self, multiplier: float) -> Release:
         """Return what a round with this noise multiplier reveals, to any adversary."""
-        return self.round_of(multiplier).seen(1, self.unit, NoSampling(), Adversary.SERVER)
+        return self.round_of(multiplier).release_to(1, self.unit, NoSampling(), Adversary.SERVER)
 
     def paper_epsilon(self) -> float:
         """Return the epsilon of all rounds by the classic conversion from Renyi DP, which papers use."""

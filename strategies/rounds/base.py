@@ -36,10 +36,10 @@ from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.clip import clipping_of
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number, signal_to_noise
-from fedsketch.strategies.rounds.sampling import Cohorts, meet
+from fedsketch.strategies.rounds.sampling import CohortSampler, identify_clients
 from fedsketch.strategies.rounds.uploads import GROUPS, delivered
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 __all__ = ["DeviceHalf", "FederatedStrategy", "LocalWork", "RoundAborted"]
 
@@ -50,7 +50,9 @@ class FederatedStrategy(Strategy):
     """The server half. Subclasses implement `update`, and override the methods in which they differ from the
     default."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         self.config = config
         self.job = job
         self.model = model
@@ -159,7 +161,7 @@ class FederatedStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        self.meet(grid)
+        self.identify_clients(grid)
         if arrays is not self._arrays:  # Flower's start() brings the initial model
             self.model.module.load_state_dict(arrays.to_torch_state_dict())
             self.frozen = FrozenPart(self.model, self.job.features)
@@ -180,13 +182,13 @@ class FederatedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         if not self._cohort:
-            self.pass_over(server_round)
+            self.skip_round(server_round)
             return None, None
         aggregate = self._sum(server_round, replies)
         self._take(server_round, aggregate)
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
 
-    def pass_over(self, server_round: int) -> None:
+    def skip_round(self, server_round: int) -> None:
         """Finish a round for which no client is asked, because its Poisson draw was too small or too large. Drawing
         again would change the distribution of the draw. If the size of a cohort is secret (`DeviceNoise.hidden`), the
         round is applied with noise alone, which looks like any other round. Otherwise the model stays as it is."""
@@ -231,12 +233,12 @@ class FederatedStrategy(Strategy):
         self.load_state_dict(saved["strategy"])
         self.clipping.load_state_dict(saved["clipping"])
 
-    def meet(self, grid: Grid) -> None:
+    def identify_clients(self, grid: Grid) -> None:
         """Ask every node which client it is, once per run."""
         if not self._nodes:
             clients = self.config.clients
             numbered = isinstance(self.config.data, PartitionedSettings)
-            self._nodes = meet(grid, clients.total, clients.timeout, numbered=numbered)
+            self._nodes = identify_clients(grid, clients.total, clients.timeout, numbered=numbered)
 
     def arrays(self) -> ArrayRecord:
         """Return the model as a Flower record: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""

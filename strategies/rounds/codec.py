@@ -52,10 +52,10 @@ class RingCodec:
             )
         return vector.astype(ring_dtype(settings.bits))
 
-    def silence(self, settings: RoundSettings) -> Ring:
+    def encode_nothing(self, settings: RoundSettings) -> Ring:
         mechanism = mechanism_from_record(settings.application)
         with Stream() as stream:
-            upload = mechanism.release_nothing(stream)
+            upload = mechanism.protect_nothing(stream)
         return upload.vector.astype(ring_dtype(settings.bits))
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:

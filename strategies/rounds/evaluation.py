@@ -47,7 +47,7 @@ from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
@@ -213,9 +213,9 @@ def bound_of(numbers: int) -> float:
     return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(numbers))
 
 
-def cohorts_of(own: Config, key: int) -> Cohorts:
+def cohorts_of(own: Config, key: int) -> CohortSampler:
     """Return the cohorts of evaluations. They are independent of those of training, from the same key."""
-    return Cohorts(own.clients, int.from_bytes(derived_key(key, "evaluation"), "big"))
+    return CohortSampler(own.clients, int.from_bytes(derived_key(key, "evaluation"), "big"))
 
 
 def _joined(parts: Sequence[Aggregate]) -> Aggregate:

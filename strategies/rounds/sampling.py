@@ -19,7 +19,7 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 _GRACE = 10.0  # seconds to wait for nodes with a partition-id, if nodes without one came first
 
 
-class Cohorts:
+class CohortSampler:
     """Draws the cohort of each round from the clients 0 .. total - 1."""
 
     def __init__(self, settings: ClientsConfig, key: int) -> None:
@@ -49,7 +49,9 @@ class Cohorts:
         return Stream(derived_key(self.key, "cohort", *labels))
 
 
-def meet(grid: Grid, total: int, timeout: float, *, numbered: bool = False) -> dict[int, int]:
+def identify_clients(
+    grid: Grid, total: int, timeout: float, *, numbered: bool = False
+) -> dict[int, int]:
     """Ask all nodes which client they are. Returns the node id of each client, numbered from 0.
 
     Node ids differ from run to run and client numbers do not, so cohorts are drawn among clients. Waits for nodes that

@@ -39,8 +39,8 @@ from fedsketch.privacy.mechanisms.sums import ring_sum
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 from tests.privacy.own_accountant.sums import epsilon
 from tests.privacy.seen import everything_seen, largest_squared_norm, stated
 from tests.privacy.witness import Witnessed, witnessed
@@ -117,7 +117,7 @@ def _long_rows(mechanism: Mechanism, dim: int) -> Iterator[NDArray[np.float64]]:
 def _squared_move(mechanism: Mechanism, rows: NDArray[np.float64], seed: int) -> float:
     def released(matrix: NDArray[np.float64]) -> NDArray[np.generic]:
         with Stream(derived_key(seed, "rows")) as stream:
-            return mechanism.release(torch.from_numpy(matrix), stream, 1).vector
+            return mechanism.protect(torch.from_numpy(matrix), stream, 1).vector
 
     there, gone = released(rows), released(np.zeros_like(rows))
     if mechanism.ring is None:
@@ -127,7 +127,7 @@ def _squared_move(mechanism: Mechanism, rows: NDArray[np.float64], seed: int) ->
 
 def stated_epsilons_are_true(config: Config) -> bool:
     """With nobody lost, and with as many as may be lost."""
-    cohort = Cohorts(config.clients, KEY).draw(1)
+    cohort = CohortSampler(config.clients, KEY).draw(1)
     drops = math.floor(len(cohort) * config.clients.tolerated_dropouts)
     for lost in {0, drops}:
         (round,) = witnessed(config, key=KEY, lost=cohort[:lost].__contains__)
@@ -159,8 +159,8 @@ def _as_often(counts: NDArray[np.int64], rounds: int, rate: float) -> bool:
 def _asked(config: Config) -> NDArray[np.bool_]:
     asked = np.zeros((_COHORTS, config.clients.total), dtype=bool)
     with simulated_devices(config):
-        job = Job(config)
-        cohorts = Cohorts(config.clients, secrets.randbits(128))
+        job = Workload(config)
+        cohorts = CohortSampler(config.clients, secrets.randbits(128))
         strategy = make_strategy(config, job, job.model(), cohorts)
         grid = LocalGrid(make_app(), config.clients.total)
         for current in range(_COHORTS):

@@ -30,7 +30,7 @@ from fedsketch.strategies.noise import device as device_noise
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from tests.audit import symptoms
 from tests.audit.symptoms import CHECKS
 
@@ -154,15 +154,15 @@ def dropouts_forgotten(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def own_noise_of_fellows_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CohortSizes, "fellows", lambda sizes, cohort: 0)
+def own_noise_of_colluding_clients_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CohortSizes, "colluding_clients", lambda sizes, cohort: 0)
 
 
-def fellows_under_masks_do_not_know_the_cohort(patch: pytest.MonkeyPatch) -> None:
+def colluding_clients_under_masks_do_not_know_the_cohort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         DeviceNoise,
         "_draw_without",
-        lambda self, fellows, cohort, clients: self._draw(cohort, clients),
+        lambda self, colluding_clients, cohort, clients: self._draw(cohort, clients),
     )
 
 
@@ -198,15 +198,15 @@ def size_of_the_cohort_in_the_mean(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_cohort_for_all_rounds(patch: pytest.MonkeyPatch) -> None:
-    healthy = Cohorts.draw
-    patch.setattr(Cohorts, "draw", lambda self, round, attempt=0: healthy(self, 1))
+    healthy = CohortSampler.draw
+    patch.setattr(CohortSampler, "draw", lambda self, round, attempt=0: healthy(self, 1))
 
 
 def favourites_in_every_cohort(patch: pytest.MonkeyPatch) -> None:
-    def draw(self: Cohorts, round: int, attempt: int = 0) -> list[int]:
+    def draw(self: CohortSampler, round: int, attempt: int = 0) -> list[int]:
         return list(range(self.settings.per_round))
 
-    patch.setattr(Cohorts, "draw", draw)
+    patch.setattr(CohortSampler, "draw", draw)
 
 
 NOISE_LAW = symptoms.noise_is_what_it_is_said_to_be
@@ -228,8 +228,8 @@ BUGS = [
     Bug(colluders_forgotten, EPSILON, MASKED),
     Bug(dropouts_forgotten, EPSILON, MASKED),
     Bug(noise_of_the_server_left_out, EPSILON, DROPPING),
-    Bug(own_noise_of_fellows_forgotten, EPSILON, PLAIN),
-    Bug(fellows_under_masks_do_not_know_the_cohort, EPSILON, FIXED),
+    Bug(own_noise_of_colluding_clients_forgotten, EPSILON, PLAIN),
+    Bug(colluding_clients_under_masks_do_not_know_the_cohort, EPSILON, FIXED),
     Bug(one_cohort_for_all_rounds, DRAWS, POISSON),
     Bug(favourites_in_every_cohort, DRAWS, FIXED),
     Bug(noise_of_the_server_left_unsaid, SIZES, POISSON),

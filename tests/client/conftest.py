@@ -21,9 +21,9 @@ from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.folder import DATA_VARIABLE
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 from tests.client.fleet import CARD, POLICY, Fleet
 
 SMALL = [
@@ -61,8 +61,8 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
         def build(*overrides: str) -> Exchange:
             config: Config = compose([*SMALL, *overrides])
             stack.enter_context(simulated_devices(config))
-            job = Job(config)
-            strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+            job = Workload(config)
+            strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
             local = LocalGrid(app, config.clients.total)
             grid = aggregating(WrappedGrid(local), config, strategy.parcels)
             return Exchange(strategy, grid)

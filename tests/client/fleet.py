@@ -19,9 +19,9 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import resolved
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 NODES = 4
 POLICY = Policy(smallest_cohort=3, assumed_colluders=0.0, smallest_noise=0.1, epsilon=1000.0)
@@ -104,8 +104,8 @@ class Fleet:
             local.folders[node] = folder
         self.grid = _Watching(local)
         config = resolved(compose([*RUN, *self.overrides]))
-        job = Job(config)
-        self.strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+        job = Workload(config)
+        self.strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
         self.aggregating = aggregating(
             self.grid, config, self.strategy.parcels, frozen=self.strategy.frozen
         )

@@ -26,10 +26,10 @@ from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.strategies.rounds.uploads import EVALUATION
 from fedsketch.tasks.data.folder import DATA_VARIABLE
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 NODES = 3
 POLICY = Policy(
@@ -283,8 +283,8 @@ def crafted_model(rng: random.Random, size: int) -> torch.Tensor:
 @cache
 def _strategy(run: tuple[str, ...]) -> FederatedStrategy:
     config = compose([*COMMON, *run])
-    job = Job(config)
-    return make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+    job = Workload(config)
+    return make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
 
 
 @cache

@@ -18,7 +18,7 @@ from flwr.app import Message
 from safetensors.torch import save_file
 
 from fedsketch.conf import compose
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 from tests.client.fleet import NODES, RUN, Fleet, npz, overflows_above, same
 
 NOISE_IN_TRAINING = (
@@ -35,7 +35,7 @@ def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
     """Or the attack below would attack nothing."""
     from fedsketch.tasks.models.flat_model import FlatModel
 
-    job = Job(compose(RUN))
+    job = Workload(compose(RUN))
     for pixel, finite in ((0.4, True), (0.9, False)):
         model: FlatModel = job.model()
         model.load(overflows_above(0.5, model.size))

@@ -21,8 +21,8 @@ from fedsketch.strategies import make_strategy
 from fedsketch.strategies.dome.state import DomeState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, announced
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Assignment, Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Assignment, Workload
 
 SMALL = [
     "strategy=dome",
@@ -58,8 +58,8 @@ def server() -> Iterator[Make]:
             """A server after some rounds, with random sums."""
             config = compose([*SMALL, f"seed={seed}"])
             stack.enter_context(simulated_devices(config))
-            job = Job(config)
-            strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+            job = Workload(config)
+            strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
             _rounds(cast(Dome, strategy), range(1, rounds + 1))
             return cast(Dome, strategy)
 

@@ -92,14 +92,14 @@ def _by_models(config: Config, round: Witnessed) -> Seen:
     return Seen(round.record["mechanism"], kind, pair, config.rounds)
 
 
-def _by_fellows(config: Config, round: Witnessed, fellows: int, masked: bool) -> Seen:
+def _by_fellows(config: Config, round: Witnessed, colluding_clients: int, masked: bool) -> Seen:
     """By participants, who know their own noise.
 
     Under masks they know who is in the cohort. Without masks, one of them knows whether it was drawn itself, and its
     share of the noise says how large the cohort is: it faces a draw of fixed size among all others, of the cohort with
     or without itself.
     """
-    unknown = round.noise - fellows * round.share
+    unknown = round.noise - colluding_clients * round.share
     times = _known_times(config) or (config.rounds if masked else 0)
     if times:
         return _by_members(config, round, unknown, times)

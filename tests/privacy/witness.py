@@ -20,8 +20,8 @@ from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 
 SERVER = -1
 
@@ -82,8 +82,8 @@ def witnessed(
 
     seen = []
     with simulated_devices(config), _listening(heard):
-        job = Job(config)
-        strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, key))
+        job = Workload(config)
+        strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, key))
         grid = aggregating(
             LocalGrid(device, config.clients.total),  # type: ignore[arg-type]
             config,

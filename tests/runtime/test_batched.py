@@ -15,14 +15,14 @@ from flwr.app import ConfigRecord, Message
 
 from fedsketch.client.app import app
 from fedsketch.runtime import batched_clients as cohort
-from fedsketch.runtime.batched import CohortGrid
+from fedsketch.runtime.batched import BatchedGrid
 from fedsketch.secagg import SettingsError, WrappedGrid
 from fedsketch.server.grids.stack import stacked
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.uploads import uploaded
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 MakeStrategy = Callable[..., FederatedStrategy]
 COHORT = ("runtime=cohort", "privacy.randomness=seeded")
@@ -30,8 +30,8 @@ MASKED = (*COHORT, "secagg=semi_honest", "privacy.against=server")
 
 
 def _grid(strategy: FederatedStrategy) -> WrappedGrid:
-    _, grid = stacked(CohortGrid(app, strategy.config), strategy)
-    strategy.meet(grid)
+    _, grid = stacked(BatchedGrid(app, strategy.config), strategy)
+    strategy.identify_clients(grid)
     return grid
 
 
@@ -76,15 +76,15 @@ def test_a_client_without_finite_numbers_is_lost_alone(
     make_strategy: MakeStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = make_strategy(*COHORT, "clients.tolerated_dropouts=0.2")
-    find = Job.shards
+    find = Workload.shards
 
-    def broken(job: Job, clients: list[int]) -> Shards:
+    def broken(job: Workload, clients: list[int]) -> Shards:
         found = find(job, clients)
         inputs = found.examples.inputs.clone()
         inputs[job._spans[4].start] = torch.nan
         return Shards(Examples(inputs, found.examples.targets), found.spans)
 
-    monkeypatch.setattr(Job, "shards", broken)
+    monkeypatch.setattr(Workload, "shards", broken)
     strategy.aggregate_train(1, _asked(strategy, _grid(strategy)))
     assert strategy.arrived == 5
     assert list(strategy.dropped) == [4]
@@ -110,14 +110,14 @@ def test_parts_fit_into_the_memory(
     there are."""
     monkeypatch.setattr(cohort, "_CACHED", 4000)
     sums, parts = [], list[list[int]]()
-    find = cohort.CohortWorkspace._parts
+    find = cohort.BatchedClients._parts
 
-    def watched(self: cohort.CohortWorkspace, common: object, clients: list[int]) -> object:
+    def watched(self: cohort.BatchedClients, common: object, clients: list[int]) -> object:
         found = list(find(self, common, clients))  # type: ignore[arg-type]
         parts.extend(found)
         return found
 
-    monkeypatch.setattr(cohort.CohortWorkspace, "_parts", watched)
+    monkeypatch.setattr(cohort.BatchedClients, "_parts", watched)
     for workers in (1, 2):
         parts.clear()
         strategy = make_strategy(

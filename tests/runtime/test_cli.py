@@ -17,7 +17,7 @@ import yaml
 
 from fedsketch.conf import compose, from_json, to_json
 from fedsketch.privacy.simulation import SEED_VARIABLE
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 Fedsketch = Callable[..., Any]
 METRICS = (
@@ -57,7 +57,7 @@ def test_a_run_leaves_its_folder(fedsketch: Fedsketch, tmp_path: Path) -> None:
 def test_the_model_of_a_run_loads_into_its_module(run: Path) -> None:
     tree = yaml.safe_load((run / "config.yaml").read_text())
     config = from_json(json.dumps(tree))
-    model = Job(config).model()
+    model = Workload(config).model()
     start = model.vector.clone()
     model.module.load_state_dict(safetensors.torch.load_file(run / "model.safetensors"))
     checkpoint = torch.load(max((run / "checkpoints").iterdir()), weights_only=True)

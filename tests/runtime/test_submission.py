@@ -56,7 +56,7 @@ class Recorder:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self.heard.append(f"began {done} {guarantee}")
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         self.heard.append(f"played {row['round']}")
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
@@ -79,8 +79,8 @@ def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     capsys.readouterr()
     progress.began(compose(), 0, "g")
     print("WARNING something of Flower's")
-    progress.played({"round": 1})
-    progress.played({"round": 2})
+    progress.round_done({"round": 1})
+    progress.round_done({"round": 2})
     progress.ended({"accuracy": 1.0}, folder / "report.html")
     return capsys.readouterr().out.splitlines(keepends=True)
 

@@ -21,8 +21,8 @@ from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]
 EVALUATED = (
@@ -34,8 +34,8 @@ EXAMPLE = ("privacy=example", "privacy.noise_multiplier=0.5", "privacy.epsilon=n
 
 
 def _trained(config: Config) -> FederatedStrategy:
-    job = Job(config)
-    return make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+    job = Workload(config)
+    return make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
 
 
 def _evaluations(small: list[str], *overrides: str) -> DeviceEvaluations:
@@ -47,7 +47,7 @@ def _evaluations(small: list[str], *overrides: str) -> DeviceEvaluations:
 def test_without_them_nothing_changes(small: list[str]) -> None:
     config = compose(small)
     assert DeviceEvaluations.of(_trained(config)) is None
-    assert Job(config).examples == 60
+    assert Workload(config).examples == 60
     plan = make_plan(config)
     assert (plan.evaluations, plan.evaluation_facts()) == (None, {})
     assert plan.epsilon_of_training == plan.epsilon["model"]
@@ -96,7 +96,7 @@ def test_devices_say_what_the_model_does_on_their_held_out_examples(
     """Without noise: the mean over clients, worked out by hand from the model that came out."""
     overrides = ("privacy=none", "evaluation=federated", "evaluation.groups=1")
     (*_, row) = play(*overrides, "evaluation.epsilon=null").rows
-    job = Job(compose([*small, *overrides]))
+    job = Workload(compose([*small, *overrides]))
     model = job.model()
     weights = safetensors.torch.load_file(tmp_path / "run/model.safetensors")
     model.module.load_state_dict(weights)
@@ -108,8 +108,8 @@ def test_devices_say_what_the_model_does_on_their_held_out_examples(
 
 
 def test_held_out_examples_are_not_trained_on(small: list[str]) -> None:
-    job = Job(compose([*small, *EVALUATED, "evaluation.held_out=0.3"]))
-    whole = Job(compose(small))
+    job = Workload(compose([*small, *EVALUATED, "evaluation.held_out=0.3"]))
+    whole = Workload(compose(small))
     for client in range(6):
         trained, tested = job.shard(client), job.local_test(client)
         assert (len(trained), len(tested)) == (7, 3)

@@ -6,13 +6,13 @@ from torch.nn import functional
 
 from fedsketch.conf import compose
 from fedsketch.server import evaluation
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 @pytest.mark.parametrize("chunk", [7, 360, 100_000])
 def test_equals_one_pass_over_the_test_set(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(evaluation, "CHUNK", chunk)
-    job = Job(compose(["device=cpu"]))
+    job = Workload(compose(["device=cpu"]))
     model, test = job.model(), job.dataset.test
     found = evaluation.evaluate(model, test)
     with torch.no_grad():

@@ -13,7 +13,7 @@ from fedsketch.conf import compose
 from fedsketch.errors import ModelError, TooFewClients
 from fedsketch.server.plan import make_plan
 from fedsketch.tasks.models.plugin_features import own_map
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]
 Install = Callable[..., None]
@@ -37,7 +37,7 @@ def make(shape):
 
 def _given(small: list[str], folder: Path, seed: int) -> Path:
     """The file of a whole model, body and head: that of a run's own seed is what it starts from anyway."""
-    module = Job(compose([*small, *HEAD_ONLY, f"seed={seed}"])).model().module
+    module = Workload(compose([*small, *HEAD_ONLY, f"seed={seed}"])).model().module
     save_file(module.state_dict(), folder / "whole.safetensors")
     return folder / "whole.safetensors"
 
@@ -134,7 +134,7 @@ def test_a_run_with_adapters_saves_a_plain_model_and_is_resumed_with_them(
         play(*run, failing=lambda call, client: call == 13)  # in round 3
     assert play(*run).done == 2
     ended, unbroken = (load_file(tmp_path / f / "model.safetensors") for f in ("run", "whole"))
-    started = Job(compose([*small, "model=mlp", "model.width=5"])).model().module.state_dict()
+    started = Workload(compose([*small, "model=mlp", "model.width=5"])).model().module.state_dict()
     assert ended.keys() == started.keys()
     for name, tensor in ended.items():
         assert torch.equal(tensor, unbroken[name])

@@ -22,25 +22,25 @@ from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.models.interface import Interface
 from fedsketch.tasks.models.plugin_features import OwnMap
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]
 
 
 @pytest.fixture
-def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workload]:
     """Leaves the folder of a run that has ended with its initial model, and gives its job."""
     monkeypatch.setattr(
         "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
     )
 
-    def call(folder: Path, *overrides: str, dataset: Dataset | None = None) -> Job:
+    def call(folder: Path, *overrides: str, dataset: Dataset | None = None) -> Workload:
         config: Config = compose([*overrides, "device=cpu", "seed=3"])
         if dataset is not None:
             monkeypatch.setattr(
                 "fedsketch.tasks.data.datasets.load", lambda settings, seed: dataset
             )
-        job, files = Job(config), RunFolder(folder)
+        job, files = Workload(config), RunFolder(folder)
         files.begin(config)
         files.write_interface(job.interface)
         files.finish(job.model(), {})
@@ -54,7 +54,7 @@ def test_a_played_run_is_loaded_without_its_data(
 ) -> None:
     settings = ("rounds=1", "validation.examples=5")
     played = play(*settings)
-    test = Job(compose([*small, *settings])).test
+    test = Workload(compose([*small, *settings])).test
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     monkeypatch.setattr(
         "fedsketch.tasks.data.datasets.load", lambda *_: pytest.fail("it read data")
@@ -82,7 +82,7 @@ ADAPTED = ("model.trainable=['output.*']", "model.lora_rank=2")
 
 @pytest.mark.parametrize("overrides", [(), ("model.features=scattering",), ADAPTED], ids=str)
 def test_inputs_are_normalised_and_seen_through_features_as_in_training(
-    finished: Callable[..., Job],
+    finished: Callable[..., Workload],
     tmp_path: Path,
     overrides: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
@@ -106,7 +106,7 @@ def test_inputs_are_normalised_and_seen_through_features_as_in_training(
     ],
 )
 def test_a_folder_without_a_whole_model_is_a_sentence(
-    finished: Callable[..., Job], tmp_path: Path, harm: str, words: str
+    finished: Callable[..., Workload], tmp_path: Path, harm: str, words: str
 ) -> None:
     finished(tmp_path)
     if harm == "weights":
@@ -120,7 +120,7 @@ def test_a_folder_without_a_whole_model_is_a_sentence(
 
 
 def test_a_run_without_validation_has_no_best_model(
-    finished: Callable[..., Job], tmp_path: Path
+    finished: Callable[..., Workload], tmp_path: Path
 ) -> None:
     finished(tmp_path)
     with pytest.raises(ModelError, match="no validation chose a best model"):
@@ -143,7 +143,7 @@ def _same(model: LoadedModel, exported: Callable[[torch.Tensor], torch.Tensor]) 
 
 
 def test_an_export_for_torch_computes_the_same(
-    finished: Callable[..., Job], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Callable[..., Workload], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     finished(tmp_path, dataset=_pixels())
     assert main([str(tmp_path)]) == 0
@@ -182,7 +182,7 @@ def test_features_of_ones_own_are_exported_if_they_treat_a_batch_as_one_by_one(
     "overrides", [["model=cnn"], TRANSFORMER, ["model.features=scattering"]], ids=str
 )
 def test_larger_models_and_features_are_exported_for_torch(
-    finished: Callable[..., Job],
+    finished: Callable[..., Workload],
     tmp_path: Path,
     overrides: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -196,7 +196,7 @@ def test_larger_models_and_features_are_exported_for_torch(
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [["model=mlp"], ["model=cnn"], TRANSFORMER], ids=str)
 def test_an_export_for_onnx_computes_the_same(
-    finished: Callable[..., Job], tmp_path: Path, overrides: list[str]
+    finished: Callable[..., Workload], tmp_path: Path, overrides: list[str]
 ) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
@@ -213,7 +213,7 @@ def test_an_export_for_onnx_computes_the_same(
 
 @pytest.mark.slow
 def test_what_onnx_cannot_say_is_a_sentence(
-    finished: Callable[..., Job],
+    finished: Callable[..., Workload],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -249,7 +249,7 @@ def test_what_cannot_be_exported_is_a_sentence(
 
 
 def test_what_the_model_takes_and_gives_is_written_for_other_programs(
-    finished: Callable[..., Job], tmp_path: Path
+    finished: Callable[..., Workload], tmp_path: Path
 ) -> None:
     finished(tmp_path, dataset=_pixels())
     assert json.loads((tmp_path / "model.json").read_text()) == {
@@ -265,7 +265,7 @@ def test_what_the_model_takes_and_gives_is_written_for_other_programs(
 
 @pytest.mark.parametrize("part", [["model.trainable=['output.*']"], ["model.lora_rank=2"]])
 def test_models_with_a_frozen_part_are_loaded_as_plain_ones(
-    finished: Callable[..., Job], tmp_path: Path, part: list[str]
+    finished: Callable[..., Workload], tmp_path: Path, part: list[str]
 ) -> None:
     job = finished(tmp_path, "model=mlp", *part)
     inputs = job.test.inputs[:5]

@@ -45,7 +45,7 @@ class _Toy(Mechanism):
     def bound(self) -> float:
         return self.clip
 
-    def release(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
+    def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(clip_rows(rows, self.clip).sum(dim=0).numpy())
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
@@ -58,7 +58,7 @@ class _Toy(Mechanism):
     def noise_std(self, variance: float) -> float:
         return self.clip * math.sqrt(variance)
 
-    def seen(
+    def release_to(
         self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
     ) -> Release:
         law = Gaussian(self.noise_multiplier(variance, protected))
@@ -92,7 +92,7 @@ class _ServerNoise(DeviceNoise):
         return {"model": self.worst()}
 
     def worst(self) -> Release:
-        return self.mechanism(1).seen(4.0, Unit.CLIENT, NoSampling(), Adversary.MODEL)
+        return self.mechanism(1).release_to(4.0, Unit.CLIENT, NoSampling(), Adversary.MODEL)
 
 
 class _TrustedStrategy(DPFedAvg):

@@ -16,7 +16,7 @@ from fedsketch.delivery.parcels import Parcels
 from fedsketch.errors import TooFewClients
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 from tests.server.saved_model import saved_model
 
 Play = Callable[..., Any]
@@ -249,7 +249,7 @@ def test_the_mean_over_examples_counts_those_that_clients_hold(
         "strategy.server.lr=1",
     )
     play(*overrides)
-    job = Job(compose([*small, *overrides]))
+    job = Workload(compose([*small, *overrides]))
     model = job.model()
     shards = [job.shard(client) for client in range(6)]
     inputs = torch.cat([shard.inputs for shard in shards])

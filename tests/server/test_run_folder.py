@@ -16,7 +16,7 @@ from fedsketch.errors import CheckpointError, ConfigError
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -104,12 +104,12 @@ def test_an_announcement_cut_off_by_a_kill_does_not_spoil_the_next(
 
 
 def test_the_finished_model_loads_into_the_module(tmp_path: Path, config: Config) -> None:
-    folder, model = RunFolder(tmp_path), Job(config).model()
+    folder, model = RunFolder(tmp_path), Workload(config).model()
     folder.begin(config)
     folder.append_metrics({"round": 1, **_ROW})
     report = folder.finish(model, _SUMMARY)
     assert report == tmp_path / "report.html"
-    twin = Job(config).model()
+    twin = Workload(config).model()
     twin.vector.zero_()
     tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
     twin.module.load_state_dict(tensors)
@@ -204,7 +204,7 @@ print([name for name in ("torch", "matplotlib") if name in sys.modules])
 def test_two_processes_cannot_play_one_run_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from fedsketch.server.run_folder import RunFolder\n"
-        "with RunFolder(Path(sys.argv[1])).playing():\n print('playing', flush=True); sys.stdin.read()"
+        "with RunFolder(Path(sys.argv[1])).locked():\n print('playing', flush=True); sys.stdin.read()"
     )
     folder = RunFolder(tmp_path / "run")
     with subprocess.Popen(
@@ -216,8 +216,8 @@ def test_two_processes_cannot_play_one_run_and_a_dead_one_holds_nothing(tmp_path
         assert other.stdout is not None
         assert other.stdout.readline() == "playing\n"
         with pytest.raises(CheckpointError, match="is being executed by another process"):
-            folder.playing().__enter__()
+            folder.locked().__enter__()
         other.kill()
         other.wait()
-    with folder.playing():
+    with folder.locked():
         assert folder.path.is_dir()

@@ -14,8 +14,8 @@ from fedsketch.conf import compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]
 SEEDED = ("rounds=2", "privacy.randomness=seeded")
@@ -54,8 +54,8 @@ def test_devices_train_from_given_weights(broadcast: str, play: Play, tmp_path: 
 def test_the_result_of_flowers_start_fits_the_module(small: list[str]) -> None:
     """`result.arrays` has the names of the state dict, as in every app of Flower's."""
     config = compose([*small, "rounds=2"])
-    job = Job(config)
-    strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, 0))
+    job = Workload(config)
+    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
     other = job.model().module
     with simulated_devices(config):
         grid = LocalGrid(client_app, config.clients.total)

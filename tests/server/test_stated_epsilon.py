@@ -28,8 +28,8 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.server.accounts import Accounts
 from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.sampling import Cohorts
-from fedsketch.tasks.workload import Job
+from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.workload import Workload
 from tests.privacy.own_accountant.losses import Interval
 from tests.privacy.own_accountant.sums import Pair, SkellamSum, epsilon
 from tests.privacy.seen import everything_seen, stated
@@ -135,8 +135,8 @@ def test_a_budget_is_kept_in_truth(overrides: str) -> None:
 def test_fellow_clients_learn_no_less_than_all_who_see_the_models(unit: str) -> None:
     """One that is never drawn sees what all see: also where small cohorts came."""
     config = compose([*SMALL, *f"{NONE} {unit} {SAMPLED} clients.sampling=poisson".split()])
-    job = Job(config)
-    strategy = make_strategy(config, job, job.model(), Cohorts(config.clients, KEY))
+    job = Workload(config)
+    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, KEY))
     for cohort in (2, 4, 6, 10):
         accounts = Accounts(strategy)
         for current in range(1, config.rounds + 1):
@@ -196,7 +196,7 @@ def _compare(
     config: Config, lost: int, larger: Mapping[str, float] = LARGER
 ) -> dict[str, Interval]:
     """Play a round of which some are lost, and check what is stated of rounds like it; returns the true epsilons."""
-    gone = Cohorts(config.clients, KEY).draw(1)[:lost]
+    gone = CohortSampler(config.clients, KEY).draw(1)[:lost]
     (round,) = witnessed(config, key=KEY, lost=gone.__contains__)
     assert len(round.arrived) == round.cohort - lost
     seen = everything_seen(config, round)

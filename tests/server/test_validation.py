@@ -18,7 +18,7 @@ from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.server.validation import Validation
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]
 HELD_OUT = ("validation.examples=12", "privacy.randomness=seeded")
@@ -193,8 +193,8 @@ def test_without_validation_there_is_no_best_model(play: Play, tmp_path: Path) -
 
 
 def test_validation_examples_are_no_clients_and_no_tests(small: list[str]) -> None:
-    plain, public = Job(compose(small)), Job(compose([*small, "data.public=7"]))
-    job = Job(compose([*small, "validation.examples=12", "data.public=7"]))
+    plain, public = Workload(compose(small)), Workload(compose([*small, "data.public=7"]))
+    job = Workload(compose([*small, "validation.examples=12", "data.public=7"]))
     assert job.validation is not None
     rows = [row.numpy().tobytes() for row in job.validation.inputs]
     others = [job.test, job.public, *(job.shard(client) for client in range(6))]
@@ -218,14 +218,14 @@ def test_where_devices_hold_the_data_they_are_a_part_of_the_servers(tmp_path: Pa
         "data.classes=2",
         f"data.root={tmp_path}/test.npz",
     ]
-    job = Job(compose([*settings, "model=logistic", "validation.examples=5"]))
+    job = Workload(compose([*settings, "model=logistic", "validation.examples=5"]))
     assert job.validation is not None
     found, left = (set(e.inputs.flatten().tolist()) for e in (job.validation, job.test))
     assert (len(job.validation), len(job.test)) == (5, 15)
     assert not found & left
     assert 0.0 in left  # it occurs twice
     with pytest.raises(ValueError, match=r"lower validation\.examples"):
-        _ = Job(compose([*settings, "model=logistic", "validation.examples=19"])).test
+        _ = Workload(compose([*settings, "model=logistic", "validation.examples=19"])).test
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,13 @@ def test_an_upload_of_another_form_is_a_dropout(
     make_strategy: MakeStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strategy = make_strategy(*OWN, *QUIET, "clients.tolerated_dropouts=0.2")
-    release, calls = CoordinateSampling.release, iter(range(6))
+    protect, calls = CoordinateSampling.protect, iter(range(6))
 
     def cut(*arguments: object) -> Upload:
-        upload = release(*arguments)  # type: ignore[arg-type]
+        upload = protect(*arguments)  # type: ignore[arg-type]
         return Upload(upload.vector[:-1]) if next(calls) == 4 else upload
 
-    monkeypatch.setattr(CoordinateSampling, "release", cut)
+    monkeypatch.setattr(CoordinateSampling, "protect", cut)
     assert _play(strategy, 1)[0].clients == 5
     assert "bytes instead of" in strategy.dropped[4]
 
@@ -166,7 +166,7 @@ def test_every_cohort_has_the_same_mechanism_and_the_same_noise(
     assert noise.asked(1)
     assert not noise.asked(0)
     before = strategy.model.vector.clone()
-    strategy.pass_over(1)  # a draw of nobody passes as noise alone
+    strategy.skip_round(1)  # a draw of nobody passes as noise alone
     assert not torch.equal(strategy.model.vector, before)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 MakeStrategy = Callable[..., FederatedStrategy]
 PLAIN = ("strategy=dp_fedavg", "privacy=none", "secagg=none", "strategy.server.optimizer=sgd")
@@ -23,7 +23,7 @@ def _play(strategy: FederatedStrategy, rounds: int) -> None:
         strategy.aggregate_train(round, grid.send_and_receive(messages))
 
 
-def _centralised(job: Job, rounds: int, rate: float, momentum: float) -> torch.Tensor:
+def _centralised(job: Workload, rounds: int, rate: float, momentum: float) -> torch.Tensor:
     """Full-batch training on the whole set, by torch alone."""
     model, data = job.model(), job.dataset.train
     parameters = list(model.module.parameters())
@@ -43,7 +43,7 @@ def test_without_noise_equals_centralised_training(
         *PLAIN, "strategy.server.lr=0.5", f"strategy.server.momentum={momentum}"
     )
     _play(strategy, 20)
-    job = Job(strategy.config)
+    job = Workload(strategy.config)
     assert {len(job.shard(client)) for client in range(6)} == {10}  # equal shards
     expected = _centralised(job, 20, 0.5, momentum)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
@@ -58,7 +58,7 @@ def test_unit_example_without_noise_equals_centralised_training(
         *PLAIN, "privacy.unit=example", "data/partition=by_size", "strategy.server.lr=0.5"
     )
     _play(strategy, 20)
-    expected = _centralised(Job(strategy.config), 20, 0.5, 0.0)
+    expected = _centralised(Workload(strategy.config), 20, 0.5, 0.0)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -68,7 +68,7 @@ def test_one_client_with_local_steps_and_rate_one_is_local_sgd(make_strategy: Ma
         *PLAIN, *local, "strategy.local.lr=0.5", "strategy.local.batch=0", "strategy.server.lr=1"
     )
     _play(strategy, 4)
-    expected = _centralised(Job(strategy.config), 20, 0.5, 0.0)
+    expected = _centralised(Workload(strategy.config), 20, 0.5, 0.0)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
 
 

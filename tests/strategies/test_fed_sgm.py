@@ -25,7 +25,7 @@ from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sketch_size import sketch_size
 from fedsketch.strategies.rounds.uploads import uploaded
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 MakeStrategy = Callable[..., FederatedStrategy]
 SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
@@ -86,7 +86,7 @@ def test_without_noise_the_server_steps_along_the_desketched_mean(
     broadcast, start = _ask(strategy), strategy.model.vector.clone()
     sketched = _sketch_of(strategy, _seed(broadcast))
     matrix = sketched.forward(torch.eye(21)).T
-    job, updates = Job(strategy.config), []
+    job, updates = Workload(strategy.config), []
     for client in range(6):
         model = job.model()
         row = fed_sgm.FedSgmDevice().rows(
@@ -196,12 +196,12 @@ def _longest(clip: str, sketch: str, make_strategy: MakeStrategy) -> tuple[float
         *("strategy.local.lr=100", f"strategy.clip={clip}", f"strategy.sketch={sketch}"),
         *("strategy.sketch_dim=7", "privacy.clip=0.01"),
     )
-    broadcast, job = _ask(strategy), Job(strategy.config)
+    broadcast, job = _ask(strategy), Workload(strategy.config)
     rows = fed_sgm.FedSgmDevice().rows(
         LocalWork(broadcast, job.shard(0), job.model(), torch.Generator().manual_seed(1), {})
     )
     with Stream() as stream:
-        sent = torch.from_numpy(broadcast.mechanism.release(rows, stream, 1).vector)
+        sent = torch.from_numpy(broadcast.mechanism.protect(rows, stream, 1).vector)
     bound = strategy.noise.clip
     assert bound is not None
     return bound / 0.01, float(sent.norm()) / 0.01
@@ -238,7 +238,7 @@ def test_clipped_before_sketching_the_update_is_what_is_bounded(
     rows = []
     for choice in (clip, "after"):
         strategy = make_strategy(*common, f"strategy.clip={choice}")
-        broadcast, job = _ask(strategy), Job(strategy.config)
+        broadcast, job = _ask(strategy), Workload(strategy.config)
         model = job.model()
         generator = torch.Generator().manual_seed(1)
         rows.append(
@@ -268,7 +268,7 @@ def test_an_update_made_for_the_sketch_is_cut_at_the_bound(make_strategy: MakeSt
     assert bound is not None
     assert float(row.norm()) > 2 * bound
     with Stream() as stream:
-        sent = torch.from_numpy(mechanism.release(row.unsqueeze(0), stream, 1).vector)
+        sent = torch.from_numpy(mechanism.protect(row.unsqueeze(0), stream, 1).vector)
     assert float(sent.norm()) <= bound * (1 + 1e-6)
 
 

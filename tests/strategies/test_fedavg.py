@@ -9,7 +9,7 @@ from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.local.update import client_update
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 def test_weights_are_the_numbers_of_examples(
@@ -18,7 +18,7 @@ def test_weights_are_the_numbers_of_examples(
     strategy = make_strategy(
         "strategy=fedavg", "data/partition=by_size", "strategy.local.batch=0", "privacy=none"
     )
-    job = Job(strategy.config)
+    job = Workload(strategy.config)
     sizes = [len(job.shard(client)) for client in range(6)]
     assert len(set(sizes)) > 3
     start = strategy.model.vector.clone()

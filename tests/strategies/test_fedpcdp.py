@@ -24,9 +24,9 @@ from fedsketch.sketching.subspace import SubspaceSketch
 from fedsketch.strategies import make_strategy as built
 from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
 from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.gradients.per_example import PerExample
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 MakeStrategy = Callable[..., FederatedStrategy]
 # 54 examples of clients, 9 each; logistic, so tensors of 18 and 3 numbers.
@@ -115,7 +115,7 @@ def test_without_noise_clip_and_draw_it_is_gradient_descent(
         *(*FULL_RANK, *one, "privacy.noise_multiplier=0"),
         *("strategy.local.batch=1000", "strategy.local.lr=0.5", "strategy.local.momentum=0.9"),
     )
-    job = Job(strategy.config)
+    job = Workload(strategy.config)
     model, shard = job.model(), job.shard(0)
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.5, momentum=0.9)
     start = model.vector.clone()
@@ -129,7 +129,7 @@ def test_one_client_is_centralised_pcdp_sgd(make: Callable[..., FedPcdp]) -> Non
     """Algorithm 1 written out, with the same randomness."""
     one = ("clients.total=1", "clients.per_round=1", "strategy.local.steps=1")
     strategy = make(*one, "strategy.local.batch=27", "strategy.local.lr=0.3")
-    job, sketch = Job(strategy.config), _directions(strategy)
+    job, sketch = Workload(strategy.config), _directions(strategy)
     shard, model = job.shard(0), job.model()
     with Stream(derived_key(strategy.config.seed, "noise", 0, 1)) as stream:
         drawn = torch.from_numpy(np.flatnonzero(stream.uniform(54) < 0.5))
@@ -168,8 +168,8 @@ def test_the_cnn_sends_490_numbers_and_a_fortieth_of_the_bytes() -> None:
                 *("privacy.epsilon=null", "privacy.noise_multiplier=4"),
             ]
         )
-        job = Job(config)
-        strategy = built(config, job, job.model(), Cohorts(config.clients, 0))
+        job = Workload(config)
+        strategy = built(config, job, job.model(), CohortSampler(config.clients, 0))
         shape = strategy.mechanism(1, 10).ring
         assert shape is not None
         sizes[name] = shape.dim * shape.bits

@@ -17,7 +17,7 @@ from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import implementation, settings_class
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime import cli
-from fedsketch.runtime.batched import CohortGrid
+from fedsketch.runtime.batched import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds
@@ -43,7 +43,7 @@ class _Watcher:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self.done = done
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         if row["round"] == self._stop_after:
             raise _Stopped
 
@@ -63,7 +63,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
         config, watcher = compose(overrides), _Watcher(stop_after)
         with simulated_devices(config), suppress(_Stopped):
             cohort = isinstance(config.runtime, CohortRuntimeConfig)
-            grid = CohortGrid(app, config) if cohort else LocalGrid(app, config.clients.total)
+            grid = BatchedGrid(app, config) if cohort else LocalGrid(app, config.clients.total)
             Rounds(config, tmp_path / folder, watcher).play(grid)
         return watcher.done
 

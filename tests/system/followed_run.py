@@ -57,7 +57,7 @@ class Recorder:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         """Nothing to keep."""
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

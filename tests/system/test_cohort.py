@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from fedsketch.runtime.batched_clients import CohortWorkspace
+from fedsketch.runtime.batched_clients import BatchedClients
 
 Play = Callable[..., int]
 
@@ -145,14 +145,14 @@ def test_rows_made_together_are_those_made_in_turn(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """With what clients keep from round to round; and in parts of two or three clients."""
-    make, compared = CohortWorkspace._rows, []
+    make, compared = BatchedClients._rows, []
 
-    def both(self: CohortWorkspace, common: Any, clients: list[int]) -> Any:
+    def both(self: BatchedClients, common: Any, clients: list[int]) -> Any:
         before = copy.deepcopy(self._memories)
         made, lost = make(self, common, clients)
         after, self._memories = self._memories, before
         with monkeypatch.context() as patch:
-            patch.setattr(type(common.half), "cohort_rows", lambda half, work: None)
+            patch.setattr(type(common.half), "batched_rows", lambda half, work: None)
             expected, _ = make(self, common, clients)
         largest = float(expected.rows.abs().max())
         torch.testing.assert_close(made.rows, expected.rows, rtol=1e-4, atol=1e-5 * largest)
@@ -160,12 +160,12 @@ def test_rows_made_together_are_those_made_in_turn(
         assert after.keys() == self._memories.keys()
         for client, memory in after.items():
             torch.testing.assert_close(memory, self._memories[client], rtol=1e-4, atol=1e-5)
-        compared.append(common.half.cohort_rows)
+        compared.append(common.half.batched_rows)
         return made, lost
 
-    find = CohortWorkspace._factored
+    find = BatchedClients._factored
 
-    def dense_too(self: CohortWorkspace, common: Any, clients: list[int]) -> None:
+    def dense_too(self: BatchedClients, common: Any, clients: list[int]) -> None:
         """Factors stand for the same rows; the run goes on with the rows."""
         found = find(self, common, clients)
         if found is not None:
@@ -177,11 +177,11 @@ def test_rows_made_together_are_those_made_in_turn(
         as_factors.append(found is not None)
 
     as_factors: list[bool] = []
-    monkeypatch.setattr(CohortWorkspace, "_rows", both)
-    monkeypatch.setattr(CohortWorkspace, "_factored", dense_too)
-    parts = CohortWorkspace._parts
+    monkeypatch.setattr(BatchedClients, "_rows", both)
+    monkeypatch.setattr(BatchedClients, "_factored", dense_too)
+    parts = BatchedClients._parts
     monkeypatch.setattr(
-        CohortWorkspace,
+        BatchedClients,
         "_parts",
         lambda self, common, clients: (
             part[i : i + 3] for part in parts(self, common, clients) for i in (0, 3) if part[i:]

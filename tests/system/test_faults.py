@@ -10,7 +10,7 @@ import pytest
 
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.processes import Network
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 from tests.system.followed_run import NODES, PATIENCE, SETTINGS, Play, begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
@@ -117,7 +117,7 @@ def _told(values: list[float], text: str) -> bool:
 
 def _plaintext(config: Config) -> list[list[float]]:
     """What each device computed in round 1 before clipping and noise: its loss and its gradient."""
-    job = Job(config)
+    job = Workload(config)
     known = []
     for client in range(config.clients.total):
         shard = job.shard(client)

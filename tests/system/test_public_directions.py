@@ -53,7 +53,7 @@ class _Watcher:
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         if row["round"] == self.stop_after:
             raise _Stopped
 

@@ -94,7 +94,7 @@ class _Watcher:
     def began(self, *told: object) -> None:
         pass
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         if row["round"] == self.stop_after:
             raise _Stop
 

@@ -22,7 +22,7 @@ from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.task import Task, measured
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 N = 40
 
@@ -115,9 +115,9 @@ def test_multilabel_measures_as_scikit_learn_does() -> None:
 
 def test_targets_of_another_kind_are_refused_with_the_task_that_fits() -> None:
     with pytest.raises(DataError, match=r"data=digits has classes.*choose task=classification"):
-        _ = Job(compose(["task=regression"])).dataset
+        _ = Workload(compose(["task=regression"])).dataset
     with pytest.raises(DataError, match="data of 2 classes, got 10"):
-        Job(compose(["task=binary"])).model()
+        Workload(compose(["task=binary"])).model()
     labels = Examples(torch.zeros(2, 3), torch.tensor([[0.0, 2.0], [1.0, 1.0]]))
     with pytest.raises(DataError, match="labels that are 0 or 1"):
         task("multilabel").check("mine", labels, 2)
@@ -129,7 +129,7 @@ def test_targets_of_another_kind_are_refused_with_the_task_that_fits() -> None:
 
 def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = Examples(torch.zeros(30, 3), torch.arange(30.0))
-    job = Job(
+    job = Workload(
         compose(
             [
                 "task=regression",
@@ -142,7 +142,7 @@ def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(vars(job), "dataset", Dataset("mine", numbers, numbers, 1))
     with pytest.raises(PartitionError, match="distributes classes"):
         job.shard(0)
-    job = Job(
+    job = Workload(
         compose(["task=regression", "clients.total=3", "clients.per_round=3", "data/partition=iid"])
     )
     monkeypatch.setitem(vars(job), "dataset", Dataset("mine", numbers, numbers, 1))

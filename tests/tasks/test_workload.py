@@ -9,7 +9,7 @@ import torch
 from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError, DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 FOLDER = ["data=folder", "data.shape=[1,4,3]", "clients.total=8", "clients.per_round=4"]
 
@@ -25,7 +25,7 @@ def write(file: Path, examples: int) -> str:
 
 
 def test_clients_share_out_all_examples() -> None:
-    job = Job(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
+    job = Workload(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
     sizes = [len(job.shard(client)) for client in range(50)]
     assert sum(sizes) == job.examples == 1437
     assert max(sizes) == job.largest_shard
@@ -34,7 +34,7 @@ def test_clients_share_out_all_examples() -> None:
 
 @pytest.mark.parametrize("client", [50, -1, 2**63])
 def test_a_client_without_a_part_is_told_which_there_are(client: int) -> None:
-    job = Job(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
+    job = Workload(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
     with pytest.raises(DataError, match=r"clients 0 to 49.*partition-id=0"):
         job.shard(client)
 
@@ -48,13 +48,13 @@ def test_natural_groups_are_the_clients_without_what_is_public(
     data = Dataset("synthetic", train, train, 3, groups=groups)
     monkeypatch.setattr("fedsketch.tasks.data.datasets.load", lambda settings, seed: data)
     asked = ["data=synthetic", "data/partition=natural", "clients.total=5", "clients.per_round=5"]
-    whole = Job(compose(asked))
+    whole = Workload(compose(asked))
     for client in range(5):
         assert torch.equal(whole.shard(client).inputs, inputs[groups == client])
     monkeypatch.setattr(
         "fedsketch.tasks.workload.held_out", lambda *_: (torch.arange(4), torch.arange(4, 30))
     )
-    rest = Job(compose([*asked, "data.public=4"]))
+    rest = Workload(compose([*asked, "data.public=4"]))
     for client in range(5):
         wanted = inputs[(groups == client) & (torch.arange(30) >= 4)]
         assert torch.equal(rest.shard(client).inputs, wanted)
@@ -65,11 +65,11 @@ def test_a_device_reads_its_own_folder_and_never_the_servers(
 ) -> None:
     write(tmp_path / "servers.npz", 3)
     monkeypatch.setenv("FEDSKETCH_DATA", write(tmp_path / "own.npz", 5))
-    job = Job(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
+    job = Workload(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
     assert len(job.shard(0)) == len(job.shard(2**64 - 1)) == 5
     assert len(job.dataset.test) == 3
     (tmp_path / "servers.npz").unlink()
-    other = Job(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
+    other = Workload(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
     assert len(other.shard(0)) == 5
     assert other.model().size == job.model().size  # needs no data at all
 
@@ -78,13 +78,13 @@ def test_a_device_without_a_folder_does_not_take_the_one_that_the_server_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FEDSKETCH_DATA", raising=False)
-    job = Job(folder_config(f"data.root={write(tmp_path / 'servers.npz', 3)}"))
+    job = Workload(folder_config(f"data.root={write(tmp_path / 'servers.npz', 3)}"))
     with pytest.raises(DataError, match="This device's data do not fit the run"):
         job.shard(0)
 
 
 def test_what_devices_hold_is_planned_by_a_public_bound() -> None:
-    job = Job(folder_config())
+    job = Workload(folder_config())
     assert (job.largest_shard, job.examples) == (7, 56)
     assert job.histogram().tolist() == []
 
@@ -93,13 +93,13 @@ def test_the_bound_binds_where_examples_are_protected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDSKETCH_DATA", write(tmp_path / "own.npz", 8))
-    assert len(Job(folder_config("privacy=client")).shard(0)) == 8
+    assert len(Workload(folder_config("privacy=client")).shard(0)) == 8
     with pytest.raises(DataError):
-        Job(folder_config("privacy=example")).shard(0)
+        Workload(folder_config("privacy=example")).shard(0)
 
 
 def test_classes_are_a_number_or_names() -> None:
-    assert Job(folder_config("data.classes=3")).model().layout[-1].shape == (3,)
+    assert Workload(folder_config("data.classes=3")).model().layout[-1].shape == (3,)
     named = folder_config("data.classes=[cat,7]")
     assert named.data.name == "folder"
     assert named.data.class_names == ("cat", "7")

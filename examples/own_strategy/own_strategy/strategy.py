@@ -15,15 +15,17 @@ from fedsketch.conf import Config
 from fedsketch.strategies.dp_fedavg import DPFedAvgDevice
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 class Signum(FederatedStrategy):
     """The server's half."""
 
-    def __init__(self, config: Config, job: Job, model: FlatModel, cohorts: Cohorts) -> None:
+    def __init__(
+        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
+    ) -> None:
         super().__init__(config, job, model, cohorts)
         self.momentum = torch.zeros_like(model.vector)
         self.rate = 0.0

@@ -61,7 +61,7 @@ def test_what_leaves_is_within_both_bounds(bits: int, seed: int, spikes: int, si
     law, rng = _law(40, 1.0, bits), np.random.default_rng(seed)
     row = np.zeros((1, 40))
     row[0, :spikes] = size * rng.choice([-1.0, 1.0, 3.0], spikes)
-    vector = law.release(torch.from_numpy(row), _stream(seed), ROUND).vector
+    vector = law.protect(torch.from_numpy(row), _stream(seed), ROUND).vector
     integers = [int(value) for value in law._kept(vector)]
     assert len(integers) == 40
     assert max(map(abs, integers)) <= law.top
@@ -83,18 +83,18 @@ def test_a_rotated_vector_has_hardly_a_number_beyond_the_peak() -> None:
     law = _law(dim, 1.0, 32, peak=default_peak(1.0, dim, clients))
     spiky = torch.eye(dim)[:clients].double()
     for rows in (_units(clients, dim), spiky):
-        sent = [law.release(row[None], _stream(i), ROUND).vector for i, row in enumerate(rows)]
+        sent = [law.protect(row[None], _stream(i), ROUND).vector for i, row in enumerate(rows)]
         assert law.clipped(sent) * dim * clients < 14
     cut = replace(law, peak=0.5 / math.sqrt(dim))
     beyond = 2 * stats.norm.sf(0.5)
-    sent = [cut.release(row[None], _stream(), ROUND).vector for row in _units(clients, dim)]
+    sent = [cut.protect(row[None], _stream(), ROUND).vector for row in _units(clients, dim)]
     assert cut.clipped(sent) == pytest.approx(beyond, abs=0.03)
 
 
 # ---------------------------------------------------------------------- the sum
 def _mean(law: CoordinateSampling, rows: torch.Tensor, variance: float, key: int) -> np.ndarray:
     vectors: list[Any] = [
-        law.release(row[None], _stream(key, client), ROUND).vector
+        law.protect(row[None], _stream(key, client), ROUND).vector
         for client, row in enumerate(rows)
     ]
     if variance:
@@ -148,7 +148,7 @@ def test_the_servers_noise_is_as_large_as_it_says() -> None:
 @pytest.mark.parametrize("bits", BITS)
 def test_a_seed_and_the_kept_values_are_all_that_is_sent(bits: int) -> None:
     law, rows = _law(50_000, 0.01, bits), _units(1, 50_000)
-    sent = [law.release(rows, Stream(), ROUND).vector for _ in range(2)]
+    sent = [law.protect(rows, Stream(), ROUND).vector for _ in range(2)]
     for vector in sent:
         kept = (len(vector) - 16) / (bits // 8)
         assert abs(kept - 500) < 5 * math.sqrt(500)  # 100 times fewer values
@@ -173,7 +173,7 @@ def test_masks_are_independent_draws_with_their_rate() -> None:
 def test_the_length_of_an_upload_does_not_depend_on_the_data() -> None:
     law = _law(1000, 0.1)
     rows = (torch.zeros(1, 1000), 1e6 * _units(1, 1000))
-    quiet, loud = (law.release(row, _stream(1), ROUND).vector for row in rows)
+    quiet, loud = (law.protect(row, _stream(1), ROUND).vector for row in rows)
     assert np.array_equal(quiet[:16], loud[:16])
     assert len(quiet) == len(loud)
     assert not np.array_equal(quiet, loud)
@@ -181,7 +181,7 @@ def test_the_length_of_an_upload_does_not_depend_on_the_data() -> None:
 
 def test_the_server_takes_no_upload_of_another_form() -> None:
     law = _law(1000, 0.1, 8)
-    good = law.release(_units(1, 1000), _stream(), ROUND).vector
+    good = law.protect(_units(1, 1000), _stream(), ROUND).vector
     assert law.fault(good, 1000) is None
     assert "bytes instead of" in str(law.fault(good[:-1], 1000))
     assert "bytes instead of" in str(law.fault(np.append(good, np.uint8(0)), 1000))
@@ -195,13 +195,13 @@ def test_the_server_takes_no_upload_of_another_form() -> None:
 @pytest.mark.parametrize("row", [torch.full((1, 300), math.nan), torch.full((1, 300), math.inf)])
 def test_rows_without_a_norm_are_not_released(row: torch.Tensor) -> None:
     with pytest.raises(UnsafeUpdateError, match="nan or inf"):
-        _law().release(row, _stream(), ROUND)
+        _law().protect(row, _stream(), ROUND)
 
 
 @pytest.mark.parametrize("shape", [(2, 300), (1, 299), (300,)])
 def test_rows_of_another_shape_are_not_released(shape: tuple[int, ...]) -> None:
     with pytest.raises(UnsafeUpdateError, match="one row of 300"):
-        _law().release(torch.zeros(shape), _stream(), ROUND)
+        _law().protect(torch.zeros(shape), _stream(), ROUND)
 
 
 def test_a_record_brings_it_back() -> None:
@@ -234,12 +234,12 @@ def test_unsound_numbers_are_refused(wrong: dict[str, Any]) -> None:
 def test_it_cannot_be_masked() -> None:
     law = _law()
     with pytest.raises(UnsoundMechanismError, match="ring integers"):
-        law.release_nothing(_stream())
+        law.protect_nothing(_stream())
 
 
 # ---------------------------------------------------------------------- the price
 def _seen(law: CoordinateSampling, z: float, adversary: Adversary = Adversary.MODEL) -> Release:
-    return law.seen(z**2, Unit.CLIENT, NoSampling(), adversary)
+    return law.release_to(z**2, Unit.CLIENT, NoSampling(), adversary)
 
 
 def test_what_is_booked_is_what_was_added() -> None:
@@ -273,7 +273,7 @@ def test_nothing_is_promised_about_the_server_or_examples() -> None:
     with pytest.raises(UnsupportedReleaseError, match="trusted"):
         Accountant(1e-5).record(_seen(_law(), 1.0, Adversary.SERVER))
     with pytest.raises(UnsoundMechanismError, match="unit=client"):
-        _law().seen(1.0, Unit.EXAMPLE, NoSampling(), Adversary.MODEL)
+        _law().release_to(1.0, Unit.EXAMPLE, NoSampling(), Adversary.MODEL)
 
 
 @pytest.mark.parametrize("order", [2.0, 5.0])

@@ -16,7 +16,7 @@ SILENT = GaussianNoise(unit=Unit.EXAMPLE, rows=8, local_multiplier=0.0, clip=0.5
 
 def _release(rows: torch.Tensor, mechanism: GaussianNoise = SILENT) -> npt.NDArray[np.generic]:
     with Stream() as stream:
-        return mechanism.release(rows, stream, 1).vector
+        return mechanism.protect(rows, stream, 1).vector
 
 
 def _rows(count: int, size: int, scale: float = 1.0) -> torch.Tensor:
@@ -68,9 +68,9 @@ def test_noise_drawn_at_once_for_many_has_the_law_of_their_sum() -> None:
     noisy = GaussianNoise(local_multiplier=0.7, clip=2.0)
     rows = 0.01 * _rows(3, 20_000)
     with Stream() as stream:
-        sent = noisy.release_sum(rows, [1] * 3, stream, 1).vector
+        sent = noisy.protect_sum(rows, [1] * 3, stream, 1).vector
     noise = sent - rows.double().sum(dim=0).numpy()
     energy = float(np.square(noise).sum()) / (3 * 1.4**2)
     assert stats.chi2.isf(1 - 5e-7, 20_000) < energy < stats.chi2.isf(5e-7, 20_000)
     with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
-        noisy.release_sum(rows, [1] * 2, stream, 1)
+        noisy.protect_sum(rows, [1] * 2, stream, 1)

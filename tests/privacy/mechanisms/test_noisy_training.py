@@ -75,7 +75,7 @@ class Toy:
     def upload(self, total: torch.Tensor) -> torch.Tensor:
         return total
 
-    def trainee(self) -> Toy:
+    def trained_model(self) -> Toy:
         return self
 
 
@@ -91,7 +91,7 @@ def test_batches_are_poisson_draws_with_the_rate_that_is_booked() -> None:
     toy, made = zeros(), mechanism(steps=400)
     made.run(toy, stream(1), 1)
     sizes = np.array([len(batch) for batch in toy.batches])
-    law = made.seen(1, Unit.EXAMPLE, NoSampling(), Adversary.SERVER).sampling
+    law = made.release_to(1, Unit.EXAMPLE, NoSampling(), Adversary.SERVER).sampling
     assert isinstance(law, Poisson)
     mean, variance = 1000 * law.rate, 1000 * law.rate * (1 - law.rate)
     # 5 standard errors each: 6e-7 and (a chi-square of 400) about 1e-6.
@@ -129,7 +129,7 @@ def test_every_step_carries_the_noise_that_is_booked() -> None:
     made = mechanism(steps=2000, rate=0.01)
     toy = Toy(torch.zeros(10, DIM))
     made.run(toy, stream(5), 1)
-    law = made.seen(1, Unit.EXAMPLE, NoSampling(), Adversary.SERVER)
+    law = made.release_to(1, Unit.EXAMPLE, NoSampling(), Adversary.SERVER)
     assert isinstance(law.mechanism, Gaussian)
     # A step of lr times the sum over the expected batch: 12,000 normals, 5 standard errors of their variance and mean.
     sums = torch.stack(toy.moves).double() * made.batch / made.lr
@@ -203,7 +203,7 @@ def test_sums_of_the_largest_uploads_do_not_wrap_around(bits: int) -> None:
 def test_noise_of_uploads_is_as_told_and_silence_has_the_same_law(momentum: float) -> None:
     made = mechanism(momentum=momentum, rate=1e-9, bits=48)
     runs = [made.run(zeros(1), stream(seed), 1).vector for seed in range(400)]
-    silent = [made.release_nothing(stream(1000 + seed)).vector for seed in range(400)]
+    silent = [made.protect_nothing(stream(1000 + seed)).vector for seed in range(400)]
     for vectors in (runs, silent):
         values = np.array([made.total([vector], 1) for vector in vectors])
         # 2,400 normals, 5 standard errors of their variance.
@@ -216,7 +216,7 @@ def test_a_round_is_booked_as_its_steps_against_everybody_whatever_others_do() -
     own = Poisson(0.1, Unit.EXAMPLE, DrawnBy.DEVICE)
     for adversary in (Adversary.MODEL, Adversary.SERVER):
         seen = {
-            made.seen(devices, Unit.EXAMPLE, sampling, adversary)
+            made.release_to(devices, Unit.EXAMPLE, sampling, adversary)
             for devices in (1, 3)
             for sampling in (NoSampling(), Poisson(0.5))
         }
@@ -227,7 +227,7 @@ def test_a_round_is_booked_as_its_steps_against_everybody_whatever_others_do() -
 
 def test_a_client_as_unit_is_booked_without_the_draw_and_with_all_its_rows() -> None:
     made = mechanism()
-    release = made.seen(3, Unit.CLIENT, NoSampling(), Adversary.SERVER)
+    release = made.release_to(3, Unit.CLIENT, NoSampling(), Adversary.SERVER)
     assert (release.mechanism, release.sampling) == (Gaussian(2.0 / 1000), NoSampling())
     accountant = Accountant(1e-5)
     accountant.record(release)
@@ -253,7 +253,7 @@ def test_an_upload_of_another_length_is_refused() -> None:
 
 def test_vectors_that_are_already_computed_are_not_let_out() -> None:
     with pytest.raises(UnsafeUpdateError, match="already computed"):
-        mechanism().release(torch.zeros(1, DIM), stream(1), 1)
+        mechanism().protect(torch.zeros(1, DIM), stream(1), 1)
 
 
 def test_survives_the_wire() -> None:
@@ -286,4 +286,4 @@ def test_is_for_the_round_that_it_was_made_for() -> None:
     with pytest.raises(UnsoundMechanismError, match="Only ring integers"):
         mechanism(bits=0).check_round(RingShape(DIM, 32), 3, 0, 0)
     with pytest.raises(UnsoundMechanismError, match="Only ring integers"):
-        mechanism(bits=0).release_nothing(stream(1))
+        mechanism(bits=0).protect_nothing(stream(1))

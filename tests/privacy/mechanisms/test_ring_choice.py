@@ -140,7 +140,9 @@ def test_noise_of_the_fewest_honest_survivors_is_enough(
     assert plan.local_variance / nobody.local_variance == pytest.approx(factor, abs=5e-4)
     accountant = Accountant(1e-5)
     honest = 100 - drops - colluders
-    worst = plan.seen(honest * plan.share, Unit.CLIENT, NoSampling(), Adversary.server(colluders))
+    worst = plan.release_to(
+        honest * plan.share, Unit.CLIENT, NoSampling(), Adversary.server(colluders)
+    )
     accountant.record(worst, 100)
     assert 3.9999 < accountant.epsilon().epsilon <= 4.0
 

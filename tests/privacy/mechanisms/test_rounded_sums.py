@@ -63,13 +63,13 @@ def _integers(plan: SkellamRing, rows: Matrix, key: int) -> NDArray[np.int64]:
 def test_rows_replaced_by_zeros_change_the_integers_by_no_more_than_the_bound(
     rows: int, dim: int, seed: int, size: float, rotate: bool, changed: int
 ) -> None:
-    plan = replace(_plan(dim, 12, scale=7.3), rotate=rotate, rounds_sum=True, bits=48)
+    plan = replace(_plan(dim, 12, scale=7.3), rotate=rotate, rounds_once=True, bits=48)
     rng = np.random.default_rng(seed)
     given = size * rng.normal(size=(rows, dim))
     other = given.copy()
     other[:changed] = 0.0
     apart = _integers(plan, given, seed) - _integers(plan, other, seed)
-    law = replace(plan, rows=changed).seen(1.0, Unit.CLIENT, NoSampling(), Adversary.SERVER)
+    law = replace(plan, rows=changed).release_to(1.0, Unit.CLIENT, NoSampling(), Adversary.SERVER)
     assert isinstance(law.mechanism, Skellam)
     assert squared_norms(apart[None])[0] <= law.mechanism.l2_sensitivity**2
     assert np.abs(apart).sum() <= law.mechanism.l1_sensitivity * (1 + 1e-12)
@@ -81,14 +81,14 @@ def test_rows_at_the_thresholds_exceed_any_bound_without_the_root_of_k(dim: int)
     coordinate over one more threshold than its length is worth. What is booked for rounded rows is exceeded; what is
     booked for sums is not, and is nearly reached."""
     step = 4.0 + 2.0**-18  # of the row, in integer units, in every coordinate
-    plan = replace(_plan(dim, 2, scale=step * math.sqrt(dim)), rounds_sum=True)
+    plan = replace(_plan(dim, 2, scale=step * math.sqrt(dim)), rounds_once=True)
     others = (1.0 - Stream(derived_key(5)).uniform(dim) - 2.0**-20) / plan.scale
     row = np.full(dim, 1.0 / math.sqrt(dim))
     without = _integers(plan, np.stack([others, np.zeros(dim)]), 5)
     apart = _integers(plan, np.stack([others, row]), 5) - without
     assert (apart == 5).all()
     attack = float(np.linalg.norm(apart))
-    assert attack > replace(plan, rounds_sum=False).l2_sensitivity
+    assert attack > replace(plan, rounds_once=False).l2_sensitivity
     assert attack > 1.2 * plan.scale * plan.clip
     assert 0.999 * plan.l2_sensitivity < attack <= plan.l2_sensitivity
 
@@ -140,8 +140,8 @@ def test_a_rounded_sum_has_the_mean_of_the_sum() -> None:
 def test_the_noise_of_a_sum_is_skellam() -> None:
     """Zeros round to zeros, whatever the thresholds: what is left is noise. Fails by chance once in a million times."""
     plan = replace(_plan(20_000, 3), local_variance=6)
-    assert plan.rounds_sum
-    sent = plan.release(torch.zeros(3, plan.dim), Stream(), 1).vector
+    assert plan.rounds_once
+    sent = plan.protect(torch.zeros(3, plan.dim), Stream(), 1).vector
     drawn = ring_sum([sent], plan.bits)
     counts = np.histogram(drawn, np.arange(-8.5, 9))[0]
     within = stats.skellam(3, 3).pmf(np.arange(-8, 9))
@@ -152,27 +152,27 @@ def test_the_noise_of_a_sum_is_skellam() -> None:
 
 @pytest.mark.parametrize("bits", [20, 32])
 def test_the_sum_decodes_to_that_of_clipped_rows(bits: int) -> None:
-    plan = replace(_plan(40, 5, bits=bits), rounds_sum=True)
+    plan = replace(_plan(40, 5, bits=bits), rounds_once=True)
     rows = np.random.default_rng(2).normal(size=(5, 40)) * np.array(
         [[0.001], [0.1], [1.0], [10.0], [1e30]]
     )
     expected = (rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)).sum(axis=0)
     sent = plan.total([plan.encode(rows, Stream(derived_key(9)), 1)], 1)
     assert np.linalg.norm(sent - expected) <= math.sqrt(40) / plan.scale
-    parts = [plan.release(torch.from_numpy(rows[:3]), Stream(), 1).vector]
+    parts = [plan.protect(torch.from_numpy(rows[:3]), Stream(), 1).vector]
     assert len(parts[0]) == 40
 
 
 def test_sums_of_many_devices_are_rounded_each_by_itself() -> None:
     plan = _plan(30, 4)
     rows = torch.randn(7, 30, generator=torch.Generator().manual_seed(1))
-    together = plan.release_sum(rows, [4, 3], Stream(derived_key(3)), 1).vector
+    together = plan.protect_sum(rows, [4, 3], Stream(derived_key(3)), 1).vector
     stream = Stream(derived_key(3))
-    each = [plan.release(own, stream, 1).vector for own in torch.split(rows, [4, 3])]
+    each = [plan.protect(own, stream, 1).vector for own in torch.split(rows, [4, 3])]
     np.testing.assert_array_equal(ring_sum([together], 32), ring_sum(each, 32))
     for counts in ([4, 4], [5, 2]):
         with pytest.raises(UnsafeUpdateError, match="at most 4 rows"):
-            plan.release_sum(rows, counts, stream, 1)
+            plan.protect_sum(rows, counts, stream, 1)
 
 
 def test_rows_that_are_not_finite_are_refused() -> None:
@@ -188,22 +188,22 @@ def test_the_form_is_chosen_by_its_price() -> None:
     unit."""
     noise = {"noise": lambda l2, l1: (14.0 * l2) ** 2, "clients": 100, "clip": 1.0}
     large = choose_ring(dim=5130, rows=600, unit=Unit.EXAMPLE, bits=32, **noise)  # type: ignore[arg-type]
-    assert large.rounds_sum
-    of_rows = replace(large, rounds_sum=False)
+    assert large.rounds_once
+    of_rows = replace(large, rounds_once=False)
     assert of_rows.l2_sensitivity < large.l2_sensitivity < 1.01 * of_rows.l2_sensitivity
     assert large.l2_sensitivity < 1.003 * large.scale * large.clip
     small = choose_ring(dim=5130, rows=600, unit=Unit.EXAMPLE, bits=20, **noise)  # type: ignore[arg-type]
     single = choose_ring(dim=5130, rows=1, unit=Unit.EXAMPLE, **noise)  # type: ignore[arg-type]
     client = choose_ring(dim=5130, rows=1, **noise)  # type: ignore[arg-type]
-    assert not any(plan.rounds_sum for plan in (small, single, client))
+    assert not any(plan.rounds_once for plan in (small, single, client))
 
 
 def test_the_form_travels_and_is_judged() -> None:
     plan = _plan(50, 8, z=2.0)
     record = plan.to_record()
-    assert record["rounds_sum"] is True
+    assert record["rounds_sum"] is True  # the name that records have had since 0.2
     assert mechanism_from_record(record) == plan
-    assert "rounds_sum" not in replace(plan, rounds_sum=False).to_record()
+    assert "rounds_sum" not in replace(plan, rounds_once=False).to_record()
     with pytest.raises(UnsoundMechanismError, match="rounds_sum"):
         mechanism_from_record({**record, "rounds_sum": 1})
     # One that an integer of 64 bits does not hold is refused, also where a rotation spreads it.
@@ -215,7 +215,7 @@ def test_the_form_travels_and_is_judged() -> None:
 def test_the_price_is_that_of_the_bound_and_of_a_whole_client_less_than_of_its_rows() -> None:
     plan = _plan(50, 8, z=2.0)
     one, whole = (
-        plan.seen(1e6, unit, NoSampling(), Adversary.SERVER).mechanism
+        plan.release_to(1e6, unit, NoSampling(), Adversary.SERVER).mechanism
         for unit in (Unit.EXAMPLE, Unit.CLIENT)
     )
     assert isinstance(one, Skellam)
@@ -233,7 +233,7 @@ def test_the_price_is_that_of_the_bound_and_of_a_whole_client_less_than_of_its_r
 def test_all_roundings_of_a_small_device_stay_within_the_bound() -> None:
     """Brute force: all rows from a grid of lengths up to C, in two dimensions, and thresholds on a grid, each row taken
     away."""
-    plan = replace(_plan(2, 3, scale=2.5), rounds_sum=True)
+    plan = replace(_plan(2, 3, scale=2.5), rounds_once=True)
     points = [(0.0, 0.0), (1.0, 0.0), (0.6, 0.8), (-0.8, 0.6), (0.3, -0.2), (0.2, 0.0)]
     bound, reached = plan.l2_sensitivity**2, 0.0
     thresholds = [np.array(t) for t in itertools.product(np.arange(5) / 5.0, repeat=2)]

@@ -198,9 +198,9 @@ def test_noise_drawn_at_once_for_many_has_the_law_of_their_sum(at_once: bool) ->
     nothing = torch.zeros(5, plan.dim)
     with Stream() as stream:
         if at_once:
-            sums = [plan.release_sum(nothing, [1] * 5, stream, 1).vector]
+            sums = [plan.protect_sum(nothing, [1] * 5, stream, 1).vector]
         else:
-            sums = [plan.release(nothing[i : i + 1], stream, 1).vector for i in range(5)]
+            sums = [plan.protect(nothing[i : i + 1], stream, 1).vector for i in range(5)]
     drawn = ring_sum(sums, plan.bits)
     counts = np.histogram(drawn, np.arange(-12.5, 13))[0]
     for variance, likely in ((15, True), (20, False)):
@@ -215,17 +215,17 @@ def test_rows_of_many_are_rounded_each_by_itself() -> None:
     """Without noise the sum at once is the sum of what each device sends, with the same randomness bit by bit."""
     plan = _plan(30, clients=4, z=0.0)
     rows = torch.randn(4, 30, generator=torch.Generator().manual_seed(1)) / 100
-    together = plan.release_sum(rows, [1] * 4, Stream(derived_key(3)), 1).vector
+    together = plan.protect_sum(rows, [1] * 4, Stream(derived_key(3)), 1).vector
     stream = Stream(derived_key(3))
-    each = [plan.release(row[None], stream, 1).vector for row in rows]
+    each = [plan.protect(row[None], stream, 1).vector for row in rows]
     np.testing.assert_array_equal(ring_sum([together], plan.bits), ring_sum(each, plan.bits))
     with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
-        plan.release_sum(rows, [1] * 3, stream, 1)
+        plan.protect_sum(rows, [1] * 3, stream, 1)
 
 
 def test_noise_of_many_may_be_more_than_one_draw_gives() -> None:
     plan = replace(_plan(2_000, clients=5, z=0.0), local_variance=2**61, bits=64)
     with Stream() as stream:
-        sent = plan.release_sum(torch.zeros(5, plan.dim), [1] * 5, stream, 1).vector
+        sent = plan.protect_sum(torch.zeros(5, plan.dim), [1] * 5, stream, 1).vector
     ratio = np.sum((sent.view(np.int64) / 2.0**31) ** 2) / 2.5  # 5 * 2^61 over 2^62
     assert stats.chi2.isf(1 - 5e-7, plan.dim) < ratio < stats.chi2.isf(5e-7, plan.dim)

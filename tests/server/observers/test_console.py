@@ -48,7 +48,7 @@ def _shown(terminal: bool, rows: list[dict[str, Any]], **changes: Any) -> str:
     with ConsoleProgress(console) as progress:
         progress.began(CONFIG, changes.pop("done", 0), "Nothing is private here.")
         for row in rows:
-            progress.played(row)
+            progress.round_done(row)
         progress.ended({**SUMMARY, **changes}, Path("somewhere/report.html"))
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue())
 

@@ -27,7 +27,7 @@ def _joined(events: list[tuple[str, dict[str, object]]]) -> dict[str, bytes]:
 def test_events_come_back_as_they_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     progress = StreamProgress(send_files=False)
     progress.began(compose(), 3, "A guarantee.")
-    progress.played(ROW)
+    progress.round_done(ROW)
     progress.ended({"accuracy": 0.5}, tmp_path / "report.html")
     printed = capsys.readouterr().out
     assert _events("WARNING: something else\n" + printed) == [

@@ -102,7 +102,7 @@ def _played(folder: Path, *rounds: int, end: bool = False) -> None:
     tracker = MLflow(CONFIG.tracking, folder)  # type: ignore[arg-type]
     tracker.began(CONFIG, min(rounds, default=3) - 1, "Nothing is private here.")
     for current in rounds:
-        tracker.played({**ROW, "round": current})
+        tracker.round_done({**ROW, "round": current})
     if end:
         tracker.ended({"rounds": 3}, folder / "report.html")
 

@@ -64,7 +64,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[_Writer]:
 def _played(folder: Path, config: Config = CONFIG, done: int = 0) -> None:
     tracker = TensorBoard(config.tracking, folder)  # type: ignore[arg-type]
     tracker.began(config, done, "Nothing is private here.")
-    tracker.played({**ROW, "round": done + 1})
+    tracker.round_done({**ROW, "round": done + 1})
     tracker.ended({"rounds": done + 1}, folder / "report.html")
 
 

@@ -25,7 +25,7 @@ class _Noted:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self._note("began")
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         self._note("played")
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

@@ -15,7 +15,7 @@ from fedsketch.strategies.dome.learned_sketch import folds_of
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 RANK = 4
 # Two layers of more than 512 weights: 60 x 60 and 10 x 60.
@@ -35,7 +35,7 @@ def _settings(**changes: Any) -> DomeConfig:
 
 
 def _model() -> FlatModel:
-    return Job(_config()).model()
+    return Workload(_config()).model()
 
 
 def _public(count: int = 50, rank: int = 60) -> Examples:

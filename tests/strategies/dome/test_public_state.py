@@ -12,7 +12,7 @@ from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 MakeStrategy = Callable[..., FederatedStrategy]
 PUBLIC = ["strategy=dome", "strategy.directions=public"]
@@ -29,7 +29,7 @@ RANK = 11  # of the 10 x 60 weights; 120 numbers with the biases
 
 def _state(*overrides: str) -> PublicState:
     config = compose([*SMALL, "strategy.sketch_dim=120", *overrides])
-    model = Job(config).model()
+    model = Workload(config).model()
     return PublicState(config, model, model.vector)
 
 

@@ -11,7 +11,7 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.delivery.parcels import Step
 from fedsketch.strategies.dome.state import DomeState
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 SMALL = [
     "strategy=dome",
@@ -31,10 +31,10 @@ import sys, torch
 from fedsketch.conf import compose
 from fedsketch.strategies.dome.state import DomeState
 from fedsketch.delivery.parcels import Step
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 role, path, *overrides = sys.argv[1:]
 config = compose(overrides)
-model = Job(config).model()
+model = Workload(config).model()
 state = DomeState(config, model, model.vector)
 states = [] if role == "lead" else torch.load(path)
 generator = torch.Generator().manual_seed(5)
@@ -65,7 +65,7 @@ def _fingerprints(role: str, path: Path, overrides: list[str], **environment: st
 
 def _state(*overrides: str) -> DomeState:
     config = compose([*SMALL, *overrides])
-    model = Job(config).model()
+    model = Workload(config).model()
     return DomeState(config, model, model.vector)
 
 

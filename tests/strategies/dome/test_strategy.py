@@ -13,12 +13,12 @@ from fedsketch.strategies.dome import strategy as dome
 from fedsketch.strategies.rounds.base import LocalWork
 from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 from tests.strategies.dome.asked import DOME, LARGER, NOISELESS, MakeStrategy, ask, make_dome, play
 
 
 def _centralised(
-    job: Job, optimizer: type[torch.optim.Optimizer], rates: list[float], **settings: object
+    job: Workload, optimizer: type[torch.optim.Optimizer], rates: list[float], **settings: object
 ) -> torch.Tensor:
     """Full-batch training on the whole set by torch alone, with these rates."""
     model, data = job.model(), job.dataset.train
@@ -46,7 +46,7 @@ def test_with_all_numbers_and_no_noise_it_is_adam_on_the_mean_gradient(
     )
     assert strategy.upload_size(1) == strategy.model.size == 21
     play(strategy, range(1, 21))
-    job = Job(strategy.config)
+    job = Workload(strategy.config)
     assert {len(job.shard(client)) for client in range(6)} == {10}  # equal shards
     expected = _centralised(job, torch.optim.Adam, [0.04] * 20)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
@@ -64,7 +64,7 @@ def test_with_all_numbers_sgd_is_torchs_with_the_velocity_divided_by_its_weights
     )
     play(strategy, range(1, 21))
     rates = [(1 - 0.9) / (1 - 0.9**t) for t in range(1, 21)]
-    expected = _centralised(Job(strategy.config), torch.optim.SGD, rates, momentum=0.9)
+    expected = _centralised(Workload(strategy.config), torch.optim.SGD, rates, momentum=0.9)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -74,7 +74,7 @@ def test_with_all_numbers_it_is_amsgrad(make_strategy: MakeStrategy) -> None:
         *NOISELESS, "strategy.sketch_dim=21", "strategy.server.optimizer=amsgrad"
     )
     play(strategy, range(1, 21))
-    job = Job(strategy.config)
+    job = Workload(strategy.config)
     model, data = job.model(), job.dataset.train
     first, second, largest = (torch.zeros(21) for _ in range(3))
     for t in range(1, 21):
@@ -98,7 +98,7 @@ def test_examples_as_units_are_summed_over_unequal_shards(
         "strategy.sketch_dim=21",
     )
     play(strategy, range(1, 21))
-    expected = _centralised(Job(strategy.config), torch.optim.Adam, [0.04] * 20)
+    expected = _centralised(Workload(strategy.config), torch.optim.Adam, [0.04] * 20)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -107,7 +107,7 @@ def test_a_warm_up_is_adam_until_it_ends(make_strategy: MakeStrategy) -> None:
         *NOISELESS, *LARGER, "strategy.warm_up=3", "strategy.sketch_dim=30", "strategy.sketch=flat"
     )
     play(strategy, range(1, 4))
-    job = Job(strategy.config)
+    job = Workload(strategy.config)
     expected = _centralised(job, torch.optim.Adam, [0.04] * 4)
     before = _centralised(job, torch.optim.Adam, [0.04] * 3)
     torch.testing.assert_close(strategy.model.vector, before, rtol=1e-4, atol=1e-5)
@@ -177,7 +177,7 @@ def test_step_and_noise_floor_are_told_the_noise_of_the_mean(
 def test_what_a_sketch_did_not_see_comes_again(make_strategy: MakeStrategy) -> None:
     """Error feedback: without noise and clip, what was sent in all rounds and what is left add up to all gradients."""
     strategy = make_strategy(*NOISELESS, *LARGER, "strategy.error_feedback=0.99999999")
-    shard, memory = Job(strategy.config).shard(0), dict[str, torch.Tensor]()
+    shard, memory = Workload(strategy.config).shard(0), dict[str, torch.Tensor]()
     gradients, seen = torch.zeros(610), torch.zeros(610)
     for round in range(1, 6):
         broadcast = ask(strategy, LocalGrid(app, 6), round)
@@ -200,7 +200,7 @@ def test_a_removed_mean_comes_back(make_strategy: MakeStrategy) -> None:
         play(strategy, range(1, 11))
     torch.testing.assert_close(plain.model.vector, centred.model.vector, rtol=1e-4, atol=1e-5)
     broadcast = ask(centred, LocalGrid(app, 6), 11)
-    shard, model = Job(centred.config).shard(0), centred.model
+    shard, model = Workload(centred.config).shard(0), centred.model
     (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, model, torch.Generator(), {}))
     _, gradient = model.loss_and_gradient(shard.inputs, shard.targets)
     reference = broadcast.arrays["reference"]
@@ -229,7 +229,7 @@ def test_uploads_have_the_planned_size(
     sizes = [strategy.upload_size(r) for r in (1, 2, 3, 30)]
     assert sizes == [610, 610, numbers, numbers]
     assert strategy.noise.dim == 610
-    grid, shard = LocalGrid(app, 6), Job(strategy.config).shard(0)
+    grid, shard = LocalGrid(app, 6), Workload(strategy.config).shard(0)
     for round in (2, 3):
         rows = dome.DomeDevice().rows(
             LocalWork(ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {})

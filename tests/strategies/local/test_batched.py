@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.strategies.local.batched import CohortWork, _steps
+from fedsketch.strategies.local.batched import BatchedWork, _steps
 from fedsketch.strategies.local.update import batch_generator, drawn
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards, side_by_side
@@ -31,7 +31,7 @@ def test_batches_are_those_of_each_device(sizes: Sequence[int], local: Sequence[
     parts: Any = SimpleNamespace(config=config, round=4)
     shards = Shards(examples, tuple(side_by_side(sizes)))
     unused: Any = None
-    work = CohortWork(parts, shards, unused, unused, [{}, {}, {}], clients)
+    work = BatchedWork(parts, shards, unused, unused, [{}, {}, {}], clients)
     alone = [
         list(drawn(size, settings, batch_generator(config, client, 4)))
         for size, client in zip(sizes, clients, strict=True)

@@ -77,17 +77,17 @@ def test_products_are_kept_from_round_to_round_and_follow_the_examples(
     count = len(work.kept)
     assert count >= 1
     made: list[object] = []
-    product = kept_products.KeptProducts.product
+    product = kept_products.ProductCache.product
 
     def watched(
-        self: kept_products.KeptProducts, inputs: torch.Tensor, basis: torch.Tensor, key: object
+        self: kept_products.ProductCache, inputs: torch.Tensor, basis: torch.Tensor, key: object
     ) -> torch.Tensor:
         before = len(self)
         found = product(self, inputs, basis, key)  # type: ignore[arg-type]
         made.extend([key] * (len(self) - before))
         return found
 
-    monkeypatch.setattr(kept_products.KeptProducts, "product", watched)
+    monkeypatch.setattr(kept_products.ProductCache, "product", watched)
     later = replace(work, broadcast=replace(work.broadcast, round=2))
     assert (next(half.blocks(later)).dense() == first).all()
     assert made == []

@@ -3,11 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
-from fedsketch.strategies.local.made_once import MadeOnce
+from fedsketch.strategies.local.made_once import LastMade
 
 
 def test_the_last_thing_is_kept_and_another_key_makes_another() -> None:
-    kept, made = MadeOnce[str](), list[str]()
+    kept, made = LastMade[str](), list[str]()
 
     def of(key: tuple[int, bytes]) -> str:
         return kept.of(key, lambda: made.append(str(key)) or str(key))  # type: ignore[func-returns-value]
@@ -19,7 +19,7 @@ def test_the_last_thing_is_kept_and_another_key_makes_another() -> None:
 
 
 def test_threads_that_ask_at_once_wait_for_the_first() -> None:
-    kept, together, begun, made = MadeOnce[int](), Barrier(4), Event(), list[int]()
+    kept, together, begun, made = LastMade[int](), Barrier(4), Event(), list[int]()
 
     def make() -> int:
         begun.wait(0.2)  # long enough for the others to ask

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedsketch.strategies.local.product_cache import KeptProducts
+from fedsketch.strategies.local.product_cache import ProductCache
 
 
 def _inputs(seed: int) -> torch.Tensor:
@@ -10,7 +10,7 @@ def _inputs(seed: int) -> torch.Tensor:
 
 
 def test_a_product_is_made_once_for_a_key() -> None:
-    kept, basis = KeptProducts(), torch.eye(4)[:, :2]
+    kept, basis = ProductCache(), torch.eye(4)[:, :2]
     first = kept.product(_inputs(1), basis, "a")
     assert torch.equal(first, _inputs(1)[:, :2])
     assert kept.product(_inputs(1), basis, "a") is first
@@ -20,7 +20,7 @@ def test_a_product_is_made_once_for_a_key() -> None:
 
 def test_those_that_were_asked_for_last_stay() -> None:
     basis = torch.eye(4)[:, :2]
-    kept = KeptProducts(room=2 * 5 * 2 * 4)  # two products
+    kept = ProductCache(room=2 * 5 * 2 * 4)  # two products
     first = kept.product(_inputs(1), basis, 1)
     second = kept.product(_inputs(2), basis, 2)
     assert kept.product(_inputs(1), basis, 1) is first
@@ -31,7 +31,7 @@ def test_those_that_were_asked_for_last_stay() -> None:
 
 
 def test_one_that_is_too_large_is_not_kept() -> None:
-    kept = KeptProducts(room=10)
+    kept = ProductCache(room=10)
     made = kept.product(_inputs(1), torch.eye(4), 1)
     assert torch.equal(made, _inputs(1))
     assert len(kept) == 0

@@ -10,18 +10,18 @@ from fedsketch.strategies.local import update as local_update
 from fedsketch.strategies.local.update import client_update, unit_rows
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 BY_EXAMPLE = compose(["privacy=example"])
 
 
 @pytest.fixture
-def job() -> Job:
-    return Job(compose(["clients.total=40", "clients.per_round=40", "seed=3", "device=cpu"]))
+def job() -> Workload:
+    return Workload(compose(["clients.total=40", "clients.per_round=40", "seed=3", "device=cpu"]))
 
 
 @pytest.fixture
-def shard(job: Job) -> Examples:
+def shard(job: Workload) -> Examples:
     return job.shard(0)
 
 
@@ -36,7 +36,7 @@ def _autograd(model: FlatModel, inputs: torch.Tensor, targets: torch.Tensor) -> 
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
 
 
-def test_one_step_is_the_gradient_of_the_shard(job: Job, shard: Examples) -> None:
+def test_one_step_is_the_gradient_of_the_shard(job: Workload, shard: Examples) -> None:
     model, settings = job.model(), LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0)
     before = model.vector.clone()
     update = client_update(model, shard, settings, _generator())
@@ -44,7 +44,7 @@ def test_one_step_is_the_gradient_of_the_shard(job: Job, shard: Examples) -> Non
     assert torch.equal(model.vector, before)
 
 
-def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(job: Job) -> None:
+def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(job: Workload) -> None:
     """A shard of copies of two examples: the mean gradient tells how many of each were in the batch."""
     two = Examples(job.dataset.train.inputs[:2], job.dataset.train.targets[:2])
     index = torch.tensor([0] * 3 + [1] * 3)
@@ -58,7 +58,7 @@ def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(job: Job) -> N
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_several_steps_equal_a_hand_written_loop(
-    job: Job, shard: Examples, momentum: float
+    job: Workload, shard: Examples, momentum: float
 ) -> None:
     model, steps, rate = job.model(), 7, 0.3
     settings = LocalConfig(steps=steps, epochs=None, batch=0, lr=rate, momentum=momentum)
@@ -75,7 +75,7 @@ def test_several_steps_equal_a_hand_written_loop(
 
 @pytest.mark.parametrize(("epochs", "batch"), [(1, 0), (3, 5), (2, 10_000)])
 def test_epochs_are_shuffled_passes_in_batches(
-    job: Job, shard: Examples, epochs: int, batch: int
+    job: Workload, shard: Examples, epochs: int, batch: int
 ) -> None:
     settings = LocalConfig(steps=1, epochs=epochs, batch=batch, lr=0.3, momentum=0.5)
     update = client_update(job.model(), shard, settings, _generator())
@@ -94,7 +94,7 @@ def test_epochs_are_shuffled_passes_in_batches(
     assert sum(sizes) == epochs * len(shard)  # everyone once in every pass
 
 
-def test_batches_are_drawn_from_the_generator_alone(job: Job, shard: Examples) -> None:
+def test_batches_are_drawn_from_the_generator_alone(job: Workload, shard: Examples) -> None:
     settings = LocalConfig(steps=4, epochs=None, batch=3, lr=0.5, momentum=0.0)
     torch.manual_seed(1)
     first = client_update(job.model(), shard, settings, _generator())
@@ -105,7 +105,7 @@ def test_batches_are_drawn_from_the_generator_alone(job: Job, shard: Examples) -
     assert not torch.equal(first, other)
 
 
-def test_a_batch_as_large_as_the_shard_is_the_shard(job: Job, shard: Examples) -> None:
+def test_a_batch_as_large_as_the_shard_is_the_shard(job: Workload, shard: Examples) -> None:
     whole = LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0)
     large = LocalConfig(steps=1, epochs=None, batch=10_000, lr=0.1, momentum=0.0)
     a = client_update(job.model(), shard, whole, _generator()).clone()
@@ -113,7 +113,7 @@ def test_a_batch_as_large_as_the_shard_is_the_shard(job: Job, shard: Examples) -
     assert torch.equal(a, b)
 
 
-def test_example_gradients_are_each_examples_own(job: Job, shard: Examples) -> None:
+def test_example_gradients_are_each_examples_own(job: Workload, shard: Examples) -> None:
     model = job.model()
     rows = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
     assert rows.shape == (len(shard), model.size)
@@ -122,7 +122,7 @@ def test_example_gradients_are_each_examples_own(job: Job, shard: Examples) -> N
         torch.testing.assert_close(rows[i], own, rtol=1e-4, atol=1e-6)
 
 
-def test_example_gradients_sum_to_n_times_the_gradient(job: Job, shard: Examples) -> None:
+def test_example_gradients_sum_to_n_times_the_gradient(job: Workload, shard: Examples) -> None:
     model = job.model()
     mean = _autograd(model, shard.inputs, shard.targets)
     total = unit_rows(BY_EXAMPLE, model, shard, torch.Generator()).sum(dim=0)
@@ -130,7 +130,7 @@ def test_example_gradients_sum_to_n_times_the_gradient(job: Job, shard: Examples
 
 
 def test_rows_of_examples_are_shortened_a_few_at_a_time(
-    job: Job, shard: Examples, monkeypatch: pytest.MonkeyPatch
+    job: Workload, shard: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sizes = job.model(), []
 

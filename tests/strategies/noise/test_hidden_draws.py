@@ -101,7 +101,7 @@ def _sum(strategy: FederatedStrategy, cohort: int, dim: int) -> np.ndarray:
     parts = []
     for client in range(cohort):
         with Stream() as stream:
-            upload = mechanism.release(torch.zeros(1, dim), stream, 1)
+            upload = mechanism.protect(torch.zeros(1, dim), stream, 1)
         parts.append((upload.vector, [client]))
     return strategy._aggregate(1, mechanism, cohort, parts).sum.double().numpy()
 
@@ -150,7 +150,7 @@ def test_a_round_that_nobody_is_asked_for_is_noise_like_any_other(
     sums: list[Aggregate] = []
     monkeypatch.setattr(strategy, "update", lambda round, aggregate: sums.append(aggregate))
     for _ in range(400):
-        strategy.pass_over(1)
+        strategy.skip_round(1)
     values = torch.stack([one.sum for one in sums]).double()
     expected = strategy.noise.mechanism(1).noise_std(strategy.noise.variance(1, 1))
     assert {(one.noise_std, one.clients) for one in sums} == {(expected, 0)}

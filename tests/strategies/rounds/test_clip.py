@@ -77,7 +77,7 @@ def test_with_a_fixed_clip_rows_stay_as_they_are() -> None:
 @pytest.mark.parametrize("make", [_ring, _gaussian])
 def test_every_clip_is_the_same_release(make: Callable[[float], Mechanism]) -> None:
     first = make(0.3)
-    seen = [first.seen(4.0, Unit.CLIENT, NoSampling(), Adversary.SERVER)]
+    seen = [first.release_to(4.0, Unit.CLIENT, NoSampling(), Adversary.SERVER)]
     bounds = [0.3 * 1.07**i for i in range(-60, 60)]
     for bound in bounds:
         moved = first.with_bound(bound)
@@ -85,7 +85,7 @@ def test_every_clip_is_the_same_release(make: Callable[[float], Mechanism]) -> N
         assert moved.bound is not None
         assert bound * (1 - 1e-6) <= moved.bound <= bound
         assert moved.noise_std(4.0) == pytest.approx(first.noise_std(4.0) * bound / 0.3, rel=1e-6)
-        seen.append(moved.seen(4.0, Unit.CLIENT, NoSampling(), Adversary.SERVER))
+        seen.append(moved.release_to(4.0, Unit.CLIENT, NoSampling(), Adversary.SERVER))
     assert len(set(seen)) == 1
 
 
@@ -112,8 +112,10 @@ def test_a_run_costs_what_one_more_number_costs(
     for clip in (0.03, 0.3, 7.0):
         adaptive.clipping.load_state_dict({"clip": clip})
         asked = adaptive.clipping.of_round(adaptive.mechanism(1, 6))
-        booked = adaptive.mechanism(1, 6).seen(3.0, Unit(unit), NoSampling(), Adversary.SERVER)
-        assert asked.seen(3.0, Unit(unit), NoSampling(), Adversary.SERVER) == booked
+        booked = adaptive.mechanism(1, 6).release_to(
+            3.0, Unit(unit), NoSampling(), Adversary.SERVER
+        )
+        assert asked.release_to(3.0, Unit(unit), NoSampling(), Adversary.SERVER) == booked
         assert asked.bound == pytest.approx(clip * 1.00975, rel=1e-5)
 
 
@@ -139,7 +141,7 @@ def test_it_comes_to_rest_at_its_quantile(
         mechanism = clipping.of_round(usual)
         counted = with_counts(rows, Broadcast(config, server_round, mechanism, {}))
         with Stream(derived_key(0, "test", server_round)) as stream:
-            upload = mechanism.release(counted, stream, server_round)
+            upload = mechanism.protect(counted, stream, server_round)
         total = torch.from_numpy(mechanism.total([upload.vector], server_round))
         left = clipping.read(Aggregate(total, 1, mechanism.noise_std(mechanism.share)), ROWS)
         assert left.sum.shape == (DIM,)
@@ -196,7 +198,7 @@ def test_a_round_that_nobody_is_asked_for_moves_the_clip_like_any_other(
     """By noise alone: a clip that stood still would tell how the draw came out."""
     strategy = make_strategy(*HIDDEN, "privacy.clip=adaptive")
     before = strategy.model.vector.clone()
-    strategy.pass_over(1)
+    strategy.skip_round(1)
     told = strategy.told()
     assert told["clip"] == 0.3
     assert 0.0 <= told["clip_fraction"] <= 1.0

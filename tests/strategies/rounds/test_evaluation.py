@@ -19,10 +19,10 @@ from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.strategies import make_strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, bound_of, evaluation_rows
-from fedsketch.strategies.rounds.sampling import Cohorts
+from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 SMALL = [
     *("strategy=dp_fedavg", "data=synthetic", "data.examples=120", "data.test_examples=20"),
@@ -38,8 +38,8 @@ def _config(*overrides: str) -> Config:
 
 def _evaluation(*overrides: str) -> FederatedEvaluation:
     config = _config(*overrides)
-    job = Job(config)
-    trained = make_strategy(config, job, job.model(), Cohorts(config.clients, 1))
+    job = Workload(config)
+    trained = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
     return FederatedEvaluation(trained, 1)
 
 
@@ -133,7 +133,7 @@ def _played(
     """One evaluation in which these clients' rows are what the mechanism gets."""
     cohort, groups = len(rows), evaluation.settings.groups
     mechanism = evaluation.mechanism(round, cohort)
-    uploads = [mechanism.release(one, stream, round).vector for one in rows]
+    uploads = [mechanism.protect(one, stream, round).vector for one in rows]
     size = cohort // groups
     parts = [(g * size, (g + 1) * size) for g in range(groups)]
     sums = [

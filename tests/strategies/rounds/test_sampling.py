@@ -1,4 +1,4 @@
-"""Cohorts: a function of key and round, with the law that the accountant books; and how nodes become clients."""
+"""CohortSampler: a function of key and round, with the law that the accountant books; and how nodes become clients."""
 
 import itertools
 from collections import Counter
@@ -12,13 +12,13 @@ from scipy import stats
 from fedsketch.conf.schema import ClientsConfig, Sampling
 from fedsketch.errors import TooFewClients
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.rounds.sampling import Cohorts, meet
+from fedsketch.strategies.rounds.sampling import CohortSampler, identify_clients
 
 FALSE_ALARM = 1e-6
 SCHEMES = ["fixed", "poisson", "passes", "cycle"]
 
 
-def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> Cohorts:
+def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> CohortSampler:
     settings = ClientsConfig(
         total=total,
         per_round=per_round,
@@ -27,7 +27,7 @@ def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> 
         retries=0,
         timeout=1.0,
     )
-    return Cohorts(settings, key)
+    return CohortSampler(settings, key)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -121,12 +121,12 @@ def _introducing(number: Callable[[Context], int]) -> ClientApp:
 def test_meet_numbers_clients_from_zero_by_who_they_are() -> None:
     # Node 2 is client 900, node 3 client 800, ...: as in a deployment, where clients are no consecutive numbers.
     grid = LocalGrid(_introducing(lambda context: 1100 - 100 * context.node_id), 4)
-    assert meet(grid, total=4, timeout=1) == {3: 2, 2: 3, 1: 4, 0: 5}
+    assert identify_clients(grid, total=4, timeout=1) == {3: 2, 2: 3, 1: 4, 0: 5}
 
 
 def test_meet_takes_no_more_than_asked_for() -> None:
     grid = LocalGrid(_introducing(lambda context: context.node_id), 6)
-    assert meet(grid, total=4, timeout=1) == {0: 2, 1: 3, 2: 4, 3: 5}
+    assert identify_clients(grid, total=4, timeout=1) == {0: 2, 1: 3, 2: 4, 3: 5}
 
 
 class _LateGrid(LocalGrid):
@@ -141,7 +141,7 @@ class _LateGrid(LocalGrid):
 
 def test_meet_waits_for_late_nodes() -> None:
     grid = _LateGrid(_introducing(lambda context: context.node_id), 3)
-    assert meet(grid, total=3, timeout=5) == {0: 2, 1: 3, 2: 4}
+    assert identify_clients(grid, total=3, timeout=5) == {0: 2, 1: 3, 2: 4}
     assert grid.looks == 3
 
 
@@ -153,13 +153,17 @@ def test_meet_waits_for_a_node_that_failed_at_first() -> None:
             raise RuntimeError("still starting")
         return context.node_id
 
-    assert meet(LocalGrid(_introducing(number), 3), total=3, timeout=5) == {0: 2, 1: 3, 2: 4}
+    assert identify_clients(LocalGrid(_introducing(number), 3), total=3, timeout=5) == {
+        0: 2,
+        1: 3,
+        2: 4,
+    }
 
 
 def test_meet_gives_up_with_a_sentence() -> None:
     grid = LocalGrid(_introducing(lambda context: context.node_id), 3)
     with pytest.raises(TooFewClients, match=r"3 of 5 clients answered .* clients\.total\."):
-        meet(grid, total=5, timeout=0.2)
+        identify_clients(grid, total=5, timeout=0.2)
 
 
 def test_meet_asks_for_numbers_where_the_data_are_shared_out(
@@ -169,12 +173,12 @@ def test_meet_asks_for_numbers_where_the_data_are_shared_out(
     monkeypatch.setattr("fedsketch.strategies.rounds.sampling._GRACE", 0.1)
     grid = LocalGrid(_introducing(lambda context: context.node_id + 2**60), 3)
     with pytest.raises(TooFewClients, match=r"3 of 3 nodes do not say.*partition-id from 0 to 2"):
-        meet(grid, total=3, timeout=60, numbered=True)
+        identify_clients(grid, total=3, timeout=60, numbered=True)
 
 
 def test_meet_passes_over_nodes_without_a_part_if_there_are_enough_others() -> None:
     grid = LocalGrid(_introducing(lambda context: 9 - context.node_id), 6)  # clients 7 to 2
-    assert meet(grid, total=5, timeout=1) == {4: 3, 3: 4, 2: 5, 1: 6, 0: 7}
+    assert identify_clients(grid, total=5, timeout=1) == {4: 3, 3: 4, 2: 5, 1: 6, 0: 7}
     numbers = [5, 0, -1, 2, 1]
     grid = LocalGrid(_introducing(lambda context: numbers[context.node_id - 2]), 5)
-    assert meet(grid, total=3, timeout=1, numbered=True) == {0: 3, 1: 6, 2: 5}
+    assert identify_clients(grid, total=3, timeout=1, numbered=True) == {0: 3, 1: 6, 2: 5}

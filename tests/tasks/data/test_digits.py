@@ -33,8 +33,8 @@ def test_a_small_model_on_digits_is_made_without_slow_imports() -> None:
     code = """
 import sys
 from fedsketch.conf import compose
-from fedsketch.tasks.workload import Job
-Job(compose()).model()
+from fedsketch.tasks.workload import Workload
+Workload(compose()).model()
 print([name for name in ("sklearn", "scipy.stats", "sympy") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

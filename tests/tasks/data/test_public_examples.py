@@ -10,15 +10,15 @@ from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError, DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.public_examples import held_out, read_public
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 CLIENTS = 20
 ONE = ("0",)
 
 
-def digits(*overrides: str) -> Job:
+def digits(*overrides: str) -> Workload:
     few = [f"clients.total={CLIENTS}", f"clients.per_round={CLIENTS}", "device=cpu"]
-    return Job(compose([*few, *overrides]))
+    return Workload(compose([*few, *overrides]))
 
 
 def rows(examples: Examples) -> set[bytes]:
@@ -114,9 +114,9 @@ def test_where_devices_hold_the_data_the_server_alone_has_public_examples(
     monkeypatch.setenv("FEDSKETCH_DATA", saved(tmp_path / "own.npz", images(1)))
     public = saved(tmp_path / "public.npz", images(2, 3))
     config = folder(f"data.root={saved(tmp_path / 'test.npz', images(4))}", public)
-    assert len(Job(config).public) == 2
+    assert len(Workload(config).public) == 2
     (tmp_path / "public.npz").unlink()
-    assert len(Job(config).shard(0)) == 1  # a device does not open it
+    assert len(Workload(config).shard(0)) == 1  # a device does not open it
 
 
 def folder(root: str, public: str) -> Config:
@@ -128,7 +128,7 @@ def test_a_run_without_public_data_names_the_keys() -> None:
     with pytest.raises(DataError, match=r"set data\.public to .* or data\.public_root to"):
         _ = digits().public
     with pytest.raises(DataError, match=r"needs public data: set data\.public_root"):
-        _ = Job(folder("data.root=null", "null")).public
+        _ = Workload(folder("data.root=null", "null")).public
 
 
 def test_public_examples_come_from_one_place() -> None:

@@ -7,7 +7,7 @@ from fedsketch.conf import compose
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards, side_by_side
 from fedsketch.tasks.gradients.per_client import PerClient
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 SIZES = [3, 1, 4, 4]
 
@@ -69,7 +69,7 @@ def test_memory_of_batches_is_used_again_but_never_that_of_the_examples(shards: 
 
 def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
     settings = ["data=synthetic", "data.examples=50", "clients.total=7", "clients.per_round=7"]
-    job = Job(compose([*settings, "data/partition=by_size", "data.public=5"]))
+    job = Workload(compose([*settings, "data/partition=by_size", "data.public=5"]))
     together = job.shards([5, 0, 6])
     for place, client in enumerate([5, 0, 6]):
         own, alone = together.of([place]).together(), job.shard(client)
@@ -87,7 +87,7 @@ def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) 
     """At the model's parameters, and at parameters of each client's own; also where shards are not equally large."""
     settings = ["data=synthetic", "data.examples=12", "data.shape=[1,28,28]", "device=cpu"]
     settings += ["clients.total=3", "clients.per_round=3", "data/partition=by_size"]
-    job = Job(compose([*settings, *f"model={model}".split()]))
+    job = Workload(compose([*settings, *f"model={model}".split()]))
     flat, shards = job.model(), job.shards([0, 1, 2])
     gradients = PerClient(flat)
     assert gradients.possible(job.train.inputs[:1])

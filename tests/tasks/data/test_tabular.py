@@ -14,7 +14,7 @@ from fedsketch.tasks.data.columns import examples_of
 from fedsketch.tasks.data.schema import Category, Number, Schema, Target, Text, load_schema
 from fedsketch.tasks.data.tables import read_table
 from fedsketch.tasks.data.tabular import own_table, read_examples, resolved, write_parts
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 INPUTS = {"age": Number(0, 100), "sex": Category(("f", "m"))}
 DIAGNOSIS = Target(Targets.classes, ("diagnosis",), ("benign", "malignant"))
@@ -150,7 +150,7 @@ def _config(table: Path, *overrides: str) -> Config:
 
 
 def test_a_table_is_split_by_the_seed_and_dealt_out_by_hospital(hospitals: Path) -> None:
-    job = Job(_config(hospitals, "data/partition=natural"))
+    job = Workload(_config(hospitals, "data/partition=natural"))
     dataset = job.dataset
     assert (len(dataset.train), len(dataset.test)) == (48, 12)
     assert dataset.group_names == ("a", "b", "c")
@@ -159,28 +159,28 @@ def test_a_table_is_split_by_the_seed_and_dealt_out_by_hospital(hospitals: Path)
     for client in range(3):
         shard = job.shard(client).inputs.mul(100).round().long().flatten()
         assert {min(row % 6, 2) for row in shard.tolist()} == {client}
-    other = Job(_config(hospitals, "seed=1")).dataset
+    other = Workload(_config(hospitals, "seed=1")).dataset
     assert not torch.equal(other.test.inputs, dataset.test.inputs)
 
 
 def test_the_test_rows_can_be_a_column_or_a_file(hospitals: Path, tmp_path: Path) -> None:
     file = _csv(tmp_path, "x,y,hospital\n0.5,yes,a\n", "test.csv")
-    whole = Job(_config(hospitals, f"data.test_root={file}")).dataset
+    whole = Workload(_config(hospitals, f"data.test_root={file}")).dataset
     assert (len(whole.train), whole.test.inputs.tolist()) == (60, [[0.5]])
     marked = _csv(tmp_path, "x,y,part\n0.1,yes,train\n0.2,no,test\n0.3,no,train\n", "marked.csv")
     _csv(tmp_path, YAML.replace("client: hospital", "test: part"), "marked.schema.yaml")
-    by_column = Job(_config(marked)).dataset
+    by_column = Workload(_config(marked)).dataset
     assert by_column.test.inputs.flatten().tolist() == pytest.approx([0.2])
     alone = _csv(tmp_path, "x,y,part\n0.1,yes,train\n", "marked.csv")
     with pytest.raises(DataError, match="0 rows to test on and 1 to train on"):
-        _ = Job(_config(alone, "seed=2")).dataset
+        _ = Workload(_config(alone, "seed=2")).dataset
 
 
 def test_a_table_without_hospitals_has_no_natural_partition(tmp_path: Path) -> None:
     _csv(tmp_path, YAML, "t.schema.yaml")
     table = _csv(tmp_path, "x,y\n0.1,yes\n0.2,no\n", "t.csv")
     with pytest.raises(DataError, match="no column hospital"):
-        _ = Job(_config(table)).dataset
+        _ = Workload(_config(table)).dataset
 
 
 def test_real_devices_are_told_no_file_and_no_column(hospitals: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_servers_schema_stays_there(hospitals: Path) -> None:
     fingerprint = load_schema(schema).fingerprint
     assert (config.data.shape, config.data.class_names) == ((1,), ("no", "yes"))  # type: ignore[attr-defined]
     assert config.data.fingerprint == fingerprint  # type: ignore[attr-defined]
-    assert len(Job(config).test) == 60
+    assert len(Workload(config).test) == 60
 
 
 def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) 
     the
     schema's."""
     config = _config(hospitals, "data/partition=natural", "data.public=5")
-    job = Job(config)
+    job = Workload(config)
     files = [tmp_path / f"part{client}.csv" for client in range(3)]
     write_parts(config, job.parts, files)
     fingerprint = load_schema(hospitals.with_name("patients.schema.yaml")).fingerprint
@@ -227,9 +227,13 @@ def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) 
 
 def test_public_rows_come_from_another_table(hospitals: Path, tmp_path: Path) -> None:
     public = _csv(tmp_path, "x,y,hospital\n-0.5,yes,z\n", "public.csv")
-    assert Job(_config(hospitals, f"data.public_root={public}")).public.inputs.tolist() == [[-0.5]]
+    assert Workload(_config(hospitals, f"data.public_root={public}")).public.inputs.tolist() == [
+        [-0.5]
+    ]
     with pytest.raises(DataError, match="1 examples of the test set"):
-        _ = Job(_config(hospitals, f"data.public_root={hospitals}", "data.test_share=0.01")).public
+        _ = Workload(
+            _config(hospitals, f"data.public_root={hospitals}", "data.test_share=0.01")
+        ).public
 
 
 def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) -> None:
@@ -240,7 +244,7 @@ def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) ->
     _csv(tmp_path, schema, "p.schema.yaml")
     table = _csv(tmp_path, "x,y\n" + "0,150\n0,250\n" * 5, "p.csv")
     config = resolved(_config(table, "task=regression"))
-    job = Job(config)
+    job = Workload(config)
     model = job.model()
     model.load(torch.zeros(model.size))
     found = evaluate(model, job.dataset.train)
@@ -250,7 +254,7 @@ def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) ->
 
 def test_a_table_of_another_task_is_refused(hospitals: Path) -> None:
     with pytest.raises(DataError, match="choose task=classification"):
-        _ = Job(_config(hospitals, "task=regression")).dataset
+        _ = Workload(_config(hospitals, "task=regression")).dataset
 
 
 def test_large_tables_are_read_in_seconds(tmp_path: Path) -> None:
@@ -276,7 +280,7 @@ def test_a_loaded_model_reads_new_rows_without_their_targets(
 
     class Nobody:
         def began(self, *_: object) -> None: ...
-        def played(self, *_: object) -> None: ...
+        def round_done(self, *_: object) -> None: ...
         def ended(self, *_: object) -> None: ...
 
     config = _config(
@@ -302,7 +306,7 @@ def test_texts_are_a_data_set_whose_schema_is_its_settings(tmp_path: Path) -> No
     keys = ["data=text", f"data.root={file}", "data.buckets=64", "data.ngrams=2", "model=logistic"]
     clients = ["clients.total=2", "clients.per_round=2", "runtime=processes", "device=cpu"]
     config = resolved(compose([*keys, *clients]))
-    job = Job(config)
+    job = Workload(config)
     assert job.kind == ((64,), 2)
     assert (len(job.dataset.train), len(job.dataset.test)) == (16, 4)
     files = [tmp_path / f"part{client}.csv" for client in range(2)]

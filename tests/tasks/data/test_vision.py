@@ -20,7 +20,7 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.errors import DataError
 from fedsketch.tasks.data import torchvision_import, vision
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -265,7 +265,7 @@ def test_a_plan_takes_what_is_published_and_downloads_nothing(
     monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
     asked = [f"data={name}", f"data.root={tmp_path}", "device=cpu"]
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)  # a folder without files is no data set
-    job = Job(compose(asked), only_to_plan=True)
+    job = Workload(compose(asked), only_to_plan=True)
     color = name == "cifar10"
     assert job.kind.shape == ((3, 32, 32) if color else (1, 28, 28))
     assert job.kind.classes == (62 if name == "emnist" else 10)
@@ -277,7 +277,7 @@ def test_a_plan_that_needs_contents_says_so(
     more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
-    job = Job(compose(["data=mnist", f"data.root={tmp_path}", more]), only_to_plan=True)
+    job = Workload(compose(["data=mnist", f"data.root={tmp_path}", more]), only_to_plan=True)
     with pytest.raises(DataError, match="downloads nothing"):
         _ = job.dataset
 
@@ -288,4 +288,4 @@ def test_a_plan_takes_the_files_if_they_are_there(
     monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
     write_idx(tmp_path / "MNIST" / "raw", arrays, zipped=True)
     asked = ["data=mnist", f"data.root={tmp_path}", "clients.total=4", "clients.per_round=4"]
-    assert Job(compose(asked), only_to_plan=True).examples == 20
+    assert Workload(compose(asked), only_to_plan=True).examples == 20

@@ -10,7 +10,7 @@ from fedsketch.errors import ModelError
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.gradients.layer_inputs import CHUNK, layer_inputs
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 
 def _examples(count: int, *shape: int) -> Examples:
@@ -27,7 +27,7 @@ def _all(model: FlatModel, examples: Examples, *names: str) -> dict[str, torch.T
 @pytest.mark.parametrize("count", [3, CHUNK + 2])
 def test_the_first_layer_sees_the_images(count: int) -> None:
     examples = _examples(count, 1, 8, 8)
-    seen = _all(Job(compose(["model=mlp", "device=cpu"])).model(), examples, "hidden.weight")
+    seen = _all(Workload(compose(["model=mlp", "device=cpu"])).model(), examples, "hidden.weight")
     assert torch.equal(seen["hidden.weight"], examples.inputs.flatten(1))
 
 
@@ -36,7 +36,7 @@ TRANSFORMER = "transformer model.patch=3 model.width=8 model.depth=2 model.bias=
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "logistic", TRANSFORMER])
 def test_weights_times_their_inputs_are_what_the_layers_make(model: str) -> None:
-    flat = Job(compose([*f"model={model}".split(), "device=cpu"])).model()
+    flat = Workload(compose([*f"model={model}".split(), "device=cpu"])).model()
     examples = _examples(5, 1, 8, 8)
     weights = [slot.name for slot in flat.layout if len(slot.shape) > 1]
     made: dict[str, torch.Tensor] = {}
@@ -57,7 +57,7 @@ def test_weights_times_their_inputs_are_what_the_layers_make(model: str) -> None
 
 
 def test_watching_leaves_no_trace() -> None:
-    model = Job(compose(["model=mlp", "device=cpu"])).model()
+    model = Workload(compose(["model=mlp", "device=cpu"])).model()
     _all(model, _examples(2, 1, 8, 8), "hidden.weight")
     assert not any(layer._forward_pre_hooks for layer in model.module.modules())
 

@@ -17,7 +17,7 @@ from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models import features
 from fedsketch.tasks.models.plugin_features import edition_of, own_map
 from fedsketch.tasks.models.scattering import scattering
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 DIGITS = ["data=digits", "model.features=scattering", "model=logistic", "device=cpu"]
 
@@ -56,8 +56,8 @@ def _config(*overrides: str) -> Config:
 
 def test_all_that_meets_the_model_comes_through_the_map_and_the_data_stay_as_they_are() -> None:
     job, plain = (
-        Job(_config("data.public=30")),
-        Job(_config("data.public=30", "model.features=null")),
+        Workload(_config("data.public=30")),
+        Workload(_config("data.public=30", "model.features=null")),
     )
     assert job.kind == plain.kind
     assert job.largest_shard == plain.largest_shard
@@ -79,7 +79,7 @@ def test_a_devices_own_examples_come_through_the_map(
 ) -> None:
     np.savez(tmp_path / "own.npz", inputs=np.ones((4, 1, 8, 12), np.uint8), targets=np.arange(4))
     monkeypatch.setenv("FEDSKETCH_DATA", str(tmp_path / "own.npz"))
-    job = Job(_config("data=folder", "data.shape=[1,8,12]"))
+    job = Workload(_config("data=folder", "data.shape=[1,8,12]"))
     assert job.shard(7).shape == (81, 2, 3)
     assert job.kind.shape == (1, 8, 12)
 
@@ -163,7 +163,7 @@ def test_a_full_disk_is_left_alone(
 def test_images_of_other_sizes_are_refused_before_data_are_read(shape: tuple[int, ...]) -> None:
     config = _config("data=folder", f"data.shape=[{','.join(map(str, shape))}]")
     with pytest.raises(ModelError, match=r"multiples of 4 and at least 8.*model\.features=null"):
-        _ = Job(config).parameters
+        _ = Workload(config).parameters
 
 
 def test_a_configuration_selects_among_known_maps_only() -> None:
@@ -214,7 +214,7 @@ def own(install: Install) -> Iterator[Callable[..., None]]:
 
 def test_a_map_of_an_installed_package_is_in_front_of_any_model(own: Install) -> None:
     own()
-    job, plain = Job(_config("model.features=own")), Job(_config("model.features=null"))
+    job, plain = Workload(_config("model.features=own")), Workload(_config("model.features=null"))
     assert job.parameters == job.model().size == 10 * (3 + 1)
     seen, raw = job.shard(1), plain.shard(1)
     assert seen.shape == (3,)

@@ -21,7 +21,7 @@ from fedsketch.tasks.models.initialisation import initialise
 from fedsketch.tasks.models.lora import LoraLinear, plain_state
 from fedsketch.tasks.models.trainable_part import with_trained_part
 from fedsketch.tasks.models.weights import load_weights
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 KEYS = ["data=synthetic", "data.shape=[1,2,3]", "data.classes=3", "model=mlp", "model.width=4"]
 
@@ -36,7 +36,7 @@ def _config(**model: Any) -> Config:
 
 
 def _model(**model: Any) -> FlatModel:
-    return Job(_config(**model)).model()
+    return Workload(_config(**model)).model()
 
 
 def _named(model: FlatModel) -> list[str]:
@@ -57,7 +57,7 @@ def test_the_vector_holds_what_a_pattern_matches_and_nothing_else() -> None:
     started = whole.module.state_dict()
     for name, tensor in model.module.state_dict().items():
         assert torch.equal(tensor, started[name])
-    assert Job(_config(trainable=("output.bias",))).parameters == whole.size
+    assert Workload(_config(trainable=("output.bias",))).parameters == whole.size
 
 
 def test_training_moves_the_vector_and_leaves_the_rest() -> None:
@@ -76,7 +76,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names(
     patterns: tuple[str, ...],
 ) -> None:
     config = _config(trainable=patterns)
-    for ask in (Job(config).model, lambda: Job(config).parameters):
+    for ask in (Workload(config).model, lambda: Workload(config).parameters):
         with pytest.raises(ModelError, match=r"matches no parameter.*hidden\.weight, .*output"):
             ask()
 
@@ -126,8 +126,8 @@ def test_adapters_start_as_the_model_without_them_and_from_the_seed() -> None:
         *("output.down.weight", "output.up.weight"),
     ]
     assert adapted.size == 2 * (6 + 4) + 2 * (4 + 3)
-    assert Job(_config(lora_rank=2)).parameters == plain.size + adapted.size
-    again, other = _model(lora_rank=2), Job(replace(_config(lora_rank=2), seed=9)).model()
+    assert Workload(_config(lora_rank=2)).parameters == plain.size + adapted.size
+    again, other = _model(lora_rank=2), Workload(replace(_config(lora_rank=2), seed=9)).model()
     assert torch.equal(adapted.vector, again.vector)
     assert not torch.equal(adapted.vector, other.vector)
     downs = [

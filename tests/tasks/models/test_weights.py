@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from fedsketch.conf import Config, compose, device_json, from_json
 from fedsketch.errors import ModelError
-from fedsketch.tasks.workload import Job
+from fedsketch.tasks.workload import Workload
 
 KEYS = ["data=synthetic", "data.shape=[1,2,3]", "data.classes=3", "model=mlp", "model.width=4"]
 SHAPES = {
@@ -32,7 +32,7 @@ def tensors() -> dict[str, torch.Tensor]:
 
 def _started(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     save_file(tensors, tmp_path / "given.safetensors")
-    model = Job(_config(f"model.weights={tmp_path / 'given.safetensors'}")).model()
+    model = Workload(_config(f"model.weights={tmp_path / 'given.safetensors'}")).model()
     return {
         slot.name: model.vector[slot.start : slot.stop].view(slot.shape) for slot in model.layout
     }
@@ -51,7 +51,7 @@ def test_what_the_file_lacks_starts_from_the_seed_and_the_log_names_it(
     with caplog.at_level(logging.WARNING):
         started = _started(tmp_path, without_head)
     assert "output.weight, output.bias" in caplog.text
-    plain = Job(_config()).model().module.state_dict()
+    plain = Workload(_config()).model().module.state_dict()
     assert torch.equal(started["hidden.bias"], tensors["hidden.bias"])
     assert torch.equal(started["output.weight"], plain["output.weight"])
 
@@ -79,10 +79,10 @@ def test_a_tensor_that_does_not_fit_is_refused(
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     missing = tmp_path / "missing.safetensors"
     with pytest.raises(ModelError, match=r"cannot be read.*on the server"):
-        Job(_config(f"model.weights={missing}")).model()
+        Workload(_config(f"model.weights={missing}")).model()
     missing.write_bytes(b"this is not a file of tensors")
     with pytest.raises(ModelError, match=r"cannot be read.*on the server"):
-        Job(_config(f"model.weights={missing}")).model()
+        Workload(_config(f"model.weights={missing}")).model()
     with pytest.raises(ModelError, match="holds no tensor"):
         _started(tmp_path, {})
 

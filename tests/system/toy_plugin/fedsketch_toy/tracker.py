@@ -14,7 +14,7 @@ class Tracker:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         print("began", config.strategy.name, done, file=self._file)
 
-    def played(self, row: dict[str, Any]) -> None:
+    def round_done(self, row: dict[str, Any]) -> None:
         print("played", row["round"], file=self._file)
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

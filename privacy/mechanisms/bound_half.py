@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Trainee(Protocol):
+class TrainedModel(Protocol):
     """A model that is trained on one device's examples. It receives only noised sums, and passes what it computes from
     the examples only to the mechanism."""
 
@@ -29,7 +29,7 @@ class Trainee(Protocol):
         """What is sent to the server: the sum of all updates, or a shorter orthonormal projection of it."""
 
 
-class LocalHalf(Protocol):
+class BoundHalf(Protocol):
     """The device's part of a strategy in one round. A mechanism calls one of the three methods."""
 
     def rows(self) -> torch.Tensor:
@@ -38,5 +38,5 @@ class LocalHalf(Protocol):
     def blocks(self) -> Iterable[Rows]:
         """The same rows in blocks, perhaps as factors, for a mechanism that needs only their sum."""
 
-    def trainee(self) -> Trainee:
+    def trained_model(self) -> TrainedModel:
         """A model for a mechanism that adds noise in every training step."""
