@@ -164,10 +164,10 @@ def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
         return Draw.CHOSEN, False
     if release.unit is Unit.EXAMPLE:
         return Draw.KNOWN, False
-    if name == Against.client and masked:
+    if name == Against.CLIENT and masked:
         return Draw.SHOWN, False
     if isinstance(sampling, WithoutReplacement):
-        return Draw.BESIDE_FELLOWS if name == Against.client else Draw.FIXED, True
+        return Draw.BESIDE_FELLOWS if name == Against.CLIENT else Draw.FIXED, True
     return Draw.POISSON, False
 
 

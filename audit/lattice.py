@@ -38,8 +38,8 @@ class Lattices:
 
 def _scales(strategy: FederatedStrategy, round: int) -> dict[float, bool]:
     noise = strategy.noise_of(round)
-    if strategy.config.secagg.noise is not Noise.skellam:
+    if strategy.config.secagg.noise is not Noise.SKELLAM:
         return {}
-    asked = [size for size in range(1, strategy.config.clients.total + 1) if noise.asked(size)]
+    asked = [size for size in range(1, strategy.config.clients.total + 1) if noise.accepts(size)]
     made = [strategy.mechanism(round, size) for size in asked]
     return {float(getattr(one, "scale", 0.0)): bool(getattr(one, "rotate", False)) for one in made}

@@ -47,7 +47,7 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         raise ConfigError(
             "The run is not private, so there is nothing to audit: set privacy=client or privacy=example."
         )
-    if config.privacy.randomness is Randomness.seeded:
+    if config.privacy.randomness is Randomness.SEEDED:
         raise ConfigError(
             "privacy.randomness=seeded is noise that everybody knows, so there is nothing to audit: set "
             "privacy.randomness=secret."

@@ -248,13 +248,13 @@ def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
     """A list to which the sums that the strategy receives are added: models and adaptive clips depend on nothing
     else."""
     heard: list[Aggregate] = []
-    take = type(strategy)._take
+    take = type(strategy)._apply_sum
 
     def listening(server_round: int, whole: Aggregate) -> None:
         heard.append(whole)
         take(strategy, server_round, whole)
 
-    vars(strategy)["_take"] = listening
+    vars(strategy)["_apply_sum"] = listening
     return heard
 
 

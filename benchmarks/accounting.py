@@ -27,7 +27,7 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Skellam,
     Unit,
     WithoutReplacement,
@@ -43,7 +43,7 @@ def on_a_grid(z: float) -> Skellam:
 
 
 def release(
-    law: NoiseLaw, sampling: Sampling, adjacency: Adjacency, unit: Unit = Unit.CLIENT
+    law: NoiseLaw, sampling: SecretDraw, adjacency: Adjacency, unit: Unit = Unit.CLIENT
 ) -> Release:
     return Release(law, sampling, adjacency, unit, Adversary.MODEL)
 
@@ -75,7 +75,7 @@ UNSAMPLED: dict[str, Template] = {
 
 def renyi_curve(one: Release) -> Curve:
     """Skellam noise by its own curve, not by that of the Gaussian which dominates it."""
-    law = one.mechanism
+    law = one.law
     if not isinstance(law, Skellam) or isinstance(one.sampling, WithoutReplacement):
         return cost(one).curve
     plain = skellam.curve(law.variance, law.l2_sensitivity, law.l1_sensitivity)

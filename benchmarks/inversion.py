@@ -145,7 +145,12 @@ def attack(options: argparse.Namespace) -> dict[str, list[tuple[Tensor, Tensor, 
     assert isinstance(ceo, FedCeo)
     smoothing.model.load(smoothing.broadcast.model)
     parts = tuple(
-        Aggregate(upload, 1, smoothing.mechanism.noise_std(smoothing.mechanism.share), (client,))
+        Aggregate(
+            upload,
+            1,
+            smoothing.mechanism.noise_std(smoothing.mechanism.variance_per_device),
+            (client,),
+        )
         for client, upload in enumerate(stacked)
     )
     total = torch.stack(stacked).sum(dim=0)

@@ -190,7 +190,7 @@ def main() -> int:
         strategy = made(overrides)
         delta = strategy.config.privacy.delta
         shown = strategy.releases(1, 1, 1)
-        public = spent(shown[Against.server], delta)
+        public = spent(shown[Against.SERVER], delta)
         secret = spent(shown[EAVESDROPPER], delta) if EAVESDROPPER in shown else None
         missing, there = (play(strategy, norm, trials, source) for norm in (0.0, 100.0))
         for who in (SUM, SKETCH, MODEL):

@@ -24,59 +24,59 @@ from fedsketch.conf.settings import (
     TaskSettings,
     TrackingSettings,
 )
-from fedsketch.conf.types import Bits, Count, NotNegative, Positive, Share, frozen
+from fedsketch.conf.types import Bits, Count, Fraction, NotNegative, Positive, frozen
 from fedsketch.privacy.accounting.releases import Unit
 
 
 class Against(StrEnum):
     """The adversary that the privacy budget is for."""
 
-    model = "model"
-    client = "client"
-    server = "server"
+    MODEL = "model"
+    CLIENT = "client"
+    SERVER = "server"
 
 
 class Accounting(StrEnum):
     """Which theorem turns the budget into noise. What was spent is always computed by the accountant."""
 
-    exact = "exact"
-    paper = "paper"
+    EXACT = "exact"
+    PAPER = "paper"
 
 
 class Randomness(StrEnum):
     """Where the randomness of noise and cohorts comes from."""
 
-    secret = "secret"
-    seeded = "seeded"
+    SECRET = "secret"
+    SEEDED = "seeded"
 
 
 class Noise(StrEnum):
     """The distribution of the noise that devices add."""
 
-    gaussian = "gaussian"
-    skellam = "skellam"
+    GAUSSIAN = "gaussian"
+    SKELLAM = "skellam"
 
 
-class Sampling(StrEnum):
+class CohortSampling(StrEnum):
     """How the cohort of a round is drawn."""
 
-    fixed = "fixed"
-    poisson = "poisson"
-    passes = "passes"
-    cycle = "cycle"
+    FIXED = "fixed"
+    POISSON = "poisson"
+    PASSES = "passes"
+    CYCLE = "cycle"
 
     @property
     def in_passes(self) -> bool:
         """Whether every client takes part in exactly one round of each pass."""
-        return self in (Sampling.passes, Sampling.cycle)
+        return self in (CohortSampling.PASSES, CohortSampling.CYCLE)
 
 
 @frozen
 class ClientsConfig:
     total: Count
     per_round: Count
-    sampling: Sampling
-    tolerated_dropouts: Share
+    sampling: CohortSampling
+    tolerated_dropouts: Fraction
     retries: Annotated[int, Field(ge=0)]
     timeout: Positive
 
@@ -191,9 +191,9 @@ class SecAggConfig:
     """The server sees only sums."""
 
     name: Literal["pairwise", "semi_honest"]
-    noise: Literal[Noise.skellam]
+    noise: Literal[Noise.SKELLAM]
     bits: Bits
-    colluders: Share
+    colluders: Fraction
     merged: bool
     stage_timeout: Positive
     patience: NotNegative
@@ -314,7 +314,7 @@ class Config:
                 f"runtime=processes starts a node per client and clients.total={self.clients.total} is more than "
                 f"runtime.most_nodes={self.runtime.most_nodes}: lower clients.total and clients.per_round"
             )
-        if self.secagg.noise is Noise.skellam and self.privacy.clip is None:
+        if self.secagg.noise is Noise.SKELLAM and self.privacy.clip is None:
             raise ValueError(
                 f"secagg={self.secagg.name} sums in a ring, which holds only bounded numbers: set privacy.clip, or "
                 "secagg=none"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field
 
 from fedsketch.conf.targets import Targets
-from fedsketch.conf.types import Count, Positive, Share, frozen
+from fedsketch.conf.types import Count, Fraction, Positive, frozen
 
 if TYPE_CHECKING:
     from fedsketch.conf.schema import Config
@@ -29,9 +29,9 @@ class Settings:
 class Optimizer(StrEnum):
     """The server's optimiser."""
 
-    sgd = "sgd"
-    adam = "adam"
-    amsgrad = "amsgrad"
+    SGD = "sgd"
+    ADAM = "adam"
+    AMSGRAD = "amsgrad"
 
 
 @frozen
@@ -42,7 +42,7 @@ class LocalConfig:
     epochs: Count | None
     batch: Annotated[int, Field(ge=0)]
     lr: Positive
-    momentum: Share
+    momentum: Fraction
 
 
 @frozen
@@ -51,7 +51,7 @@ class OptimizerConfig:
 
     optimizer: Optimizer
     lr: Positive
-    momentum: Share
+    momentum: Fraction
 
 
 @frozen

@@ -6,6 +6,6 @@ from enum import StrEnum
 class Targets(StrEnum):
     """The form of the targets in `Examples`."""
 
-    classes = "classes"  # the index of a class, int64 (N,)
-    numbers = "numbers"  # a number to predict, float32 (N,)
-    labels = "labels"  # several numbers, such as one 0 or 1 per label, float32 (N, L)
+    CLASSES = "classes"  # the index of a class, int64 (N,)
+    NUMBERS = "numbers"  # a number to predict, float32 (N,)
+    LABELS = "labels"  # several numbers, such as one 0 or 1 per label, float32 (N, L)

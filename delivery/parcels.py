@@ -78,7 +78,7 @@ class Parcels:
         """What every device is told of the state, in the common part of the broadcast."""
         return {"version": self.version, "fingerprint": self._state.fingerprint()}
 
-    def taken(self, step: Step) -> None:
+    def remember(self, step: Step) -> None:
         """Remember a step that the state has just taken."""
         self._steps.append(step)
         self._made.clear()

@@ -79,7 +79,7 @@ class BatchedGrid(LocalGrid):
         if count in (1, len(clients)):
             return [clients] if count == 1 else [[client] for client in clients]
         key = os.urandom(16)
-        if self._config.privacy.randomness is Randomness.seeded:
+        if self._config.privacy.randomness is Randomness.SEEDED:
             key = derived_key(self._config.seed, "groups", server_round)
         with Stream(key) as stream:
             order = np.argsort(stream.uint64(len(clients)), kind="stable").tolist()

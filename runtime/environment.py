@@ -25,7 +25,7 @@ def simulated_devices(config: Config) -> Iterator[dict[str, str]]:
     other processes. Noise comes from the seed if and only if the run is to be reproducible."""
     refuse_missing_devices(config)
     variables = {SIMULATION_VARIABLE: "1"}
-    if config.privacy.randomness is Randomness.seeded:
+    if config.privacy.randomness is Randomness.SEEDED:
         variables[SEED_VARIABLE] = str(config.seed)
     before = {name: os.environ.pop(name, None) for name in (SIMULATION_VARIABLE, SEED_VARIABLE)}
     os.environ.update(variables)

@@ -171,7 +171,7 @@ class Network:
 
     @property
     def _simulated(self) -> bool:
-        return self.config.privacy.randomness is Randomness.seeded
+        return self.config.privacy.randomness is Randomness.SEEDED
 
     @property
     def _address(self) -> str:

@@ -14,7 +14,7 @@ from fedsketch.server.attempts import Attempt
 from fedsketch.strategies.rounds.base import FederatedStrategy
 
 log = logging.getLogger(__name__)
-_WAITING = (Against.model, Against.client)  # those who see nothing of a round before it is applied
+_WAITING = (Against.MODEL, Against.CLIENT)  # those who see nothing of a round before it is applied
 
 
 class Accounts:

@@ -101,7 +101,7 @@ def _check_simulation(config: Config, nodes: int) -> None:
         raise ConfigError(
             "data=folder is data of real devices, and a simulation has none: choose other data."
         )
-    if config.privacy.randomness is Randomness.seeded:
+    if config.privacy.randomness is Randomness.SEEDED:
         raise ConfigError(
             "Under flwr run simulated devices do not get the seed of their noise: use fedsketch runtime=simulation "
             "privacy.randomness=seeded, or leave privacy.randomness out."

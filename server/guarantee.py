@@ -27,14 +27,14 @@ def guarantee(strategy: FederatedStrategy, evaluations: DeviceEvaluations | None
 def adversaries(strategy: FederatedStrategy, names: Iterable[str]) -> dict[str, str]:
     """The adversaries in words, and the server where it is trusted and has no epsilon."""
     words = {name: strategy.adversary(name) for name in names}
-    return {**words, Against.server.value: "trusted"} if strategy.noise.trusted else words
+    return {**words, Against.SERVER.value: "trusted"} if strategy.noise.trusted else words
 
 
 def not_private(config: Config) -> str | None:
     """Why no epsilon of this run holds; None if it holds."""
     if not config.privacy.private:
         return "nothing is noised"
-    if config.privacy.randomness is Randomness.seeded:
+    if config.privacy.randomness is Randomness.SEEDED:
         return "privacy.randomness=seeded makes noise and cohorts reproducible"
     return None
 
@@ -47,7 +47,7 @@ def _noise(strategy: FederatedStrategy) -> str:
     if privacy.epsilon is None:
         return told
     limit = f"{budget(strategy)} at delta {privacy.delta:g}"
-    if privacy.noise_multiplier is None and privacy.accounting is Accounting.exact:
+    if privacy.noise_multiplier is None and privacy.accounting is Accounting.EXACT:
         return f"{told} for {limit}"
     source = "" if privacy.noise_multiplier is not None else " by a paper's theorem"
     return f"{told}{source}; the run ends before it exceeds {limit}"

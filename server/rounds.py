@@ -24,7 +24,7 @@ from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.evaluation import evaluate
-from fedsketch.server.grids.stack import stacked
+from fedsketch.server.grids.stack import build_grids
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
 from fedsketch.server.observers.tracking import tracked
 from fedsketch.server.report.model_card import model_card
@@ -103,7 +103,7 @@ class Rounds:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
-        self.meter, self.grid = stacked(grid, strategy, roster)
+        self.meter, self.grid = build_grids(grid, strategy, roster)
         strategy.identify_clients(self.grid)
         if self.evaluations is not None:
             self.evaluations.begin()
@@ -163,7 +163,7 @@ class Rounds:
     def _cohorts(self, key: int | None) -> CohortSampler:
         """The cohorts of a new run, or of a resumed one with its key."""
         if key is None:
-            seeded = self.config.privacy.randomness is Randomness.seeded
+            seeded = self.config.privacy.randomness is Randomness.SEEDED
             key = self.config.seed if seeded else secrets.randbits(128)
         return CohortSampler(self.config.clients, key)
 
@@ -182,7 +182,7 @@ class Rounds:
                 self.validation.load_state_dict(checkpoint.validation)
             self.validation.restore(strategy.model)
         if (
-            self.config.privacy.randomness is not Randomness.seeded
+            self.config.privacy.randomness is not Randomness.SEEDED
         ):  # seeded noise is the same when it is drawn again
             lost = self.folder.attempts_since(checkpoint.attempts if checkpoint else 0)
             self.accounts.charge_lost(lost)
@@ -240,7 +240,7 @@ class Rounds:
                 "update": update_seconds,
             },
             "snr": strategy.snr,
-            **strategy.told(),
+            **strategy.all_metrics(),
         }
 
     def _evaluated_by_devices(self, current: int) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class Rounds:
                 # but is recorded all the same, because the accountant counts the rounds of a pass to know where the
                 # next pass begins.
                 settings = strategy.config.clients
-                if strategy.noise.hidden or settings.sampling.in_passes:
+                if strategy.noise.draw_is_secret or settings.sampling.in_passes:
                     accounts.charge_applied(current, settings.per_round)
                 return waited
             evaluation = strategy is not self.strategy
@@ -318,7 +318,7 @@ class Rounds:
                 log.warning("Round %d: client %d dropped out: %s", current, client, reason)
             accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
             # If the draw counts although sizes are visible, it counts for the first attempt only.
-            known = attempt > 0 and not strategy.noise.hidden
+            known = attempt > 0 and not strategy.noise.draw_is_secret
             accounts.charge_applied(
                 current, strategy.cohort_size, strategy.arrived, known_cohort=known
             )
@@ -334,7 +334,7 @@ class Rounds:
             config=to_json(self.config),
             round=current,
             model=strategy.model.vector,
-            strategy=strategy.saved(),
+            strategy=strategy.checkpoint_state(),
             accounts=self.accounts.to_json(),
             evaluations=self.evaluations.accounts.to_json() if self.evaluations else "",
             cohort_key=strategy.cohorts.key,

@@ -89,7 +89,7 @@ class FedSgm(DPFedAvg):
     ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
         """Send the seed of R. For `r_secret` it is drawn anew in each round, so that nobody can know it earlier. (A
         reproducible run derives it from its public seed instead.)"""
-        if self._r_secret and self.config.privacy.randomness is Randomness.secret:
+        if self._r_secret and self.config.privacy.randomness is Randomness.SECRET:
             self._seed = secrets.token_bytes(16)
         else:
             fresh = (server_round,) if self.settings.seed_per == "round" else ()

@@ -106,7 +106,7 @@ class FedPcdp(DPFedAvg):
             f"probability {one.rate:.4g}, by a draw that the device keeps secret. Every device's own noise protects "
             "its examples, so the guarantee is the same against everybody, whatever the other clients do."
         )
-        if self.config.privacy.accounting is Accounting.paper and math.isfinite(
+        if self.config.privacy.accounting is Accounting.PAPER and math.isfinite(
             noise.paper_epsilon()
         ):
             sentence += f" The paper's conversion gives epsilon {noise.paper_epsilon():.4g}."

@@ -76,14 +76,14 @@ class MatrixNoise(ServerNoise):
 
     def _release(self, multiplier: float, against: Against, cohort: int, clients: int) -> Release:
         seen = super()._release(multiplier * self.column_norm, against, cohort, clients)
-        law = seen.mechanism
+        law = seen.law
         correlated: NoiseLaw
         if isinstance(law, Gaussian):
             correlated = MatrixGaussian(law.noise_multiplier, self.column_norm)
         else:
             assert isinstance(law, CoordinateSampledGaussian)
             correlated = replace(law, column_norm=self.column_norm)
-        return replace(seen, mechanism=correlated, sampling=FullPasses(self.rounds_per_pass))
+        return replace(seen, law=correlated, sampling=FullPasses(self.rounds_per_pass))
 
 
 class Sgmf(Csgm):

@@ -34,9 +34,9 @@ def split(examples: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
 def score_names(task: Task, classes: int) -> tuple[str, ...]:
     """Return the names of the columns of `scores_of`: the task's scores, and the loss."""
     forms = {
-        Targets.classes: torch.zeros(1, dtype=torch.int64),
-        Targets.numbers: torch.zeros(1),
-        Targets.labels: torch.zeros(1, classes),
+        Targets.CLASSES: torch.zeros(1, dtype=torch.int64),
+        Targets.NUMBERS: torch.zeros(1),
+        Targets.LABELS: torch.zeros(1, classes),
     }
     specimen = task.scores(torch.zeros(1, task.outputs(classes)), forms[task.settings.targets])
     return (*specimen, LOSS)

@@ -51,14 +51,14 @@ class Task:
 
 
 _WORDS = {
-    Targets.classes: "classes (whole numbers)",
-    Targets.numbers: "numbers (one per example)",
-    Targets.labels: "labels (several per example)",
+    Targets.CLASSES: "classes (whole numbers)",
+    Targets.NUMBERS: "numbers (one per example)",
+    Targets.LABELS: "labels (several per example)",
 }
 _FITTING = {
-    Targets.classes: "classification",
-    Targets.numbers: "regression",
-    Targets.labels: "multilabel",
+    Targets.CLASSES: "classification",
+    Targets.NUMBERS: "regression",
+    Targets.LABELS: "multilabel",
 }
 
 

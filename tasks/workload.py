@@ -221,7 +221,7 @@ class Workload:
         if isinstance(self._config.data, FolderConfig):
             return torch.empty(0, len(self._config.data.class_names))
         targets, classes = self.dataset.train.targets, self.dataset.classes
-        if self.dataset.train.kind_of_targets is not Targets.classes:  # as if there were one class
+        if self.dataset.train.kind_of_targets is not Targets.CLASSES:  # as if there were one class
             targets, classes = torch.zeros(len(targets), dtype=torch.int64), 1
         return class_histogram(targets, self._parts, classes)
 

@@ -42,7 +42,7 @@ class Offer:
 
     def _unknown(self, survivors: int) -> float:
         """The variance of the noise of those survivors who do not work with the server."""
-        return (survivors - self.colluders) * self.mechanism.share
+        return (survivors - self.colluders) * self.mechanism.variance_per_device
 
 
 def offer_of(settings: RoundSettings) -> Offer:

@@ -36,11 +36,11 @@ class FolderConfig(DataSettings):
     def check(self, config: "Config") -> None:
         if self.schema is not None and self.fingerprint is None:
             return  # shape and classes follow from the schema, which the server reads
-        if config.task.targets is Targets.classes and len(self.class_names) < 2:
+        if config.task.targets is Targets.CLASSES and len(self.class_names) < 2:
             raise ValueError(
                 f"task={config.task.name} needs at least two classes: name them in data.classes"
             )
-        if config.task.targets is Targets.numbers and len(self.class_names) != 1:
+        if config.task.targets is Targets.NUMBERS and len(self.class_names) != 1:
             raise ValueError(f"task={config.task.name} learns one number: set data.classes=1")
 
     @property

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedsketch.conf.settings import OptimizerConfig, StrategySettings
-from fedsketch.conf.types import Count, NotNegative, Positive, Share, frozen
+from fedsketch.conf.types import Count, Fraction, NotNegative, Positive, frozen
 from fedsketch.privacy.accounting.releases import Unit
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class DebiasedConfig(OptimizerConfig):
     """The server's step on a mean that was mapped back from the sketch, and whose noise is known."""
 
-    second_momentum: Share
+    second_momentum: Fraction
     debias: bool
     floor: Positive
 
@@ -35,8 +35,8 @@ class DomeConfig(StrategySettings):
     feed: Literal["gradient", "momentum"]
     keep: Literal["noise_floor", "energy", "all"]
     energy: Annotated[float, Field(gt=0, le=1)]
-    mean_removal: Share
-    error_feedback: Share
+    mean_removal: Fraction
+    error_feedback: Fraction
     broadcast: Literal["full", "replay"]
     variant: Literal["corrected", "paper"]
 

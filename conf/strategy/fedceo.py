@@ -24,7 +24,7 @@ class FedCeoConfig(StrategySettings):
     tensors: Literal["matrices", "all"]
 
     def __post_init__(self) -> None:
-        if self.server.optimizer is not Optimizer.sgd or self.server.momentum:
+        if self.server.optimizer is not Optimizer.SGD or self.server.momentum:
             raise ValueError(
                 "strategy=fedceo averages models: set strategy.server.optimizer=sgd and strategy.server.momentum=0"
             )

@@ -11,7 +11,7 @@ from fedsketch.conf.types import Positive, frozen
 class BinaryConfig(TaskSettings):
     positive_weight: Positive
 
-    targets: ClassVar[Targets] = Targets.classes
+    targets: ClassVar[Targets] = Targets.CLASSES
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("accuracy", percent=True),
         Metric("auc"),

@@ -9,7 +9,7 @@ from fedsketch.conf.types import frozen
 
 @frozen
 class ClassificationConfig(TaskSettings):
-    targets: ClassVar[Targets] = Targets.classes
+    targets: ClassVar[Targets] = Targets.CLASSES
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("accuracy", percent=True),)
 
 

@@ -9,7 +9,7 @@ from fedsketch.conf.types import frozen
 
 @frozen
 class MultilabelConfig(TaskSettings):
-    targets: ClassVar[Targets] = Targets.labels
+    targets: ClassVar[Targets] = Targets.LABELS
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("accuracy", percent=True),
         Metric("exact", percent=True),

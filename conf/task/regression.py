@@ -14,7 +14,7 @@ class RegressionConfig(TaskSettings):
     largest_error: Positive
     unit: Positive
 
-    targets: ClassVar[Targets] = Targets.numbers
+    targets: ClassVar[Targets] = Targets.NUMBERS
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("rmse", higher_is_better=False),
         Metric("mae", higher_is_better=False),

@@ -26,7 +26,6 @@ from fedsketch.privacy.accounting.release_json import release_from_json, release
 from fedsketch.privacy.accounting.releases import (
     FullPasses,
     Release,
-    SketchKnowledge,
 )
 from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 
@@ -168,11 +167,8 @@ class Accountant:
                 )
 
     def _refuse_second_secret_sketch(self, release: Release, count: int) -> None:
-        def secret(one: Release) -> bool:
-            return getattr(one.mechanism, "knowledge", None) is SketchKnowledge.SECRET
-
-        before = sum(times * one.times for one, times in self._ledger if secret(one))
-        if secret(release) and before + count * release.times > 1:
+        before = sum(n * one.times for one, n in self._ledger if one.law.needs_secret_sketch)
+        if release.law.needs_secret_sketch and before + count * release.times > 1:
             raise UnsupportedReleaseError(
                 "r_secret covers one round only: in the second round the sum depends on the model that the first round "
                 "made, and so on R; state r_public, or run one round."
@@ -215,15 +211,12 @@ class Accountant:
 
     @staticmethod
     def _refuse_other_pass(begun: Release, release: Release) -> None:
-        if begun.sampling != release.sampling or type(begun.mechanism) is not type(
-            release.mechanism
-        ):
+        if begun.sampling != release.sampling or type(begun.law) is not type(release.law):
             raise UnsupportedReleaseError(
                 "a full pass has begun with another mechanism or another number of rounds: finish it first, and record "
                 "one release per round."
             )
-        correlated = getattr(release.mechanism, "column_norm", None) is not None
-        if correlated and begun.mechanism != release.mechanism:
+        if release.law.is_correlated and begun.law != release.law:
             raise UnsupportedReleaseError(
                 "the noise of a matrix-factorised pass is correlated over its rounds: its noise cannot change within "
                 "the pass."

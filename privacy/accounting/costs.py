@@ -1,6 +1,6 @@
 """What one release costs: its Renyi curve and, if there is one, its dominating pair.
 
-This file decides which theorem may be used for which mechanism, sampling, adjacency and adversary. All other
+This file decides which theorem may be used for which law, sampling, adjacency and adversary. All other
 combinations are refused with an `UnsupportedReleaseError`.
 """
 
@@ -34,19 +34,18 @@ from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
     CoordinateSampledGaussian,
-    DrawnBy,
     FullPasses,
     Gaussian,
     MatrixGaussian,
     NoiseLaw,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Skellam,
     SketchedGaussian,
-    SketchKnowledge,
     Unit,
     WithoutReplacement,
+    is_drawn_by_device,
 )
 from fedsketch.privacy.accounting.renyi import LARGEST_SAMPLED_ORDER, ORDERS, Curve
 
@@ -62,25 +61,25 @@ class Cost:
     pair: Pair | None
 
 
-def _gaussian_equivalent(mechanism: NoiseLaw) -> float | None:
+def _gaussian_equivalent(law: NoiseLaw) -> float | None:
     """The noise multiplier of the plain Gaussian mechanism that equals or dominates this one; None if there is none."""
-    if isinstance(mechanism, Gaussian):
-        return mechanism.noise_multiplier
-    if isinstance(mechanism, Skellam):
-        return skellam_as_gaussian.noise_multiplier(mechanism)
-    if isinstance(mechanism, MatrixGaussian):
+    if isinstance(law, Gaussian):
+        return law.noise_multiplier
+    if isinstance(law, Skellam):
+        return skellam_as_gaussian.noise_multiplier(law)
+    if isinstance(law, MatrixGaussian):
         # Denisov et al. 2022, Theorem 2.1: A X + B Z = B (C X + Z), which is one Gaussian release of C X. A unit in
         # one row moves C X by at most the largest column norm times its clip, also if rows are chosen adaptively.
-        return mechanism.noise_multiplier / mechanism.column_norm
-    if isinstance(mechanism, SketchedGaussian) and mechanism.knowledge is SketchKnowledge.PUBLIC:
-        return mechanism.noise_multiplier
+        return law.noise_multiplier / law.column_norm
+    if isinstance(law, SketchedGaussian) and not law.needs_secret_sketch:
+        return law.noise_multiplier
     return None
 
 
 def _refuse_unsupported(release: Release) -> None:
     _refuse_unsupported_sampling(release)
     server = release.adversary.name == "server"
-    drawn_by_device = getattr(release.sampling, "drawn_by", None) is DrawnBy.DEVICE
+    drawn_by_device = is_drawn_by_device(release.sampling)
     if (
         server
         and isinstance(release.sampling, Poisson | WithoutReplacement)
@@ -94,12 +93,12 @@ def _refuse_unsupported(release: Release) -> None:
             "the server picks the cohort and may pick a client twice in a pass: state NoSampling for the server "
             "adversary."
         )
-    if server and isinstance(release.mechanism, CoordinateSampledGaussian):
+    if server and isinstance(release.law, CoordinateSampledGaussian):
         raise UnsupportedReleaseError(
             "in L2-CSGM the server sees every client's vector and adds the noise itself: it is trusted, and only the "
             "model adversary has a guarantee."
         )
-    secret = getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET
+    secret = release.law.needs_secret_sketch
     if secret and release.adversary != Adversary.EAVESDROPPER:
         raise UnsupportedReleaseError(
             "the R-secret bound holds only against an eavesdropper who sees neither R nor a model made with it, "
@@ -109,7 +108,7 @@ def _refuse_unsupported(release: Release) -> None:
         raise UnsupportedReleaseError(
             "only r_secret sketches have the adversary eavesdropper: state the server or the model."
         )
-    without_its_noise = isinstance(release.mechanism, Skellam) and release.unit is Unit.CLIENT
+    without_its_noise = isinstance(release.law, Skellam) and release.unit is Unit.CLIENT
     if without_its_noise and release.adjacency is Adjacency.ADD_OR_REMOVE:
         # The variances n mu and (n - 1) mu can be distinguished: in k dimensions the divergence is about k / (4 n^2).
         raise UnsupportedReleaseError(
@@ -119,8 +118,7 @@ def _refuse_unsupported(release: Release) -> None:
         raise UnsupportedReleaseError(
             "removing a unit moves other units into other rounds of a pass: state zero-out adjacency for full passes."
         )
-    correlated = getattr(release.mechanism, "column_norm", None) is not None
-    if correlated and not isinstance(release.sampling, FullPasses):
+    if release.law.is_correlated and not isinstance(release.sampling, FullPasses):
         raise UnsupportedReleaseError(
             "a column norm bounds one participation per pass: a matrix-factorised release needs "
             "FullPasses(rounds of the matrix)."
@@ -128,7 +126,7 @@ def _refuse_unsupported(release: Release) -> None:
 
 
 def _refuse_unsupported_sampling(release: Release) -> None:
-    """Sampling examples does not hide a client. Sampling whole clients does hide an example, but only as much as
+    """SecretDraw examples does not hide a client. SecretDraw whole clients does hide an example, but only as much as
     `_revealed` says: all examples of a client are drawn together, and the amplification theorems require that the unit
     is drawn alone."""
     if not isinstance(release.sampling, Poisson | WithoutReplacement):
@@ -142,11 +140,11 @@ def _refuse_unsupported_sampling(release: Release) -> None:
             "Poisson sampling lets the size of the data vary, but replace-one adjacency keeps it fixed: "
             "state add/remove or zero-out adjacency."
         )
-    if getattr(release.sampling, "missed", 0.0) and release.adjacency is not Adjacency.ZERO_OUT:
+    if _missed(release.sampling) and release.adjacency is not Adjacency.ZERO_OUT:
         raise UnsupportedReleaseError(
             "removing a unit may make a cohort too small to be asked: state zero-out adjacency if `missed` is positive."
         )
-    if getattr(release.mechanism, "knowledge", None) is SketchKnowledge.SECRET:
+    if release.law.needs_secret_sketch:
         raise UnsupportedReleaseError(
             "no theorem covers r_secret sketches of a sampled cohort: state NoSampling, which is valid and costs more."
         )
@@ -155,35 +153,35 @@ def _refuse_unsupported_sampling(release: Release) -> None:
 def cost(release: Release) -> Cost:
     """The cost of a release that is made once. For FullPasses it is the cost of a whole pass."""
     _refuse_unsupported(release)
-    return _cost(release.mechanism, release.sampling, release.adjacency, release.unit)
+    return _cost(release.law, release.sampling, release.adjacency, release.unit)
 
 
 @lru_cache(maxsize=1024)
-def _cost(mechanism: NoiseLaw, sampling: Sampling, adjacency: Adjacency, unit: Unit) -> Cost:
+def _cost(law: NoiseLaw, sampling: SecretDraw, adjacency: Adjacency, unit: Unit) -> Cost:
     if isinstance(sampling, Poisson | WithoutReplacement):
-        result = _sampled_cost(mechanism, sampling, adjacency, unit)
+        result = _sampled_cost(law, sampling, adjacency, unit)
     else:
-        result = _unsampled_cost(mechanism, adjacency)
+        result = _unsampled_cost(law, adjacency)
     result.curve.setflags(write=False)
     return result
 
 
 def _sampled_cost(
-    mechanism: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
+    law: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
 ) -> Cost:
-    multiplier = _gaussian_equivalent(mechanism)
-    if sampling.of is unit and isinstance(mechanism, Skellam):
-        return _skellam_cost(mechanism, multiplier, sampling, adjacency)
+    multiplier = _gaussian_equivalent(law)
+    if sampling.of is unit and isinstance(law, Skellam):
+        return _skellam_cost(law, multiplier, sampling, adjacency)
     if sampling.of is unit and multiplier is not None:
         return _gaussian_cost(multiplier, sampling, adjacency)
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
-            f"removing a unit changes who else is drawn: state zero-out adjacency for {type(mechanism).__name__}."
+            f"removing a unit changes who else is drawn: state zero-out adjacency for {type(law).__name__}."
         )
-    unsampled, rate = _unsampled_cost(mechanism, adjacency), _rate(sampling)
-    if sampling.of is unit and isinstance(mechanism, CoordinateSampledGaussian):
-        return Cost(_coordinate_curve(mechanism, sampling, unsampled.curve), None)
+    unsampled, rate = _unsampled_cost(law, adjacency), _rate(sampling)
+    if sampling.of is unit and isinstance(law, CoordinateSampledGaussian):
+        return Cost(_coordinate_curve(law, sampling, unsampled.curve), None)
     pair = None
     if unsampled.pair is not None:
         pair = _pair(unsampled.pair.noise, rate, RevealedPair(unsampled.pair.noise, rate))
@@ -191,15 +189,15 @@ def _sampled_cost(
 
 
 def _coordinate_curve(
-    mechanism: CoordinateSampledGaussian, sampling: Poisson | WithoutReplacement, unsampled: Curve
+    law: CoordinateSampledGaussian, sampling: Poisson | WithoutReplacement, unsampled: Curve
 ) -> Curve:
     """The curve if clients are sampled as well. For fixed-size samples no tighter bound is known here than the one for
     a sample that the adversary sees."""
     shown = _revealed(unsampled, _rate(sampling))
     if isinstance(sampling, WithoutReplacement):
         return shown
-    law = (mechanism.sigma, mechanism.rate, mechanism.l2, mechanism.linf)
-    drawn = coordinate_sampling.drawn_curve(sampling.rate, *law)
+    numbers = (law.sigma, law.rate, law.l2, law.linf)
+    drawn = coordinate_sampling.drawn_curve(sampling.rate, *numbers)
     return np.minimum(_mixed(drawn, unsampled, sampling.missed), shown)
 
 
@@ -226,15 +224,19 @@ def _pair(noise: float, rate: float, sampled: Pair) -> Pair:
     return sampled if 0.0 < rate < 1.0 else PlainPair(noise if rate else math.inf)
 
 
+def _missed(sampling: SecretDraw) -> float:
+    return sampling.missed if isinstance(sampling, Poisson) else 0.0
+
+
 def _rate(sampling: Poisson | WithoutReplacement) -> float:
     return sampling.rate if isinstance(sampling, Poisson) else sampling.size / sampling.population
 
 
-def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
-    multiplier = _gaussian_equivalent(mechanism)
+def _unsampled_cost(law: NoiseLaw, adjacency: Adjacency) -> Cost:
+    multiplier = _gaussian_equivalent(law)
     own = None
-    if isinstance(mechanism, Skellam):
-        own = Cost(_skellam_at(mechanism, _FACTOR[adjacency], ORDERS), None)
+    if isinstance(law, Skellam):
+        own = Cost(_skellam_at(law, _FACTOR[adjacency], ORDERS), None)
     if multiplier is not None:
         multiplier /= _FACTOR[adjacency]
         return _smaller(Cost(renyi.gaussian(multiplier), PlainPair(multiplier)), own)
@@ -242,19 +244,17 @@ def _unsampled_cost(mechanism: NoiseLaw, adjacency: Adjacency) -> Cost:
         return own
     if adjacency is Adjacency.REPLACE_ONE:
         raise UnsupportedReleaseError(
-            f"{type(mechanism).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
+            f"{type(law).__name__} is analysed for add/remove and zero-out adjacency only: state one of them."
         )
-    if isinstance(mechanism, CoordinateSampledGaussian):
+    if isinstance(law, CoordinateSampledGaussian):
         # Chen et al. 2024, Theorem 5.1: both bounds times the column norm (`privacy.accounting.factorisation`).
-        norm = mechanism.column_norm or 1.0
-        curve = coordinate_sampling.curve(
-            mechanism.sigma, mechanism.rate, norm * mechanism.l2, norm * mechanism.linf
-        )
+        norm = law.column_norm or 1.0
+        curve = coordinate_sampling.curve(law.sigma, law.rate, norm * law.l2, norm * law.linf)
         return Cost(curve, None)
-    if isinstance(mechanism, SketchedGaussian):
-        curve = sketched.secret_curve(mechanism.noise_multiplier, mechanism.rows, mechanism.clients)
+    if isinstance(law, SketchedGaussian):
+        curve = sketched.secret_curve(law.noise_multiplier, law.rows, law.clients)
         return Cost(curve, None)
-    raise UnsupportedReleaseError(f"{type(mechanism).__name__} is not a mechanism known here.")
+    raise UnsupportedReleaseError(f"{type(law).__name__} is not a law known here.")
 
 
 def _smaller(gaussian: Cost, own: Cost | None) -> Cost:
@@ -286,21 +286,21 @@ def _gaussian_cost(
     return Cost(curve, _pair(pair.noise, rate, pair))
 
 
-def _skellam_at(mechanism: Skellam, factor: float, orders: Curve) -> Curve:
+def _skellam_at(law: Skellam, factor: float, orders: Curve) -> Curve:
     """The Skellam curve with both sensitivities multiplied by `factor`."""
-    l2, l1 = factor * mechanism.l2_sensitivity, factor * mechanism.l1_sensitivity
-    return skellam.curve(mechanism.variance, l2, l1, orders)
+    l2, l1 = factor * law.l2_sensitivity, factor * law.l1_sensitivity
+    return skellam.curve(law.variance, l2, l1, orders)
 
 
 def _skellam_cost(
-    mechanism: Skellam,
+    law: Skellam,
     multiplier: float | None,
     sampling: Poisson | WithoutReplacement,
     adjacency: Adjacency,
 ) -> Cost:
     """For fixed-size samples three distributions are compared. There, domination by a Gaussian is proved for pairs but
     not for Renyi curves, so the curve is Skellam's own."""
-    own = Cost(_skellam_curve(mechanism, sampling, adjacency), None)
+    own = Cost(_skellam_curve(law, sampling, adjacency), None)
     if multiplier is None:
         return own
     price = _gaussian_cost(multiplier, sampling, adjacency)
@@ -310,17 +310,15 @@ def _skellam_cost(
 
 
 def _skellam_curve(
-    mechanism: Skellam, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
+    law: Skellam, sampling: Poisson | WithoutReplacement, adjacency: Adjacency
 ) -> Curve:
     rate, every = _rate(sampling), np.arange(LARGEST_SAMPLED_ORDER + 1.0)
     # These are the same cases as for the Gaussian: see without_replacement.py.
     if isinstance(sampling, Poisson) or adjacency is Adjacency.ADD_OR_REMOVE:
         factor = 1.0 if isinstance(sampling, Poisson) else 2.0
-        unsampled = _skellam_at(mechanism, factor, ORDERS)
-        curve = poisson.symmetric_integer_curve(
-            rate, unsampled, _skellam_at(mechanism, factor, every)
-        )
-        return _mixed(curve, unsampled, getattr(sampling, "missed", 0.0))
-    unsampled = _skellam_at(mechanism, _FACTOR[adjacency], ORDERS)
-    curve = without_replacement.general(rate, unsampled, _skellam_at(mechanism, 2.0, every))
+        unsampled = _skellam_at(law, factor, ORDERS)
+        curve = poisson.symmetric_integer_curve(rate, unsampled, _skellam_at(law, factor, every))
+        return _mixed(curve, unsampled, _missed(sampling))
+    unsampled = _skellam_at(law, _FACTOR[adjacency], ORDERS)
+    curve = without_replacement.general(rate, unsampled, _skellam_at(law, 2.0, every))
     return np.minimum(curve, _revealed(unsampled, rate))

@@ -64,7 +64,7 @@ def _untagged(state: dict[str, Any]) -> Any:
 
 def release_to_json(release: Release) -> dict[str, Any]:
     state = {
-        "mechanism": _tagged(release.mechanism),
+        "mechanism": _tagged(release.law),
         "sampling": _tagged(release.sampling),
         "adjacency": release.adjacency.value,
         "unit": release.unit.value,
@@ -75,7 +75,7 @@ def release_to_json(release: Release) -> dict[str, Any]:
 
 def release_from_json(state: dict[str, Any]) -> Release:
     return Release(
-        mechanism=_untagged(state["mechanism"]),
+        law=_untagged(state["mechanism"]),
         sampling=_untagged(state["sampling"]),
         adjacency=Adjacency(state["adjacency"]),
         unit=Unit(state["unit"]),

@@ -173,7 +173,12 @@ class FullPasses:
             raise ValueError("a pass has at least one round.")
 
 
-Sampling = NoSampling | Poisson | WithoutReplacement | FullPasses
+SecretDraw = NoSampling | Poisson | WithoutReplacement | FullPasses
+
+
+def is_drawn_by_device(sampling: SecretDraw) -> bool:
+    """Return whether a device draws among its own examples, so that the draw is secret from the server too."""
+    return isinstance(sampling, Poisson) and sampling.drawn_by is DrawnBy.DEVICE
 
 
 def _positive(**values: float) -> None:
@@ -188,8 +193,23 @@ def _not_negative(**values: float) -> None:
             raise ValueError(f"{name} must not be negative, but is {value}.")
 
 
+class NoiseLaw:
+    """The distribution of the noise in a release, with the bounds that it needs. Every law is one of the classes
+    below."""
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether the noise is correlated over the rounds of a pass."""
+        return False
+
+    @property
+    def needs_secret_sketch(self) -> bool:
+        """Whether the guarantee counts the randomness of a sketch that the adversary must not know."""
+        return False
+
+
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(NoiseLaw):
     """The sum plus N(0, (noise_multiplier * C)^2) in every coordinate."""
 
     noise_multiplier: float
@@ -199,7 +219,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Skellam:
+class Skellam(NoiseLaw):
     """An integer sum plus Skellam noise. `variance` is that of the noise of the SUM. Everything is in integer units.
 
     The sensitivities bound how far one unit can change the integer sum (`privacy.mechanisms.skellam_ring` enforces
@@ -216,7 +236,7 @@ class Skellam:
 
 
 @dataclass(frozen=True)
-class CoordinateSampledGaussian:
+class CoordinateSampledGaussian(NoiseLaw):
     """L2-CSGM, the coordinate-sampled Gaussian mechanism. Each client keeps each coordinate with probability `rate`,
     by a secret mask of its own. The release is the sum of the kept, unscaled values plus N(0, sigma^2) in every
     coordinate. The vector of one unit has L2 norm at most `l2` and entries of at most `linf`.
@@ -237,9 +257,13 @@ class CoordinateSampledGaussian:
         if not 0.0 <= self.rate <= 1.0:
             raise ValueError(f"a sampling rate must be between 0 and 1, not {self.rate}.")
 
+    @property
+    def is_correlated(self) -> bool:
+        return self.column_norm is not None
+
 
 @dataclass(frozen=True)
-class MatrixGaussian:
+class MatrixGaussian(NoiseLaw):
     """Correlated noise over one pass. The release of round t is row t of A X + B Z with A = B C, and each unit is in
     one row of X.
 
@@ -256,6 +280,10 @@ class MatrixGaussian:
         _not_negative(noise_multiplier=self.noise_multiplier)
         _positive(column_norm=self.column_norm)
 
+    @property
+    def is_correlated(self) -> bool:
+        return True
+
 
 class SketchKnowledge(StrEnum):
     """Whether the adversary knows the sketching matrix R."""
@@ -265,7 +293,7 @@ class SketchKnowledge(StrEnum):
 
 
 @dataclass(frozen=True)
-class SketchedGaussian:
+class SketchedGaussian(NoiseLaw):
     """A sum of b-dimensional Gaussian sketches R x plus N(0, (noise_multiplier * C)^2) in every coordinate.
 
     `r_public`: C is the clip of the SKETCH, applied after sketching. `r_secret`: C is the clip of the update before
@@ -282,8 +310,9 @@ class SketchedGaussian:
         _not_negative(noise_multiplier=self.noise_multiplier)
         _positive(rows=self.rows, clients=self.clients)
 
-
-NoiseLaw = Gaussian | Skellam | CoordinateSampledGaussian | MatrixGaussian | SketchedGaussian
+    @property
+    def needs_secret_sketch(self) -> bool:
+        return self.knowledge is SketchKnowledge.SECRET
 
 
 @dataclass(frozen=True)
@@ -294,8 +323,8 @@ class Release:
     before it.
     """
 
-    mechanism: NoiseLaw
-    sampling: Sampling
+    law: NoiseLaw
+    sampling: SecretDraw
     adjacency: Adjacency
     unit: Unit
     adversary: Adversary
@@ -315,6 +344,6 @@ class Release:
     def once_more(self) -> Release:
         """The same release for a round that is repeated with the same cohort. The draw hides nobody a second time, and
         the repetition belongs to no pass."""
-        if getattr(self.sampling, "drawn_by", None) is DrawnBy.DEVICE:
+        if is_drawn_by_device(self.sampling):
             return self
         return replace(self, sampling=NoSampling())

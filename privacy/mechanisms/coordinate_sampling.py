@@ -45,7 +45,7 @@ from fedsketch.privacy.accounting.releases import (
     Gaussian,
     NoiseLaw,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
 )
 from fedsketch.privacy.mechanisms.encoding import (
@@ -141,7 +141,7 @@ class CoordinateSampling(Mechanism):
         return sum(int(np.count_nonzero(part == self.top)) for part in kept) / max(count, 1)
 
     @property
-    def share(self) -> float:
+    def variance_per_device(self) -> float:
         return 0.0
 
     def noise_std(self, variance: float) -> float:
@@ -155,7 +155,7 @@ class CoordinateSampling(Mechanism):
 
     # ------------------------------------------------------------------ for the accountant
     def release_to(
-        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
         if protected is not Unit.CLIENT:
             raise UnsoundMechanismError(

@@ -23,7 +23,7 @@ from fedsketch.privacy.accounting.releases import (
     Adversary,
     Gaussian,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
 )
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
@@ -76,7 +76,9 @@ class GaussianNoise(Mechanism):
             raise UnsafeUpdateError(
                 "the update contains nan or inf: lower the learning rate or check the data."
             )
-        return add_gaussian(total.cpu().numpy(), self.noise_std(clients * self.share), stream)
+        return add_gaussian(
+            total.cpu().numpy(), self.noise_std(clients * self.variance_per_device), stream
+        )
 
     def with_bound(self, bound: float) -> GaussianNoise:
         return replace(self, clip=bound)
@@ -88,14 +90,14 @@ class GaussianNoise(Mechanism):
         return add_gaussian(np.zeros(dim), self.noise_std(variance), stream)
 
     @property
-    def share(self) -> float:
+    def variance_per_device(self) -> float:
         return self.local_multiplier**2
 
     def noise_std(self, variance: float) -> float:
         return 0.0 if self.clip is None else self.clip * math.sqrt(variance)
 
     def release_to(
-        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
         multiplier = self.noise_multiplier(variance, protected)
         # Round down to 12 digits. Cohorts of different sizes that should have equal noise then give the same release.

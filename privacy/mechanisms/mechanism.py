@@ -17,8 +17,8 @@ Only mechanisms create an `Upload`, so nothing leaves a device in any other way.
 A row is what one unit contributes: the vector of a client, or one vector per example. Adjacency is zero-out
 everywhere: the rows of the unit are replaced by zeros, and its device still adds its noise.
 
-The amount of noise is always given as a variance in the mechanism's own units. `share` is the variance that one device
-adds; the variances of several devices add up.
+The amount of noise is always given as a variance in the mechanism's own units. `variance_per_device` is the variance
+that one device adds; the variances of several devices add up.
 
 A mechanism that adds noise during training (`noisy_training`) runs the training itself, so that the data can only be
 reached through the mechanism.
@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
-from fedsketch.privacy.accounting.releases import Adversary, Release, Sampling, Unit
+from fedsketch.privacy.accounting.releases import Adversary, Release, SecretDraw, Unit
 from fedsketch.privacy.mechanisms.bound_half import BoundHalf
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Rows
@@ -150,7 +150,7 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def share(self) -> float:
+    def variance_per_device(self) -> float:
         """Variance of the noise that one device adds, in the mechanism's own units."""
 
     @abstractmethod
@@ -169,7 +169,7 @@ class Mechanism(ABC):
     # ------------------------------------------------------------------ for the accountant
     @abstractmethod
     def release_to(
-        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
         """The release that the adversary sees. `variance` is that of all noise in the sum that it does not know."""
 

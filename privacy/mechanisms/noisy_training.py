@@ -38,7 +38,7 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
 )
 from fedsketch.privacy.mechanisms.bound_half import BoundHalf, TrainedModel
@@ -135,7 +135,7 @@ class NoisyTraining(Mechanism):
         return ring_sum(vectors, self.bits) / self.scale if self.bits else real_sum(vectors)
 
     @property
-    def share(self) -> float:
+    def variance_per_device(self) -> float:
         return self._upload_std**2
 
     def noise_std(self, variance: float) -> float:
@@ -184,7 +184,7 @@ class NoisyTraining(Mechanism):
 
     # ------------------------------------------------------------------ for the accountant
     def release_to(
-        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
         """The guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are ignored."""
         law = Gaussian(self.noise_multiplier(variance, protected))

@@ -53,7 +53,7 @@ from fedsketch.privacy.accounting.releases import (
     Adjacency,
     Adversary,
     Release,
-    Sampling,
+    SecretDraw,
     Skellam,
     Unit,
 )
@@ -217,7 +217,7 @@ class SkellamRing(Mechanism):
         return into_ring(sample_skellam(int(variance), dim, stream), self.bits)
 
     @property
-    def share(self) -> int:
+    def variance_per_device(self) -> int:
         return self.local_variance
 
     def noise_std(self, variance: float) -> float:
@@ -236,7 +236,7 @@ class SkellamRing(Mechanism):
 
     # ------------------------------------------------------------------ for the accountant
     def release_to(
-        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
         l2, l1 = self._sensitivities(protected)
         law = Skellam(float(variance), l2, l1)

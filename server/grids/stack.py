@@ -16,7 +16,7 @@ from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.codec import RingCodec
 
 
-def stacked(
+def build_grids(
     grid: Grid, strategy: FederatedStrategy, roster: Directory | None = None
 ) -> tuple[MeteredGrid | SimulatedGrid, WrappedGrid]:
     """The Grid that counts the bytes of a run, and the Grid that the run's strategy uses."""

@@ -238,7 +238,7 @@ def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
         floating = (
             _trusted(summary)
             or config.strategy.noise_in_training
-            or config.secagg.noise is Noise.gaussian
+            or config.secagg.noise is Noise.GAUSSIAN
         )
         if floating:
             yield (
@@ -247,7 +247,7 @@ def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
             )
         else:
             yield "- Floating point: the noise is drawn and added in integers, so that rounding does not weaken it."
-        if config.privacy.randomness is Randomness.secret:
+        if config.privacy.randomness is Randomness.SECRET:
             yield "- Randomness: from the operating system of the machine that adds the noise."
         else:
             yield "- Randomness: from the seed, so that everybody can compute it."

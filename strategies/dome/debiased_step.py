@@ -27,9 +27,9 @@ class DebiasedStep:
         self._settings = settings
         self.steps = 0
         names = ["first"]
-        if settings.optimizer is not Optimizer.sgd:
+        if settings.optimizer is not Optimizer.SGD:
             names += ["second", "noise"]  # noise: the moving average of the noise's variance
-        if settings.optimizer is Optimizer.amsgrad:
+        if settings.optimizer is Optimizer.AMSGRAD:
             names += ["largest"]
         self._moments = {name: torch.zeros_like(vector) for name in names}
 
@@ -53,7 +53,7 @@ class DebiasedStep:
         self.steps += 1
         self._average("first", gradient, settings.momentum)
         change = self.corrected_moment
-        if settings.optimizer is not Optimizer.sgd:
+        if settings.optimizer is not Optimizer.SGD:
             self._average("second", gradient.double().square(), settings.second_momentum)
             self._average("noise", noise_variance, settings.second_momentum)
             change = change / (self._second().clamp(min=0).sqrt() + EPSILON)
@@ -69,7 +69,7 @@ class DebiasedStep:
         second, noise = (self._moments[name].double() / started for name in ("second", "noise"))
         if settings.debias:
             second = second - noise
-        if settings.optimizer is Optimizer.amsgrad:
+        if settings.optimizer is Optimizer.AMSGRAD:
             largest = self._moments["largest"]
             largest.copy_(torch.maximum(largest.double(), second))
             second = largest.double()

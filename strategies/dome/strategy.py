@@ -82,7 +82,7 @@ class Dome(FederatedStrategy):
             parcels = Parcels(state)
             step = Step(last, torch.zeros(numbers), 1.0)
             state.apply(step)
-            parcels.taken(step)
+            parcels.remember(step)
             common = Broadcast(config, last, mechanism, {}, parcels.head()).to_records()
             return RecordDict({**common, **parcels.parcel(0)})
         arrays = state.broadcast_arrays(last) | state.largest_bases()
@@ -131,7 +131,7 @@ class Dome(FederatedStrategy):
     def _record(self, step: Step) -> None:
         """Keep a step that the state has made, for devices that will replay it."""
         if self.parcels is not None:
-            self.parcels.taken(step)
+            self.parcels.remember(step)
 
 
 def _state(config: Config, model: FlatModel, vector: torch.Tensor) -> DomeState | PublicState:

@@ -5,10 +5,10 @@ Every device adds a share of the noise. The shares are large enough that the bud
 fewest survivors with which a round is still applied are in the sum, and the noise of those who may collude with the
 adversary of the budget does not count. More survivors mean more noise, never less.
 
-The random draw of a cohort may count as a secret (`hidden`), which amplifies privacy. Then nobody but the server may
-see anything that depends on the draw. The size of a Poisson cohort depends on it, and so does the number of clients
-that delivered: whoever knows which clients are offline can infer from it how many of the others were drawn. Therefore,
-if the draw is hidden:
+The random draw of a cohort may count as a secret (`draw_is_secret`), which amplifies privacy. Then nobody but the
+server may see anything that depends on the draw. The size of a Poisson cohort depends on it, and so does the number of
+clients that delivered: whoever knows which clients are offline can infer from it how many of the others were drawn.
+Therefore, if the draw is hidden:
 - the server adds noise of its own to every sum, which brings it to exactly one nominal variance;
 - it divides sums by the expected number of units;
 - the ring has the same scale for the whole run;
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Accounting, Against, Noise, Sampling
+from fedsketch.conf.schema import Accounting, Against, CohortSampling, Noise
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting import poisson
 from fedsketch.privacy.accounting.calibration import Price, calibrate, calibrate_skellam
@@ -35,10 +35,10 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
+    SecretDraw,
     Unit,
     WithoutReplacement,
 )
-from fedsketch.privacy.accounting.releases import Sampling as SecretDraw
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
@@ -83,24 +83,30 @@ class DeviceNoise:
     def variance(self, cohort: int, clients: int) -> float:
         """Return the variance of the noise in a sum over this many clients of a cohort, including the server's
         noise."""
-        return self._nominal if self.hidden else clients * self.mechanism(cohort).share
+        return (
+            self._fixed_variance
+            if self.draw_is_secret
+            else clients * self.mechanism(cohort).variance_per_device
+        )
 
-    def asked(self, cohort: int) -> bool:
+    def accepts(self, cohort: int) -> bool:
         """Whether a cohort of this size is asked to train. Secure aggregation needs two clients. If the draw is
         hidden, no cohort may add more than the nominal noise by itself."""
         if not self.sizes.smallest <= cohort <= self.sizes.largest:
             return False
-        least = cohort * self._contributing_share * (1.0 - _ROUNDING) if self.hidden else 1
+        least = (
+            cohort * self._contributing_fraction * (1.0 - _ROUNDING) if self.draw_is_secret else 1
+        )
         return self._contributors(cohort) >= max(least, 1)
 
     @property
-    def hidden(self) -> bool:
+    def draw_is_secret(self) -> bool:
         """Whether the draw of a cohort counts as a secret, so that nothing others see may depend on the cohort's
         size."""
         clients = self.config.clients
         drawn = not clients.sampling.in_passes and clients.per_round < clients.total
         private = self.config.privacy.private
-        return private and drawn and not self.known_cohort and not self.alone
+        return private and drawn and not self.known_cohort and not self.own_noise_suffices
 
     # ------------------------------------------------------------------ what a round reveals
     def releases(self, cohort: int, clients: int) -> dict[str, Release]:
@@ -119,20 +125,20 @@ class DeviceNoise:
           clients tell it their noise. Without, it sees each device's upload, protected by that device's noise alone.
         """
         mechanism, sizes = self.mechanism(cohort), self.sizes
-        every, share = self.variance(cohort, clients), mechanism.share
+        every, share = self.variance(cohort, clients), mechanism.variance_per_device
         colluding_clients = sizes.colluding_clients(cohort)
         server = (clients - sizes.colluders(cohort)) * share if sizes.masked else share
         return {
-            Against.model: mechanism.release_to(
+            Against.MODEL: mechanism.release_to(
                 every, self.unit, self._draw(cohort, clients), Adversary.MODEL
             ),
-            Against.client: mechanism.release_to(
+            Against.CLIENT: mechanism.release_to(
                 every - min(colluding_clients, clients - 1) * share,
                 self.unit,
                 self._draw_without(colluding_clients, cohort, clients),
                 Adversary.CLIENT,
             ),
-            Against.server: mechanism.release_to(server, self.unit, NoSampling(), Adversary.SERVER),
+            Against.SERVER: mechanism.release_to(server, self.unit, NoSampling(), Adversary.SERVER),
         }
 
     def worst(self) -> Release:
@@ -140,7 +146,7 @@ class DeviceNoise:
         dropouts."""
         sampling, adversary = _bound(self)
         largest = self.mechanism(self.sizes.largest)
-        least = largest.share if self.alone else _needed_variance(self)
+        least = largest.variance_per_device if self.own_noise_suffices else _needed_variance(self)
         return largest.release_to(least, self.unit, sampling, adversary)
 
     @cached_property
@@ -151,9 +157,9 @@ class DeviceNoise:
             return self.multiplier
         cohort = self.config.clients.per_round
         mechanism, fewest = self.mechanism(cohort), self.sizes.survivors(cohort)
-        devices = fewest * mechanism.share
+        devices = fewest * mechanism.variance_per_device
         noise = self.variance(cohort, fewest) if self._server_noise_counts else devices
-        unknown = noise - self._known(cohort) * mechanism.share
+        unknown = noise - self._known(cohort) * mechanism.variance_per_device
         return mechanism.noise_multiplier(unknown, self.unit)
 
     @property
@@ -161,9 +167,9 @@ class DeviceNoise:
         return self.config.privacy.unit
 
     @property
-    def alone(self) -> bool:
+    def own_noise_suffices(self) -> bool:
         """Whether the noise of each device must be enough for its upload alone, without that of the others."""
-        server = self.config.privacy.against is Against.server
+        server = self.config.privacy.against is Against.SERVER
         return self.single or (server and not self.sizes.masked)
 
     @property
@@ -180,9 +186,9 @@ class DeviceNoise:
             return NoSampling()
         if settings.sampling.in_passes:
             return FullPasses(-(-settings.total // settings.per_round))
-        if self.hidden and settings.sampling is Sampling.poisson:
+        if self.draw_is_secret and settings.sampling is CohortSampling.POISSON:
             return Poisson(settings.per_round / settings.total, missed=_missed(self))
-        if self.hidden:
+        if self.draw_is_secret:
             return WithoutReplacement(settings.per_round, settings.total)
         # The amount of noise reveals the size of the cohort. Given its size, it is a fixed-size draw. If some clients
         # dropped out, those who know which clients are offline can infer more.
@@ -196,22 +202,22 @@ class DeviceNoise:
         if not isinstance(draw, Poisson | WithoutReplacement):
             return draw
         others = self.config.clients.total - colluding_clients
-        size = max(cohort, self.config.clients.per_round) if self.hidden else cohort
+        size = max(cohort, self.config.clients.per_round) if self.draw_is_secret else cohort
         if self.sizes.masked or size > others:
             return NoSampling()
         return WithoutReplacement(size, others)
 
     def _known(self, cohort: int) -> int:
         """Return the number of clients whose noise the adversary of the budget knows."""
-        if self.config.privacy.against is Against.client:
+        if self.config.privacy.against is Against.CLIENT:
             return min(self.sizes.colluding_clients(cohort), cohort - 1)
-        server = self.config.privacy.against is Against.server
+        server = self.config.privacy.against is Against.SERVER
         return self.sizes.colluders(cohort) if server else 0
 
     def _contributors(self, cohort: int) -> int:
         """Return how many devices add the noise that is needed, in the worst case. If the server's noise counts, it
         replaces that of clients that dropped out."""
-        if self.alone and self.multiplier is None:
+        if self.own_noise_suffices and self.multiplier is None:
             return 1
         there = cohort if self._server_noise_counts else self.sizes.survivors(cohort)
         return there - self._known(cohort)
@@ -219,26 +225,26 @@ class DeviceNoise:
     @property
     def _server_noise_counts(self) -> bool:
         """Whether the server's own noise counts against the adversary of the budget."""
-        return self.hidden and self.config.privacy.against is not Against.server
+        return self.draw_is_secret and self.config.privacy.against is not Against.SERVER
 
     @property
-    def _contributing_share(self) -> float:
+    def _contributing_fraction(self) -> float:
         """A lower bound on the contributors divided by the members, for cohorts of about the planned size, without
         rounding."""
         settings, privacy = self.config.clients, self.config.privacy
-        known = 0.0 if privacy.against is Against.model else self.config.secagg.colluders
-        if privacy.against is Against.client:
+        known = 0.0 if privacy.against is Against.MODEL else self.config.secagg.colluders
+        if privacy.against is Against.CLIENT:
             known = max(known, 1.0 / max(2, settings.per_round // 2))
         return 1.0 - known - (0.0 if self._server_noise_counts else settings.tolerated_dropouts)
 
     @property
-    def _nominal(self) -> float:
+    def _fixed_variance(self) -> float:
         """The variance of the noise in every sum if the draw is hidden. No cohort that is asked adds more by
         itself."""
-        if self.config.secagg.noise is Noise.skellam:
+        if self.config.secagg.noise is Noise.SKELLAM:
             ring, _ = _ring(self, self.sizes.largest)
             return ring.clients * ring.local_variance
-        return _needed_variance(self) / self._contributing_share
+        return _needed_variance(self) / self._contributing_fraction
 
 
 def calibrated(
@@ -265,9 +271,9 @@ def _mechanism(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
             f"{cohort} clients with {noise.sizes.drops(cohort)} drops and {noise._known(cohort)} colluders leave no "
             "honest noise: raise clients.per_round, or lower clients.tolerated_dropouts or secagg.colluders."
         )
-    if noise.config.secagg.noise is not Noise.skellam:
+    if noise.config.secagg.noise is not Noise.SKELLAM:
         return _gaussian_noise(noise, math.sqrt(_needed_variance(noise) / contributors))
-    ring, needed = _ring(noise, noise.sizes.largest if noise.hidden else cohort)
+    ring, needed = _ring(noise, noise.sizes.largest if noise.draw_is_secret else cohort)
     # For an upload shorter than the longest both sensitivities are smaller, so it costs no more than the accountant
     # books.
     return replace(
@@ -282,9 +288,9 @@ def _mechanism(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
 
 def _needed_variance(noise: DeviceNoise) -> float:
     """Return the variance of the noise that the contributors to a sum must add together, in the mechanism's units."""
-    if noise.config.secagg.noise is Noise.skellam:
+    if noise.config.secagg.noise is Noise.SKELLAM:
         return _ring(
-            noise, noise.sizes.largest if noise.hidden else noise.config.clients.per_round
+            noise, noise.sizes.largest if noise.draw_is_secret else noise.config.clients.per_round
         )[1]
     return _gaussian_multiplier(noise) ** 2
 
@@ -306,7 +312,7 @@ def _gaussian_multiplier(noise: DeviceNoise) -> float:
 def _given(noise: DeviceNoise) -> float | None:
     """Return the noise multiplier if the user or a paper's theorem gives it. None if the accountant computes it."""
     privacy = noise.config.privacy
-    if noise.multiplier is not None or privacy.accounting is Accounting.exact:
+    if noise.multiplier is not None or privacy.accounting is Accounting.EXACT:
         return noise.multiplier
     assert privacy.epsilon is not None  # or the config would not have passed
     return paper_noise_multiplier(
@@ -346,9 +352,13 @@ def _ring(noise: DeviceNoise, cohort: int) -> tuple[SkellamRing, float]:
         )
 
     members = sizes.members(cohort)
-    honest = members * noise._contributing_share if noise.hidden else noise._contributors(cohort)
+    honest = (
+        members * noise._contributing_fraction
+        if noise.draw_is_secret
+        else noise._contributors(cohort)
+    )
     # A share is rounded up to an integer, so a cohort adds up to one unit more for each of its members.
-    rounding = members if noise.hidden else 0
+    rounding = members if noise.draw_is_secret else 0
     ring = choose_ring(
         dim=noise.dim,
         clients=members,
@@ -367,10 +377,10 @@ def _ring(noise: DeviceNoise, cohort: int) -> tuple[SkellamRing, float]:
 def _bound(noise: DeviceNoise) -> tuple[SecretDraw, Adversary]:
     """Return the draw that is secret from the adversary of the budget, in the worst case, and that adversary."""
     against, cohort = noise.config.privacy.against, noise.sizes.largest
-    if against is Against.server:
+    if against is Against.SERVER:
         return NoSampling(), Adversary.SERVER
     fewest = noise.sizes.survivors(cohort)
-    if against is Against.model:
+    if against is Against.MODEL:
         return noise._draw(cohort, fewest), Adversary.MODEL
     colluding_clients = noise.sizes.colluding_clients(cohort)
     return noise._draw_without(colluding_clients, cohort, fewest), Adversary.CLIENT
@@ -384,7 +394,7 @@ def _missed(noise: DeviceNoise) -> float:
     settings, sizes = noise.config.clients, noise.sizes
     rate = settings.per_round / settings.total
     there = settings.total - math.floor(settings.total * settings.tolerated_dropouts)
-    decided = [n for n in range(1, sizes.largest) if not noise.asked(n) and noise.asked(n + 1)]
+    decided = [n for n in range(1, sizes.largest) if not noise.accepts(n) and noise.accepts(n + 1)]
     return sum(
         max(poisson.missed(rate, population, n + 1) for population in (there, settings.total))
         for n in decided

@@ -1,15 +1,14 @@
 """Noise that a trusted server adds: how much of it a run needs, and what each round reveals to those who see models.
 
-Devices add no noise (`Mechanism.share` is 0), so every sum has the same noise, for any cohort and any dropouts. There
-is no guarantee against the server: it sees every upload as it is.
+Devices add no noise (`Mechanism.variance_per_device` is 0), so every sum has the same noise, for any cohort and any
+dropouts. There is no guarantee against the server: it sees every upload as it is.
 """
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from fedsketch.conf.schema import Against
-from fedsketch.privacy.accounting.releases import Adversary, Release, WithoutReplacement
-from fedsketch.privacy.accounting.releases import Sampling as SecretDraw
+from fedsketch.privacy.accounting.releases import Adversary, Release, SecretDraw, WithoutReplacement
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.strategies.noise.device import DeviceNoise, calibrated
 
@@ -27,7 +26,7 @@ class ServerNoise(DeviceNoise):
     def variance(self, cohort: int, clients: int) -> float:
         return self.noise_multiplier**2
 
-    def asked(self, cohort: int) -> bool:
+    def accepts(self, cohort: int) -> bool:
         return self.sizes.smallest <= cohort <= self.sizes.largest
 
     def releases(self, cohort: int, clients: int) -> dict[str, Release]:
@@ -36,7 +35,7 @@ class ServerNoise(DeviceNoise):
         among the others is a secret from them."""
         return {
             against: self._release(self.noise_multiplier, against, cohort, clients)
-            for against in (Against.model, Against.client)
+            for against in (Against.MODEL, Against.CLIENT)
         }
 
     @property
@@ -57,7 +56,7 @@ class ServerNoise(DeviceNoise):
 
     def _release(self, multiplier: float, against: Against, cohort: int, clients: int) -> Release:
         draw, adversary = self._draw(cohort, clients), Adversary.MODEL
-        if against is Against.client:
+        if against is Against.CLIENT:
             colluding_clients = self.sizes.colluding_clients(cohort)
             draw, adversary = (
                 self._draw_without(colluding_clients, cohort, clients),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import ClientsConfig, NoSecAggConfig, Sampling
+from fedsketch.conf.schema import ClientsConfig, CohortSampling, NoSecAggConfig
 
 _NEVER = 1e-12  # the probability that a Poisson draw is larger than the largest accepted cohort
 
@@ -61,7 +61,7 @@ class CohortSizes:
 
 @lru_cache(maxsize=64)
 def _largest(clients: ClientsConfig) -> int:
-    if clients.sampling is not Sampling.poisson or clients.per_round == clients.total:
+    if clients.sampling is not CohortSampling.POISSON or clients.per_round == clients.total:
         return clients.per_round
     from scipy import stats  # imported here, because it takes half a second
 

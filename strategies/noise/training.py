@@ -23,7 +23,7 @@ class TrainingNoise(DeviceNoise):
     share: float
 
     def mechanism(self, cohort: int, dim: int | None = None) -> NoisyTraining:
-        masked = self.config.secagg.noise is Noise.skellam
+        masked = self.config.secagg.noise is Noise.SKELLAM
         return replace(
             _one_device(self),
             dim=self.dim if dim is None else dim,
@@ -32,7 +32,7 @@ class TrainingNoise(DeviceNoise):
         )
 
     @property
-    def hidden(self) -> bool:
+    def draw_is_secret(self) -> bool:
         """False: the guarantee does not use the server's draw of the cohort."""
         return False
 
@@ -72,6 +72,6 @@ class TrainingNoise(DeviceNoise):
 def _one_device(noise: TrainingNoise) -> NoisyTraining:
     multiplier = noise.multiplier
     if multiplier is None:
-        paper = noise.config.privacy.accounting is Accounting.paper
+        paper = noise.config.privacy.accounting is Accounting.PAPER
         multiplier = calibrated(noise.config, noise.release, classic_epsilon if paper else None)
     return noise.round_of(multiplier)

@@ -167,7 +167,7 @@ class FederatedStrategy(Strategy):
             self.frozen = FrozenPart(self.model, self.job.features)
         cohort = [client for client in self.cohorts.draw(server_round) if client not in self.lost]
         self.arrived, self.dropped, self.snr = 0, {}, None
-        if not self.noise_of(server_round).asked(len(cohort)):
+        if not self.noise_of(server_round).accepts(len(cohort)):
             self._cohort = {}
             return []
         self._cohort = {self._nodes[client]: client for client in cohort}
@@ -185,21 +185,24 @@ class FederatedStrategy(Strategy):
             self.skip_round(server_round)
             return None, None
         aggregate = self._sum(server_round, replies)
-        self._take(server_round, aggregate)
+        self._apply_sum(server_round, aggregate)
         return self.arrays(), MetricRecord({"clients": aggregate.clients})
 
     def skip_round(self, server_round: int) -> None:
         """Finish a round for which no client is asked, because its Poisson draw was too small or too large. Drawing
-        again would change the distribution of the draw. If the size of a cohort is secret (`DeviceNoise.hidden`), the
-        round is applied with noise alone, which looks like any other round. Otherwise the model stays as it is."""
+        again would change the distribution of the draw. If the size of a cohort is secret
+        (`DeviceNoise.draw_is_secret`), the round is applied with noise alone, which looks like any other round.
+        Otherwise the model stays as it is."""
         noise = self.noise_of(server_round)
-        if noise.hidden:
+        if noise.draw_is_secret:
             # A strategy may choose here what its `update` needs, such as the sketch of the round.
             self.broadcast_extras(server_round)
             size = self.numbers(server_round)
             mechanism = self.clipping.of_round(noise.mechanism(noise.sizes.largest, size))
             nothing = np.zeros(size, np.float32 if mechanism.ring is None else np.uint64)
-            self._take(server_round, self._aggregate(server_round, mechanism, 0, [(nothing, [])]))
+            self._apply_sum(
+                server_round, self._aggregate(server_round, mechanism, 0, [(nothing, [])])
+            )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -219,11 +222,11 @@ class FederatedStrategy(Strategy):
         """Return how many numbers a client sends in a round in total."""
         return self.upload_size(server_round) + self.clipping.extra
 
-    def told(self) -> dict[str, Any]:
+    def all_metrics(self) -> dict[str, Any]:
         """Return all metrics of the last round."""
         return {**self.clipping.metrics(), **self.metrics()}
 
-    def saved(self) -> dict[str, Any]:
+    def checkpoint_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, without the model."""
         shared = {"clipping": self.clipping.state_dict(), "frozen": self.frozen.fingerprint}
         return {"strategy": self.state_dict(), **shared}
@@ -265,7 +268,7 @@ class FederatedStrategy(Strategy):
         lost = {self._cohort[node] for node in nodes if node in self._cohort} | set(self.dropped)
         rest = len(set(self._cohort.values()) - lost)
         # If hardly any client delivered, the server may be the cause: then all are asked again.
-        self.lost = self.lost | lost if self.noise.asked(rest) else set()
+        self.lost = self.lost | lost if self.noise.accepts(rest) else set()
 
     def explain_dropouts(self, reasons: Mapping[int, str]) -> None:
         """Replace the reasons why nodes dropped out by more precise ones, which a Grid knows."""
@@ -283,10 +286,10 @@ class FederatedStrategy(Strategy):
 
     def clients(self, aggregate: Aggregate) -> float:
         """Return the public number of clients by which a sum is divided."""
-        return self.config.clients.per_round if self.noise.hidden else aggregate.clients
+        return self.config.clients.per_round if self.noise.draw_is_secret else aggregate.clients
 
     # ------------------------------------------------------------------ inside
-    def _take(self, server_round: int, whole: Aggregate) -> None:
+    def _apply_sum(self, server_round: int, whole: Aggregate) -> None:
         """Apply the sum of a round: the counts go to the adaptive clip, the rest to the strategy."""
         aggregate = self.clipping.read(whole, self.units(whole))
         self.snr = signal_to_noise(aggregate)
@@ -345,7 +348,7 @@ class FederatedStrategy(Strategy):
         members = tuple(sorted(client for _, clients in parts for client in clients))
         noise, vectors = self.noise_of(server_round), [vector for vector, _ in parts]
         variance = noise.variance(cohort, len(members))
-        added = variance - len(members) * mechanism.share
+        added = variance - len(members) * mechanism.variance_per_device
         if added > 0:
             vectors.append(self.server_noise(server_round, mechanism, len(vectors[0]), added))
         total = mechanism.total(vectors, server_round)
@@ -366,7 +369,7 @@ class FederatedStrategy(Strategy):
 
     def _stream(self, server_round: int) -> Stream:
         """Return the randomness for the server's own noise. It is secret, unless the run is set to be reproducible."""
-        if self.config.privacy.randomness is Randomness.secret:
+        if self.config.privacy.randomness is Randomness.SECRET:
             return Stream()
         return Stream(derived_key(self.config.seed, "server noise", server_round, len(self.lost)))
 

@@ -36,7 +36,7 @@ from flwr.app import Message
 
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
-from fedsketch.conf.schema import Accounting, Sampling
+from fedsketch.conf.schema import Accounting, CohortSampling
 from fedsketch.conf.settings import LocalConfig, Optimizer, OptimizerConfig, StrategySettings
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Release, Unit
@@ -177,7 +177,7 @@ class FederatedEvaluation(FederatedStrategy):
         members, colluders = sizes.members(cohort), sizes.colluders(cohort)
         needed = majority(members, colluders)
         unfinished = sizes.masked and sizes.survivors(cohort) < needed
-        if unfinished or not self.noise.asked(cohort):
+        if unfinished or not self.noise.accepts(cohort):
             raise ConfigError(
                 f"An evaluation needs {needed} of the {members} clients of a group to the end, because {colluders} "
                 "may collude with the server: lower evaluation.groups, raise evaluation.clients, or "
@@ -238,20 +238,20 @@ def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: in
         clients=replace(
             clients,
             per_round=settings.cohort(config),
-            sampling=Sampling.fixed if plain else clients.sampling,
+            sampling=CohortSampling.FIXED if plain else clients.sampling,
         ),
         privacy=replace(
             privacy,
             epsilon=settings.epsilon if privacy.private else None,
             noise_multiplier=None if privacy.private else 0.0,
             clip=bound_of(numbers),
-            accounting=Accounting.exact,
+            accounting=Accounting.EXACT,
         ),
         secagg=replace(config.secagg, bits=max(config.secagg.bits, _FINE_RING)),
         strategy=StrategySettings(
             "evaluation",
             LocalConfig(steps=1, epochs=None, batch=0, lr=1.0, momentum=0.0),
-            OptimizerConfig(Optimizer.sgd, lr=1.0, momentum=0.0),
+            OptimizerConfig(Optimizer.SGD, lr=1.0, momentum=0.0),
         ),
         evaluation=ServerEvaluationConfig("server"),
     )

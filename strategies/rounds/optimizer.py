@@ -14,7 +14,7 @@ class ServerOptimizer:
         self._parameter = torch.nn.Parameter(vector, requires_grad=False)
         self._parameter.data = vector  # shares the caller's memory
         self._optimizer: torch.optim.Optimizer
-        if settings.optimizer is Optimizer.sgd:
+        if settings.optimizer is Optimizer.SGD:
             self._optimizer = torch.optim.SGD(
                 [self._parameter], lr=settings.lr, momentum=settings.momentum
             )
@@ -22,7 +22,7 @@ class ServerOptimizer:
             self._optimizer = torch.optim.Adam(
                 [self._parameter],
                 lr=settings.lr,
-                amsgrad=settings.optimizer is Optimizer.amsgrad,
+                amsgrad=settings.optimizer is Optimizer.AMSGRAD,
             )
 
     def step(self, update: torch.Tensor) -> None:

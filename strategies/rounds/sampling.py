@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsketch.conf.schema import ClientsConfig, Sampling
+from fedsketch.conf.schema import ClientsConfig, CohortSampling
 from fedsketch.errors import TooFewClients
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 
@@ -35,11 +35,11 @@ class CohortSampler:
         total, size = self.settings.total, self.settings.per_round
         if self.settings.sampling.in_passes:
             number, position = divmod(round - 1, self.rounds_per_pass)
-            if self.settings.sampling is Sampling.cycle:
+            if self.settings.sampling is CohortSampling.CYCLE:
                 number = 0
             order = np.argsort(self._stream("pass", number).uint64(total))
             chosen = np.array_split(order, self.rounds_per_pass)[position]
-        elif self.settings.sampling is Sampling.poisson:
+        elif self.settings.sampling is CohortSampling.POISSON:
             chosen = np.flatnonzero(self._stream("round", round).uniform(total) < size / total)
         else:
             chosen = np.argsort(self._stream("round", round).uint64(total))[:size]

@@ -60,7 +60,7 @@ def flags(table: Table, name: str, yes: Sequence[str], no: Sequence[str]) -> npt
 def _targets(table: Table, schema: Schema) -> npt.NDArray[np.int64] | _Floats:
     target = schema.target
     name = target.columns[0]
-    if target.kind is Targets.labels:
+    if target.kind is Targets.LABELS:
         labels = [flags(table, name, YES, NO) for name in target.columns]
         return np.stack(labels, axis=1).astype(np.float32)
     if target.bounds is not None:

@@ -12,9 +12,9 @@ from fedsketch.conf.targets import Targets
 from fedsketch.errors import DataError
 
 _FORMS = {
-    (torch.int64, 1): Targets.classes,
-    (torch.float32, 1): Targets.numbers,
-    (torch.float32, 2): Targets.labels,
+    (torch.int64, 1): Targets.CLASSES,
+    (torch.float32, 1): Targets.NUMBERS,
+    (torch.float32, 2): Targets.LABELS,
 }
 
 

@@ -96,11 +96,11 @@ def _found(
 def kind_of(path: Path) -> Targets:
     """Guess the form of the targets from the type and shape of the data; `read` checks the rest."""
     if path.suffix != ".npz" or not path.is_file():
-        return Targets.classes
+        return Targets.CLASSES
     _, targets = _arrays(path)
     if np.issubdtype(targets.dtype, np.integer) and targets.ndim == 1:
-        return Targets.classes
-    return Targets.numbers if targets.ndim == 1 else Targets.labels
+        return Targets.CLASSES
+    return Targets.NUMBERS if targets.ndim == 1 else Targets.LABELS
 
 
 def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -119,19 +119,19 @@ def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
             "(N, channels, height, width), and a target for each."
         )
     kind, count = kind_of(path), 1
-    if kind is not Targets.numbers:
-        count = max(2, int(targets.max()) + 1) if kind is Targets.classes else targets.shape[1]
+    if kind is not Targets.NUMBERS:
+        count = max(2, int(targets.max()) + 1) if kind is Targets.CLASSES else targets.shape[1]
     return inputs.shape[1:], tuple(map(str, range(count)))
 
 
 def read(
-    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets = Targets.classes
+    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets = Targets.CLASSES
 ) -> Examples:
     """Read examples of this shape. Their targets are indices into `classes`, or of another kind (only from an .npz
     file)."""
     try:
         if path.is_dir():
-            if kind is not Targets.classes:
+            if kind is not Targets.CLASSES:
                 raise DataError(
                     f"{path} is a folder of images by class, but the run learns {kind}: put the examples into an .npz "
                     "file."
@@ -215,7 +215,7 @@ def _image(file: Path) -> Iterator["Image.Image"]:
 def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets) -> Examples:
     """Read an .npz file. Bytes are scaled to 0 to 1; floats are not changed."""
     inputs, targets = _arrays(file)
-    of_each = (classes,) if kind is Targets.labels else ()
+    of_each = (classes,) if kind is Targets.LABELS else ()
     if inputs.shape[1:] != shape or targets.shape != (len(inputs), *of_each):
         raise DataError(
             f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run expects "
@@ -225,7 +225,7 @@ def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets
         raise DataError(f"{file} holds no example: put some in.")
     if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
         raise DataError(f"{file} has inputs of type {inputs.dtype}: give bytes or floats.")
-    if kind is not Targets.classes:
+    if kind is not Targets.CLASSES:
         known = np.issubdtype(targets.dtype, np.number) and np.isfinite(targets).all()
         wanted = "give finite numbers"
     else:
@@ -240,7 +240,7 @@ def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets
         numbers.div_(255)
     if not torch.isfinite(numbers).all():
         raise DataError(f"{file} has inputs that are infinite or not a number: remove these.")
-    number = np.int64 if kind is Targets.classes else np.float32
+    number = np.int64 if kind is Targets.CLASSES else np.float32
     return Examples(numbers, torch.from_numpy(targets.astype(number)))
 
 

@@ -142,7 +142,7 @@ class Schema:
         delimiter."""
         columns = {name: _written(one) for name, one in self.inputs.items()}
         target: dict[str, Any] = {"labels": list(self.target.columns)}
-        if self.target.kind is Targets.classes:
+        if self.target.kind is Targets.CLASSES:
             target = {"column": self.target.columns[0], "class": list(self.target.values)}
         elif self.target.bounds is not None:
             target = {"column": self.target.columns[0], **_written(self.target.bounds)}
@@ -268,11 +268,11 @@ class _Reader:
     def _target(self, content: Any) -> Target:
         self._keys(content, "target", ("column", "class", "number", "labels"))
         if set(content) == {"labels"}:
-            return Target(Targets.labels, self._values("target", content["labels"], least=1))
+            return Target(Targets.LABELS, self._values("target", content["labels"], least=1))
         if set(content) == {"column", "class"}:
             name = self._name(content["column"])
             values = self._values(name, content["class"], least=2)
-            return Target(Targets.classes, (name,), values)
+            return Target(Targets.CLASSES, (name,), values)
         if "column" in content and len(content) == 1:
             self._no_bounds(self._name(content["column"]))
         if set(content) != {"column", "number"}:
@@ -282,7 +282,7 @@ class _Reader:
             )
         name = self._name(content["column"])
         return Target(
-            Targets.numbers, (name,), bounds=self._number(name, {"number": content["number"]})
+            Targets.NUMBERS, (name,), bounds=self._number(name, {"number": content["number"]})
         )
 
     def _values(self, name: str, content: Any, least: int) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def _texts(root: Path, schema: Schema) -> Table:
     schema, never the other way round."""
     text, *more = schema.inputs
     target = schema.target
-    if more or not isinstance(schema.inputs[text], Text) or target.kind is not Targets.classes:
+    if more or not isinstance(schema.inputs[text], Text) or target.kind is not Targets.CLASSES:
         raise DataError(
             f"{root} is a folder, so its schema must have one text column and a class as target: name a .csv file, or "
             "change the schema."

@@ -75,7 +75,7 @@ def schema_of(settings: TableSettings | FolderConfig) -> Schema:
     if isinstance(settings, TextConfig):
         column = Text(settings.buckets, settings.ngrams, settings.characters)
         classes = tuple(str(name).strip() for name in settings.classes)
-        return Schema({settings.text: column}, Target(Targets.classes, (settings.label,), classes))
+        return Schema({settings.text: column}, Target(Targets.CLASSES, (settings.label,), classes))
     assert isinstance(settings, CsvConfig | FolderConfig)
     if settings.schema is not None:
         return load_schema(Path(settings.schema).expanduser())
@@ -116,7 +116,7 @@ def resolved(config: Config) -> Config:
 def devices_are_real(config: Config) -> bool:
     """Whether the clients of a table are real devices with policies and ledgers, which accept no path from a
     message."""
-    return config.runtime.name == "processes" and config.privacy.randomness is not Randomness.seeded
+    return config.runtime.name == "processes" and config.privacy.randomness is not Randomness.SEEDED
 
 
 def write_parts(config: Config, parts: Sequence[torch.Tensor], files: Sequence[Path]) -> None:

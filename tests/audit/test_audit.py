@@ -107,7 +107,7 @@ def test_dropouts_and_colluders_are_played() -> None:
     exchange = stage.devices.last
     assert exchange is not None
     assert len(exchange.uploads) == 10
-    promised = exchange.mechanism.noise_std(8 * exchange.mechanism.share)
+    promised = exchange.mechanism.noise_std(8 * exchange.mechanism.variance_per_device)
     energy, freedom = sum(one.energy for one in seen), sum(one.freedom for one in seen)
     assert freedom > 1000
     assert energy / freedom == pytest.approx(promised**2, rel=0.25)

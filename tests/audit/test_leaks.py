@@ -45,7 +45,7 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even
     cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
-    monkeypatch.setattr(DeviceNoise, "_contributing_share", property(lambda self: 0.5))
+    monkeypatch.setattr(DeviceNoise, "_contributing_fraction", property(lambda self: 0.5))
     made = FederatedStrategy._aggregate
 
     def without(
@@ -54,7 +54,9 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
         nominal = self.noise_of(round).variance(cohort, cohort)
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(
-                DeviceNoise, "variance", lambda noise, size, clients: clients * mechanism.share
+                DeviceNoise,
+                "variance",
+                lambda noise, size, clients: clients * mechanism.variance_per_device,
             )
             made_up = made(self, round, mechanism, cohort, parts)
         return replace(made_up, noise_std=mechanism.noise_std(nominal))
@@ -70,7 +72,7 @@ def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
         common = made(noise, cohort, dim)
         factor = 1.0 + cohort / 100.0
-        share = math.ceil(common.share * factor**2)
+        share = math.ceil(common.variance_per_device * factor**2)
         scale = common.scale / factor  # type: ignore[attr-defined]
         return replace(common, scale=scale, local_variance=int(share))  # type: ignore[call-arg]
 
@@ -82,7 +84,7 @@ def deviation_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     aggregates(
         monkeypatch,
         lambda made, mechanism: replace(
-            made, noise_std=mechanism.noise_std((1 + made.clients) * mechanism.share)
+            made, noise_std=mechanism.noise_std((1 + made.clients) * mechanism.variance_per_device)
         ),
     )
 

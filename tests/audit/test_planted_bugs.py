@@ -178,7 +178,7 @@ def noise_of_the_server_left_unsaid(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         DeviceNoise,
         "variance",
-        lambda self, cohort, clients: clients * self.mechanism(cohort).share,
+        lambda self, cohort, clients: clients * self.mechanism(cohort).variance_per_device,
     )
 
 

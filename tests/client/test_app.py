@@ -41,7 +41,7 @@ def _assert_noise(noise: NDArray[np.float64], std: float) -> None:
 def _booked(exchange: Any, against: Against) -> float:
     """The standard deviation that the accountant is told of."""
     strategy = exchange.strategy
-    mechanism = strategy.noise.releases(6, 6)[against].mechanism
+    mechanism = strategy.noise.releases(6, 6)[against].law
     assert isinstance(mechanism, Gaussian)
     return mechanism.noise_multiplier * strategy.config.privacy.clip
 
@@ -56,9 +56,9 @@ def test_a_device_adds_the_noise_that_is_booked(
     """Two answers to the same request differ by two independent noises, and by nothing else."""
     exchange = make_exchange(f"privacy={unit}", *strategy)
     first, second = _vectors(exchange.replies()), _vectors(exchange.replies())
-    _assert_noise((first - second) / 2**0.5, _booked(exchange, Against.server))
+    _assert_noise((first - second) / 2**0.5, _booked(exchange, Against.SERVER))
     # Over the cohort the shares add up: devices do not share their noise.
-    _assert_noise((first - second).sum(axis=0) / 2**0.5, _booked(exchange, Against.model))
+    _assert_noise((first - second).sum(axis=0) / 2**0.5, _booked(exchange, Against.MODEL))
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -72,7 +72,7 @@ def test_noise_of_dropouts_is_made_up_for(make_exchange: MakeExchange, unit: str
 def test_the_noise_is_normal_and_centred(make_exchange: MakeExchange, unit: str) -> None:
     exchange = make_exchange(f"privacy={unit}")
     difference = (_vectors(exchange.replies()) - _vectors(exchange.replies())).ravel()
-    normal = stats.norm(scale=2**0.5 * _booked(exchange, Against.server))
+    normal = stats.norm(scale=2**0.5 * _booked(exchange, Against.SERVER))
     assert stats.kstest(difference, normal.cdf).pvalue > FALSE_ALARM
 
 
@@ -174,7 +174,7 @@ def test_a_message_cannot_make_a_devices_noise_predictable(make_exchange: MakeEx
     make_exchange("privacy.randomness=secret")  # the devices' environment
     first, second = _vectors(asking.replies()), _vectors(asking.replies())
     assert (first != second).any(axis=1).all()
-    _assert_noise((first - second) / 2**0.5, _booked(asking, Against.server))
+    _assert_noise((first - second) / 2**0.5, _booked(asking, Against.SERVER))
 
 
 @pytest.mark.parametrize(

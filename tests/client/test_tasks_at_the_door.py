@@ -42,11 +42,11 @@ def own_task(install: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     """Installs a package with the task `own`, whose losses are the given expression; returns the file that tells that
     it was imported."""
 
-    def call(losses: str = USUAL, kind: Targets = Targets.classes) -> Path:
+    def call(losses: str = USUAL, kind: Targets = Targets.CLASSES) -> Path:
         files = {
             "__init__.py": "",
             "task/own.yaml": "name: own",
-            "task/own.py": OWN_SETTINGS.replace("KIND", kind),
+            "task/own.py": OWN_SETTINGS.replace("KIND", kind.name),
             "code.py": OWN_TASK.replace("LOSSES", losses),
         }
         entries = {
@@ -139,8 +139,8 @@ def test_a_device_learns_numbers_from_its_own_table_by_an_installed_task(
 ) -> None:
     """Rows of three numbers and a number to predict, which the card says; a run for classes is refused by the same
     card."""
-    own_task("(outputs.squeeze(1) - targets).square()", Targets.numbers)
-    card = DataCard("folder", (3,), ("visits",), 4, Targets.numbers.value)
+    own_task("(outputs.squeeze(1) - targets).square()", Targets.NUMBERS)
+    card = DataCard("folder", (3,), ("visits",), 4, Targets.NUMBERS.value)
     policy = replace(POLICY, plugins="own")
     tables = [tmp_path / "low.npz", tmp_path / "high.npz"]
     for path, value in zip(tables, (0.0, 1.0), strict=True):

@@ -20,11 +20,11 @@ GROUPS = {
 }
 SETTINGS = """
 from fedsketch.conf.settings import StrategySettings
-from fedsketch.conf.types import Share, frozen
+from fedsketch.conf.types import Fraction, frozen
 
 @frozen
 class Own(StrategySettings):
-    factor: Share
+    factor: Fraction
 
     def check(self, config):
         if config.rounds == 13:
@@ -184,7 +184,7 @@ from fedsketch.conf.settings import Metric, TaskSettings
 from fedsketch.conf.targets import Targets
 
 class Own(TaskSettings):
-    targets: ClassVar = Targets.numbers
+    targets: ClassVar = Targets.NUMBERS
     metrics: ClassVar = (Metric("deviance"),)
 
 SETTINGS = Own
@@ -195,11 +195,11 @@ SETTINGS = Own
     ("right", "wrong", "sentence"),
     [
         (
-            "targets: ClassVar = Targets.numbers",
+            "targets: ClassVar = Targets.NUMBERS",
             "pass",
             "has no targets: set them to classes",
         ),
-        ("Targets.numbers", '"numbers"', "has no targets"),
+        ("Targets.NUMBERS", '"numbers"', "has no targets"),
         (
             'metrics: ClassVar = (Metric("deviance"),)',
             "pass",

@@ -38,7 +38,7 @@ def _after(rounds: list[int]) -> tuple[Parcels, list[Step]]:
     steps = [Step(round, torch.full((3,), 0.1 * round), 0.5 * round) for round in rounds]
     for step in steps:
         state.apply(step)
-        parcels.taken(step)
+        parcels.remember(step)
     return parcels, steps
 
 
@@ -80,7 +80,7 @@ def test_a_parcel_is_made_anew_when_the_state_moves_on() -> None:
     assert open_steps(parcels.parcel(0))[1] == []
     step = Step(1, torch.ones(3), 1.0)
     state.apply(step)
-    parcels.taken(step)
+    parcels.remember(step)
     assert len(open_steps(parcels.parcel(0))[1]) == 1
     assert parcels.head() != before
     assert parcels.head()["version"] == 1
@@ -97,7 +97,7 @@ def test_what_the_server_gives_beside_a_mean_travels_with_its_step_and_counts() 
         Step(2, torch.ones(3), 1.0, {"directions": torch.full((2, 3), 8.0)}),
     ]
     for step in steps[:2]:
-        parcels.taken(step)
+        parcels.remember(step)
         state.version += 1
     first, opened = open_steps(parcels.parcel(0))
     assert first == 0
@@ -105,7 +105,7 @@ def test_what_the_server_gives_beside_a_mean_travels_with_its_step_and_counts() 
     assert opened[0].mean.shape == (0,)
     assert torch.equal(opened[0].given["directions"], steps[0].given["directions"])
     assert opened[1].given == {}
-    parcels.taken(steps[2])
+    parcels.remember(steps[2])
     state.version += 1
     assert open_whole(parcels.parcel(1)) is not None
     assert [step.round for step in open_steps(parcels.parcel(2))[1]] == [2]

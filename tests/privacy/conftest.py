@@ -12,7 +12,7 @@ from fedsketch.privacy.accounting.releases import (
     NoiseLaw,
     NoSampling,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
 )
 
@@ -23,7 +23,7 @@ MakeRelease = Callable[..., Release]
 def make_release() -> MakeRelease:
     def build(
         mechanism: NoiseLaw,
-        sampling: Sampling | None = None,
+        sampling: SecretDraw | None = None,
         adjacency: Adjacency = Adjacency.ZERO_OUT,
         unit: Unit = Unit.CLIENT,
         adversary: Adversary = Adversary.MODEL,

@@ -17,7 +17,7 @@ from fedsketch.client.app import app
 from fedsketch.runtime import batched_clients as cohort
 from fedsketch.runtime.batched import BatchedGrid
 from fedsketch.secagg import SettingsError, WrappedGrid
-from fedsketch.server.grids.stack import stacked
+from fedsketch.server.grids.stack import build_grids
 from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.uploads import uploaded
 from fedsketch.tasks.data.examples import Examples
@@ -30,7 +30,7 @@ MASKED = (*COHORT, "secagg=semi_honest", "privacy.against=server")
 
 
 def _grid(strategy: FederatedStrategy) -> WrappedGrid:
-    _, grid = stacked(BatchedGrid(app, strategy.config), strategy)
+    _, grid = build_grids(BatchedGrid(app, strategy.config), strategy)
     strategy.identify_clients(grid)
     return grid
 

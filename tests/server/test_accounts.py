@@ -52,8 +52,8 @@ def test_adversaries_are_charged_apart(make: MakeStrategy) -> None:
         accounts.charge_attempt(1, 9)
     accounts.charge_applied(1, 9)
     model, server = _spent(accounts)
-    assert model == pytest.approx(_price(plan, Against.model, 1))
-    assert server == pytest.approx(_price(plan, Against.server, 3))
+    assert model == pytest.approx(_price(plan, Against.MODEL, 1))
+    assert server == pytest.approx(_price(plan, Against.SERVER, 3))
 
 
 def test_without_noise_there_is_no_guarantee(make: MakeStrategy) -> None:
@@ -67,7 +67,7 @@ def test_a_killed_attempt_was_seen_by_the_server_only(make: MakeStrategy) -> Non
     plan = make()
     accounts = Accounts(plan)
     accounts.charge_lost([Attempt(6, 9)])
-    assert _spent(accounts) == (0.0, pytest.approx(_price(plan, Against.server, 1)))
+    assert _spent(accounts) == (0.0, pytest.approx(_price(plan, Against.SERVER, 1)))
 
 
 def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too(make: MakeStrategy) -> None:
@@ -76,8 +76,8 @@ def test_lost_rounds_whose_model_went_out_are_charged_to_the_model_too(make: Mak
     accounts = Accounts(plan)
     accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(8, 9)])
     model, server = _spent(accounts)
-    assert server == pytest.approx(_price(plan, Against.server, 3))
-    assert model == pytest.approx(_price(plan, Against.model, 2))
+    assert server == pytest.approx(_price(plan, Against.SERVER, 3))
+    assert model == pytest.approx(_price(plan, Against.MODEL, 2))
 
 
 def test_a_retry_of_a_lost_round_publishes_its_model_once(make: MakeStrategy) -> None:
@@ -85,8 +85,8 @@ def test_a_retry_of_a_lost_round_publishes_its_model_once(make: MakeStrategy) ->
     accounts = Accounts(plan)
     accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(7, 9)])
     model, server = _spent(accounts)
-    assert server == pytest.approx(_price(plan, Against.server, 3))
-    assert model == pytest.approx(_price(plan, Against.model, 1))
+    assert server == pytest.approx(_price(plan, Against.SERVER, 3))
+    assert model == pytest.approx(_price(plan, Against.MODEL, 1))
 
 
 def test_two_kills_publish_two_models_of_the_same_round(make: MakeStrategy) -> None:
@@ -95,7 +95,7 @@ def test_two_kills_publish_two_models_of_the_same_round(make: MakeStrategy) -> N
     plan = make()
     accounts = Accounts(plan)
     accounts.charge_lost([Attempt(6, 9), Attempt(7, 9), Attempt(6, 9), Attempt(7, 9)])
-    assert _spent(accounts)[0] == pytest.approx(_price(plan, Against.model, 2))
+    assert _spent(accounts)[0] == pytest.approx(_price(plan, Against.MODEL, 2))
 
 
 def test_a_lost_round_of_a_pass_is_paid_for_beside_the_pass(make: MakeStrategy) -> None:
@@ -107,7 +107,7 @@ def test_a_lost_round_of_a_pass_is_paid_for_beside_the_pass(make: MakeStrategy) 
     for _ in range(5):
         accounts.charge_applied(1, 3)
     thrice = Accountant(plan.config.privacy.delta)
-    seen = plan.releases(1, 3, 3)[Against.model]
+    seen = plan.releases(1, 3, 3)[Against.MODEL]
     thrice.record(dataclasses.replace(seen, sampling=NoSampling()), 3)
     assert _spent(accounts)[0] >= thrice.epsilon().epsilon * (1 - 1e-9)
 

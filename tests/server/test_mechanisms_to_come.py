@@ -21,7 +21,7 @@ from fedsketch.privacy.accounting.releases import (
     Gaussian,
     NoSampling,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
 )
 from fedsketch.privacy.mechanisms import records
@@ -52,14 +52,14 @@ class _Toy(Mechanism):
         return np.sum(vectors, axis=0, dtype=np.float64)
 
     @property
-    def share(self) -> float:
+    def variance_per_device(self) -> float:
         return 0.0
 
     def noise_std(self, variance: float) -> float:
         return self.clip * math.sqrt(variance)
 
     def release_to(
-        self, variance: float, protected: Unit, sampling: Sampling, adversary: Adversary
+        self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
         law = Gaussian(self.noise_multiplier(variance, protected))
         return Release(law, sampling, Adjacency.ZERO_OUT, protected, adversary)

@@ -202,9 +202,9 @@ def test_devices_that_follow_by_replay_are_told_one_noise(
 ) -> None:
     """Its last digits would tell them how large a cohort was."""
     told = []
-    taken = Parcels.taken
+    remember = Parcels.remember
     monkeypatch.setattr(
-        Parcels, "taken", lambda self, step: (told.append(step.deviation), taken(self, step))
+        Parcels, "remember", lambda self, step: (told.append(step.deviation), remember(self, step))
     )
     played = play(
         "strategy=dome",

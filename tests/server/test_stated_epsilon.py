@@ -21,7 +21,7 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Skellam,
     Unit,
     WithoutReplacement,
@@ -154,7 +154,7 @@ def test_coarse_integer_noise_shows_no_more_than_is_booked(
     noisy, rate, step, rounds = SkellamSum(variance, contribution), 0.25, 1e-3, 3
     norm = math.sqrt(sum(c * c for c in contribution))
     law = Skellam(variance, norm, sum(contribution))
-    pairs: dict[Sampling, Pair] = {
+    pairs: dict[SecretDraw, Pair] = {
         NoSampling(): noisy.always(step),
         Poisson(rate): noisy.poisson(rate, step),
     }

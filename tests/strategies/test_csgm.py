@@ -160,11 +160,11 @@ def test_every_cohort_has_the_same_mechanism_and_the_same_noise(
 ) -> None:
     strategy = make_strategy(*OWN, *POISSON, "privacy.epsilon=3")
     noise = strategy.noise
-    assert noise.hidden
+    assert noise.draw_is_secret
     assert {strategy.mechanism(1, cohort) for cohort in (1, 10, 25)} == {_law(strategy)}
     assert len({noise.variance(cohort, cohort // 2) for cohort in (0, 1, 10, 25)}) == 1
-    assert noise.asked(1)
-    assert not noise.asked(0)
+    assert noise.accepts(1)
+    assert not noise.accepts(0)
     before = strategy.model.vector.clone()
     strategy.skip_round(1)  # a draw of nobody passes as noise alone
     assert not torch.equal(strategy.model.vector, before)
@@ -174,7 +174,7 @@ def test_draws_count_as_far_as_they_are_secrets(make_strategy: MakeStrategy) -> 
     """Devices are told nothing of a cohort's size, so a Poisson draw stays one for fellow participants."""
     shown = make_strategy(*OWN, *POISSON).releases(1, 9, 9)
     assert [shown[name].sampling for name in ("model", "client")] == [Poisson(0.25)] * 2
-    assert isinstance(shown["model"].mechanism, CoordinateSampledGaussian)
+    assert isinstance(shown["model"].law, CoordinateSampledGaussian)
     shown = make_strategy(*OWN, *FIXED).releases(1, 10, 10)
     assert shown["model"].sampling == WithoutReplacement(10, 40)
     assert shown["client"].sampling == WithoutReplacement(10, 39)
@@ -268,6 +268,6 @@ def test_a_common_mask_is_summed_under_masks_and_binds_the_server(
 def test_a_common_mask_gains_nothing_by_being_random(make_strategy: MakeStrategy) -> None:
     """The noise is that of a sum of all numbers."""
     shown = make_strategy(*COMMON, "privacy.epsilon=null", "privacy.noise_multiplier=2")
-    law = shown.releases(1, 6, 6)["model"].mechanism
+    law = shown.releases(1, 6, 6)["model"].law
     assert isinstance(law, Gaussian)
     assert law.noise_multiplier == pytest.approx(2)

@@ -159,8 +159,8 @@ def test_every_group_has_the_noise_that_the_budget_asks_of_a_sum(
 ) -> None:
     strategy = _ceo(make_strategy, *GROUPS, "privacy.epsilon=8")
     whole, group = (strategy.mechanism(server_round, 12) for server_round in (1, 2))
-    assert group.noise_std(4 * group.share) == pytest.approx(
-        whole.noise_std(12 * whole.share), rel=1e-3
+    assert group.noise_std(4 * group.variance_per_device) == pytest.approx(
+        whole.noise_std(12 * whole.variance_per_device), rel=1e-3
     )
     accounts = Accounts(strategy)
     for server_round in range(1, strategy.config.rounds + 1):
@@ -173,7 +173,7 @@ def test_every_group_has_the_noise_that_the_budget_asks_of_a_sum(
 
 
 def _noise(release: Release) -> float:
-    law = release.mechanism
+    law = release.law
     if isinstance(law, Skellam):
         return law.variance**0.5 / law.l2_sensitivity
     assert isinstance(law, Gaussian)

@@ -244,7 +244,7 @@ def test_every_adversary_sees_the_steps_of_one_device(make: Callable[..., FedPcd
         assert release.sampling == Poisson(3 / 9, Unit.EXAMPLE, DrawnBy.DEVICE)
         assert (release.times, release.unit) == (4, Unit.EXAMPLE)
     assert (
-        len({replace(one, adversary=shown[Against.model].adversary) for one in shown.values()}) == 1
+        len({replace(one, adversary=shown[Against.MODEL].adversary) for one in shown.values()}) == 1
     )
     sentence = guarantee(strategy)
     assert "A round has 4 steps" in sentence

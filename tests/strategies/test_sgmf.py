@@ -120,9 +120,9 @@ def test_what_is_booked_is_the_noise_that_is_added(make_strategy: MakeStrategy) 
     seen = strategy.releases(1, 2, 2)["model"]
     norm = column_norm(factorise("tree", 3))
     assert seen.sampling == FullPasses(3)
-    assert isinstance(seen.mechanism, MatrixGaussian)
-    assert seen.mechanism.column_norm == norm
-    assert seen.mechanism.noise_multiplier == pytest.approx(2 * norm, rel=0.01)  # 16 bits
+    assert isinstance(seen.law, MatrixGaussian)
+    assert seen.law.column_norm == norm
+    assert seen.law.noise_multiplier == pytest.approx(2 * norm, rel=0.01)  # 16 bits
 
 
 def test_sampled_coordinates_are_priced_with_both_bounds_times_the_column_norm(
@@ -131,7 +131,7 @@ def test_sampled_coordinates_are_priced_with_both_bounds_times_the_column_norm(
     strategy = _sgmf(
         make_strategy, *PASSES, *GIVEN, "strategy.rate=0.5", "strategy.factorisation=tree"
     )
-    law = strategy.releases(1, 2, 2)["model"].mechanism
+    law = strategy.releases(1, 2, 2)["model"].law
     assert isinstance(law, CoordinateSampledGaussian)
     norm, clip = column_norm(factorise("tree", 3)), strategy.config.privacy.clip
     assert clip is not None

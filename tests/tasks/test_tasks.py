@@ -34,9 +34,9 @@ def task(name: str, *overrides: str) -> Task:
 def batch(kind: Targets, outputs: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     made = torch.randn(N, outputs, generator=generator)
-    if kind is Targets.classes:
+    if kind is Targets.CLASSES:
         return made, torch.randint(max(outputs, 2), (N,), generator=generator)
-    if kind is Targets.numbers:
+    if kind is Targets.NUMBERS:
         return made, torch.randn(N, generator=generator)
     return made, torch.randint(2, (N, outputs), generator=generator).float()
 
@@ -71,7 +71,7 @@ def test_the_loss_of_an_example_is_its_own(name: str) -> None:
 
 
 def test_binary_measures_as_scikit_learn_does() -> None:
-    outputs, targets = batch(Targets.classes, 1)
+    outputs, targets = batch(Targets.CLASSES, 1)
     outputs[::3] = outputs[0]  # some are equal
     found = measured(task("binary"), outputs, targets)
     guess, truth = outputs.squeeze(1).numpy(), targets.numpy()
@@ -90,7 +90,7 @@ def test_the_rare_class_counts_more_and_no_example_more_than_once(weight: float)
 
 
 def test_regression_measures_as_scikit_learn_does() -> None:
-    outputs, targets = batch(Targets.numbers, 1)
+    outputs, targets = batch(Targets.NUMBERS, 1)
     found = measured(task("regression", "task.largest_error=0.5"), outputs, targets)
     guess, truth = outputs.squeeze(1).numpy(), targets.numpy()
     assert found["rmse"] == pytest.approx(math.sqrt(((guess - truth) ** 2).mean()), rel=1e-5)
@@ -105,7 +105,7 @@ def test_regression_measures_as_scikit_learn_does() -> None:
 
 
 def test_multilabel_measures_as_scikit_learn_does() -> None:
-    outputs, targets = batch(Targets.labels, 4)
+    outputs, targets = batch(Targets.LABELS, 4)
     found = measured(task("multilabel"), outputs, targets)
     guess, truth = (outputs > 0).numpy(), targets.numpy() == 1
     assert found["f1"] == pytest.approx(sklearn_metrics.f1_score(truth, guess, average="micro"))
@@ -152,7 +152,7 @@ def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPa
 
 @frozen
 class _Mine(TaskSettings):
-    targets: ClassVar[Targets] = Targets.classes
+    targets: ClassVar[Targets] = Targets.CLASSES
     metrics: ClassVar[tuple[Metric, ...]] = ()
 
 

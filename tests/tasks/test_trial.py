@@ -66,7 +66,7 @@ def test_a_model_that_does_not_fit_is_refused(
 
 @frozen
 class _Own(TaskSettings):
-    targets: ClassVar[Targets] = Targets.classes
+    targets: ClassVar[Targets] = Targets.CLASSES
     metrics: ClassVar[tuple[Metric, ...]] = (Metric("good"),)
 
 

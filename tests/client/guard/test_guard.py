@@ -262,7 +262,7 @@ def test_the_noise_that_counts_is_that_of_the_honest_survivors() -> None:
     plan = ring(9, 2, 1)
     assert offer.mechanism == plan
     worst = offer.release(offer.least, Unit.CLIENT)
-    assert worst.mechanism.variance == (9 - 2 - 1) * plan.local_variance  # type: ignore[union-attr]
+    assert worst.law.variance == (9 - 2 - 1) * plan.local_variance  # type: ignore[union-attr]
     assert offer.noise_multiplier(Unit.CLIENT) == pytest.approx(4.0, rel=1e-6)
     assert worst.adjacency is Adjacency.ZERO_OUT
     assert worst.sampling == NoSampling()
@@ -276,7 +276,7 @@ def test_what_a_unit_can_change_depends_on_what_a_row_is() -> None:
     assert clients.mechanism.weight(Unit.CLIENT) == 1
     # One example can turn its client's row into any other one.
     assert clients.mechanism.weight(Unit.EXAMPLE) == 2
-    row, all_rows = (examples.release(5, unit).mechanism for unit in (Unit.EXAMPLE, Unit.CLIENT))
+    row, all_rows = (examples.release(5, unit).law for unit in (Unit.EXAMPLE, Unit.CLIENT))
     assert isinstance(row, Skellam)
     assert all_rows == Skellam(row.variance, 3 * row.l2_sensitivity, 3 * row.l1_sensitivity)
 

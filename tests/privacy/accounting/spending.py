@@ -11,7 +11,7 @@ from fedsketch.privacy.accounting.releases import (
     Gaussian,
     NoSampling,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
 )
 
@@ -25,7 +25,7 @@ def spent_by(release: Release, count: int = 1, *, tight: bool = True) -> Spent:
     return accountant.epsilon(tight=tight)
 
 
-def gaussian_release(z: float, sampling: Sampling | None = None) -> Release:
+def gaussian_release(z: float, sampling: SecretDraw | None = None) -> Release:
     return Release(
         Gaussian(z), sampling or NoSampling(), Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL
     )

@@ -24,7 +24,7 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Skellam,
     SketchedGaussian,
     SketchKnowledge,
@@ -116,7 +116,7 @@ def _moment(epsilon: float, rate: float, order: float) -> float:
 
 @pytest.mark.parametrize("sampling", [Poisson(0.25), WithoutReplacement(2, 8)])
 def test_drawing_whole_clients_hides_an_example_less_than_drawing_examples(
-    make_release: MakeRelease, sampling: Sampling
+    make_release: MakeRelease, sampling: SecretDraw
 ) -> None:
     """Independent computation: an example in a client whose other examples sum to 6 comes and goes with them. By
     quadrature the exact divergence is above the Poisson curve and below what is charged."""
@@ -304,7 +304,7 @@ def test_epsilon_is_the_same_however_the_rounds_are_recorded() -> None:
     "sampling", [NoSampling(), WithoutReplacement(3, 30), Poisson(0.1), FullPasses(9)]
 )
 def test_the_server_hides_the_draw_from_fellow_clients(
-    make_release: MakeRelease, sampling: Sampling
+    make_release: MakeRelease, sampling: SecretDraw
 ) -> None:
     """What the draw hides from those who see the models it hides from clients to whom nobody told it."""
     clients = make_release(Gaussian(2.0), sampling, adversary=Adversary.client(colluders=3))

@@ -20,7 +20,7 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
     WithoutReplacement,
 )
@@ -28,7 +28,7 @@ from fedsketch.privacy.accounting.releases import (
 MakeRelease = Callable[..., Release]
 
 
-def _gaussian(z: float, sampling: Sampling) -> Release:
+def _gaussian(z: float, sampling: SecretDraw) -> Release:
     return Release(Gaussian(z), sampling, Adjacency.ZERO_OUT, Unit.CLIENT, Adversary.MODEL)
 
 
@@ -56,7 +56,7 @@ def test_design_number_of_the_exact_gaussian() -> None:
     delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
 )
 def test_calibration_inverts_accounting(
-    sampling: Sampling, rounds: int, epsilon: float, delta: float
+    sampling: SecretDraw, rounds: int, epsilon: float, delta: float
 ) -> None:
     z = calibrate(
         lambda z: _gaussian(z, sampling), rounds=rounds, epsilon=epsilon, delta=delta, tight=False
@@ -102,7 +102,7 @@ def test_skellam_variance_inverts_accounting(make_release: MakeRelease) -> None:
 
 
 @pytest.mark.parametrize("sampling", [NoSampling(), Poisson(0.1), WithoutReplacement(10, 100)])
-def test_renyi_calibration_takes_well_under_a_second(sampling: Sampling) -> None:
+def test_renyi_calibration_takes_well_under_a_second(sampling: SecretDraw) -> None:
     calibrate(lambda z: _gaussian(z, sampling), rounds=2, epsilon=4.0, delta=1e-5, tight=False)
     begun = time.process_time()
     calibrate(lambda z: _gaussian(z, sampling), rounds=99, epsilon=4.1, delta=1e-5, tight=False)

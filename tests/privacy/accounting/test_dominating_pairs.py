@@ -26,7 +26,7 @@ from fedsketch.privacy.accounting.releases import (
     Gaussian,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Unit,
     WithoutReplacement,
 )
@@ -152,7 +152,7 @@ def _subsets(values: list[float], size: int, at: Callable[[float], Array]) -> Ar
     return sum((at(mean) for mean in draws), np.zeros(1)) / len(draws)
 
 
-def _release(noise: float, sampling: Sampling, adjacency: Adjacency, unit: Unit) -> Release:
+def _release(noise: float, sampling: SecretDraw, adjacency: Adjacency, unit: Unit) -> Release:
     return Release(Gaussian(noise), sampling, adjacency, unit, Adversary.MODEL)
 
 
@@ -185,7 +185,7 @@ def test_stated_epsilon_of_a_fixed_size_draw_holds_for_all_subsets(
 
 @pytest.mark.parametrize("sampling", [Poisson(0.25), WithoutReplacement(2, 8)])
 def test_stated_epsilon_of_a_client_drawn_whole_holds_and_is_nearly_reached(
-    sampling: Sampling,
+    sampling: SecretDraw,
 ) -> None:
     """An example among neighbours that sum to 30: whether its client was drawn is plain to see."""
     noise, delta = 1.5, 1e-3

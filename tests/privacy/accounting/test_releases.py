@@ -10,7 +10,7 @@ from fedsketch.privacy.accounting.release_json import release_from_json, release
 from fedsketch.privacy.accounting.releases import Adversary
 
 
-def _release(sampling: data.Sampling, times: int = 1) -> data.Release:
+def _release(sampling: data.SecretDraw, times: int = 1) -> data.Release:
     law, adjacency = data.Gaussian(1.0), data.Adjacency.ZERO_OUT
     return data.Release(law, sampling, adjacency, data.Unit.EXAMPLE, Adversary.SERVER, times)
 
@@ -84,7 +84,7 @@ def test_impossible_numbers_are_refused(build: object) -> None:
         data.FullPasses(60),
     ],
 )
-def test_release_survives_json(mechanism: data.Mechanism, sampling: data.Sampling) -> None:
+def test_release_survives_json(mechanism: data.Mechanism, sampling: data.SecretDraw) -> None:
     release = data.Release(
         mechanism, sampling, data.Adjacency.ZERO_OUT, data.Unit.EXAMPLE, Adversary.server(3)
     )

@@ -27,7 +27,7 @@ from fedsketch.privacy.accounting.releases import (
     NoSampling,
     Poisson,
     Release,
-    Sampling,
+    SecretDraw,
     Skellam,
     Unit,
     WithoutReplacement,
@@ -148,7 +148,7 @@ def test_too_little_noise_has_no_gaussian(make_release: MakeRelease) -> None:
 
 @pytest.mark.parametrize("sampling", [NoSampling(), Poisson(0.2), WithoutReplacement(2, 10)])
 def test_more_noise_never_costs_more_where_the_theorem_begins(
-    make_release: MakeRelease, sampling: Sampling
+    make_release: MakeRelease, sampling: SecretDraw
 ) -> None:
     def spent(variance: float) -> float:
         accountant = Accountant(DELTA)
@@ -183,7 +183,7 @@ def _optimistic(p: Array, q: Array, rounds: int) -> float:
     [(NoSampling(), 1.0), (Poisson(0.2), 0.2), (WithoutReplacement(2, 10), 0.2)],
 )
 def test_stated_epsilon_is_just_above_what_fifty_releases_show(
-    make_release: MakeRelease, sampling: Sampling, rate: float
+    make_release: MakeRelease, sampling: SecretDraw, rate: float
 ) -> None:
     """One number of size 40, noise of deviation 200 (100 with sampling); others of a fixed-size draw at -40."""
     rounds, shift = 50, 40

@@ -245,17 +245,17 @@ def _seen(law: CoordinateSampling, z: float, adversary: Adversary = Adversary.MO
 def test_what_is_booked_is_what_was_added() -> None:
     law = _law(10_000, 0.05, 8, clip=0.3)
     booked = _seen(law, 2.0)
-    assert isinstance(booked.mechanism, CoordinateSampledGaussian)
-    assert booked.mechanism.sigma == pytest.approx(0.05 * 2.0 * 0.3)
-    assert booked.mechanism.rate == 0.05
-    assert (booked.mechanism.l2, booked.mechanism.linf) == (law.l2_sensitivity, law.peak)
+    assert isinstance(booked.law, CoordinateSampledGaussian)
+    assert booked.law.sigma == pytest.approx(0.05 * 2.0 * 0.3)
+    assert booked.law.rate == 0.05
+    assert (booked.law.l2, booked.law.linf) == (law.l2_sensitivity, law.peak)
     assert booked.adjacency is Adjacency.ZERO_OUT
     assert law.noise_multiplier(4.0, Unit.CLIENT) == 2.0
 
 
 def test_with_everything_kept_it_is_the_gaussian_mechanism() -> None:
     law = _law(10_000, 1.0, 32)
-    booked = _seen(law, 2.0).mechanism
+    booked = _seen(law, 2.0).law
     assert isinstance(booked, Gaussian)
     assert booked.noise_multiplier == pytest.approx(2.0, rel=1e-6)
     assert booked.noise_multiplier < 2.0  # rounding is paid for

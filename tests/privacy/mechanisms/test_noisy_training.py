@@ -130,10 +130,10 @@ def test_every_step_carries_the_noise_that_is_booked() -> None:
     toy = Toy(torch.zeros(10, DIM))
     made.run(toy, stream(5), 1)
     law = made.release_to(1, Unit.EXAMPLE, NoSampling(), Adversary.SERVER)
-    assert isinstance(law.mechanism, Gaussian)
+    assert isinstance(law.law, Gaussian)
     # A step of lr times the sum over the expected batch: 12,000 normals, 5 standard errors of their variance and mean.
     sums = torch.stack(toy.moves).double() * made.batch / made.lr
-    deviation = law.mechanism.noise_multiplier * made.clip
+    deviation = law.law.noise_multiplier * made.clip
     assert abs(float(sums.var()) / deviation**2 - 1) < 5 * math.sqrt(2 / 12_000)
     assert abs(float(sums.mean())) < 5 * deviation / math.sqrt(12_000)
     # And independent from step to step.
@@ -207,8 +207,10 @@ def test_noise_of_uploads_is_as_told_and_silence_has_the_same_law(momentum: floa
     for vectors in (runs, silent):
         values = np.array([made.total([vector], 1) for vector in vectors])
         # 2,400 normals, 5 standard errors of their variance.
-        assert abs(values.var() / made.share - 1) < 5 * math.sqrt(2 / 2400)
-    assert made.noise_std(9 * made.share) == pytest.approx(3 * made.noise_std(made.share))
+        assert abs(values.var() / made.variance_per_device - 1) < 5 * math.sqrt(2 / 2400)
+    assert made.noise_std(9 * made.variance_per_device) == pytest.approx(
+        3 * made.noise_std(made.variance_per_device)
+    )
 
 
 def test_a_round_is_booked_as_its_steps_against_everybody_whatever_others_do() -> None:
@@ -222,13 +224,13 @@ def test_a_round_is_booked_as_its_steps_against_everybody_whatever_others_do() -
         }
         assert len(seen) == 1
         release = seen.pop()
-        assert (release.mechanism, release.sampling, release.times) == (Gaussian(2.0), own, 4)
+        assert (release.law, release.sampling, release.times) == (Gaussian(2.0), own, 4)
 
 
 def test_a_client_as_unit_is_booked_without_the_draw_and_with_all_its_rows() -> None:
     made = mechanism()
     release = made.release_to(3, Unit.CLIENT, NoSampling(), Adversary.SERVER)
-    assert (release.mechanism, release.sampling) == (Gaussian(2.0 / 1000), NoSampling())
+    assert (release.law, release.sampling) == (Gaussian(2.0 / 1000), NoSampling())
     accountant = Accountant(1e-5)
     accountant.record(release)
     assert accountant.epsilon().epsilon > 1e5

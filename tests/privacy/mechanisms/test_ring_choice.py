@@ -24,7 +24,7 @@ def design_noise(make_release: MakeRelease) -> NoiseRule:
     """100 rounds, epsilon 4, delta 1e-5, no amplification, by Renyi curves."""
 
     def price(release: Release, rounds: int, delta: float) -> float:
-        law = release.mechanism
+        law = release.law
         assert isinstance(law, Skellam)
         curve = skellam.curve(law.variance, law.l2_sensitivity, law.l1_sensitivity)
         return renyi.epsilon(rounds * curve, delta)
@@ -56,7 +56,7 @@ def least_noise(make_release: MakeRelease) -> NoiseRule:
 
 def _extra_error(plan: SkellamRing) -> float:
     """Against the continuous Gaussian with the same Renyi accounting."""
-    return (plan.noise_std(plan.clients * plan.share) / 11.577693) ** 2 - 1
+    return (plan.noise_std(plan.clients * plan.variance_per_device) / 11.577693) ** 2 - 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_noise_of_the_fewest_honest_survivors_is_enough(
     accountant = Accountant(1e-5)
     honest = 100 - drops - colluders
     worst = plan.release_to(
-        honest * plan.share, Unit.CLIENT, NoSampling(), Adversary.server(colluders)
+        honest * plan.variance_per_device, Unit.CLIENT, NoSampling(), Adversary.server(colluders)
     )
     accountant.record(worst, 100)
     assert 3.9999 < accountant.epsilon().epsilon <= 4.0
@@ -151,10 +151,10 @@ def test_clip_only_rescales(design_noise: NoiseRule) -> None:
     one = choose_ring(dim=100, clients=100, clip=1.0, noise=design_noise)
     small = choose_ring(dim=100, clients=100, clip=0.25, noise=design_noise)
     assert small.local_variance == one.local_variance
-    assert small.noise_std(100 * small.share) == pytest.approx(
-        0.25 * one.noise_std(100 * one.share)
+    assert small.noise_std(100 * small.variance_per_device) == pytest.approx(
+        0.25 * one.noise_std(100 * one.variance_per_device)
     )
-    assert one.noise_std(100 * one.share) == pytest.approx(11.577693, rel=2e-4)
+    assert one.noise_std(100 * one.variance_per_device) == pytest.approx(11.577693, rel=2e-4)
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def test_rows_replaced_by_zeros_change_the_integers_by_no_more_than_the_bound(
     other[:changed] = 0.0
     apart = _integers(plan, given, seed) - _integers(plan, other, seed)
     law = replace(plan, rows=changed).release_to(1.0, Unit.CLIENT, NoSampling(), Adversary.SERVER)
-    assert isinstance(law.mechanism, Skellam)
-    assert squared_norms(apart[None])[0] <= law.mechanism.l2_sensitivity**2
-    assert np.abs(apart).sum() <= law.mechanism.l1_sensitivity * (1 + 1e-12)
+    assert isinstance(law.law, Skellam)
+    assert squared_norms(apart[None])[0] <= law.law.l2_sensitivity**2
+    assert np.abs(apart).sum() <= law.law.l1_sensitivity * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("dim", [4, 16, 64])
@@ -215,7 +215,7 @@ def test_the_form_travels_and_is_judged() -> None:
 def test_the_price_is_that_of_the_bound_and_of_a_whole_client_less_than_of_its_rows() -> None:
     plan = _plan(50, 8, z=2.0)
     one, whole = (
-        plan.release_to(1e6, unit, NoSampling(), Adversary.SERVER).mechanism
+        plan.release_to(1e6, unit, NoSampling(), Adversary.SERVER).law
         for unit in (Unit.EXAMPLE, Unit.CLIENT)
     )
     assert isinstance(one, Skellam)

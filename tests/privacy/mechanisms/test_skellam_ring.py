@@ -125,7 +125,9 @@ def test_decoded_sum_has_the_booked_noise(bits: int) -> None:
     booked = clients * plan.local_variance
     margin = 4.9 * math.sqrt(2.0 / dim)
     assert booked * (1 - margin) < measured < (booked + clients / 4) * (1 + margin)
-    assert plan.noise_std(clients * plan.share) == pytest.approx(math.sqrt(booked) / plan.scale)
+    assert plan.noise_std(clients * plan.variance_per_device) == pytest.approx(
+        math.sqrt(booked) / plan.scale
+    )
 
 
 def test_chunks_of_rows_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +189,7 @@ def test_wraparound_is_as_rare_as_planned() -> None:
         for client in range(10):
             total += plan.encode(vector, Stream(derived_key(8, trial, client)), trial)
         error = plan.total([total], trial) - 10 * vector
-        assert np.abs(error).max() < 8 * plan.noise_std(10 * plan.share)
+        assert np.abs(error).max() < 8 * plan.noise_std(10 * plan.variance_per_device)
 
 
 @pytest.mark.parametrize("at_once", [True, False])

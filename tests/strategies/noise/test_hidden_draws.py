@@ -47,7 +47,7 @@ def _noise(*overrides: str) -> DeviceNoise:
 
 
 def _asked(noise: DeviceNoise) -> list[int]:
-    return [cohort for cohort in range(noise.sizes.largest + 1) if noise.asked(cohort)]
+    return [cohort for cohort in range(noise.sizes.largest + 1) if noise.accepts(cohort)]
 
 
 every_case = pytest.mark.parametrize("case", CASES)
@@ -57,17 +57,19 @@ every_case = pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_every_cohort_and_every_set_of_survivors_shows_the_same(case: str, sampling: str) -> None:
     noise = _noise(f"clients.sampling={sampling}", *CASES[case])
-    assert noise.hidden
+    assert noise.draw_is_secret
     asked = _asked(noise)
     assert 10 in asked
     seen = set()
     for cohort in asked:
         mechanism = noise.mechanism(cohort)
         for clients in range(noise.sizes.survivors(cohort), cohort + 1):
-            shown = noise.releases(cohort, clients)[Against.model]
+            shown = noise.releases(cohort, clients)[Against.MODEL]
             seen.add((shown, getattr(mechanism, "scale", None), noise.variance(cohort, clients)))
             # What the server adds makes up for the rest, and is never negative.
-            assert clients * mechanism.share <= noise.variance(cohort, clients) * (1 + 1e-12)
+            assert clients * mechanism.variance_per_device <= noise.variance(cohort, clients) * (
+                1 + 1e-12
+            )
     assert len(seen) == 1
 
 
@@ -165,8 +167,8 @@ def test_without_a_secret_draw_the_server_adds_nothing() -> None:
         ["clients.per_round=40", *MASKED],
     ):
         noise = _noise(*case)
-        assert not noise.hidden
-        assert noise.variance(10, 8) == 8 * noise.mechanism(10).share
+        assert not noise.draw_is_secret
+        assert noise.variance(10, 8) == 8 * noise.mechanism(10).variance_per_device
 
 
 @pytest.mark.parametrize("size", [4, 7])
@@ -180,12 +182,12 @@ def test_the_draws_that_show_are_those_that_one_unit_decides(size: int) -> None:
         *MASKED,
     )
     rate = 2 / size
-    shown = noise.releases(2, 2)[Against.model].sampling
+    shown = noise.releases(2, 2)[Against.MODEL].sampling
     assert isinstance(shown, release.Poisson)
     expected = 0.0
     for others in itertools.product((0, 1), repeat=size - 1):
         drawn = sum(others)
-        if drawn and not noise.asked(drawn) and noise.asked(drawn + 1):
+        if drawn and not noise.accepts(drawn) and noise.accepts(drawn + 1):
             expected += rate * rate**drawn * (1 - rate) ** (size - 1 - drawn)
     assert expected > 0
     assert shown.missed == pytest.approx(expected)
@@ -209,26 +211,30 @@ def test_a_given_multiplier_is_that_of_the_sum_for_every_law() -> None:
 def test_a_papers_noise_is_that_of_what_the_server_sees() -> None:
     for law in ("gaussian", "skellam"):
         mechanism, _ = _multipliers(law, "privacy.accounting=paper")
-        seen = mechanism.noise_multiplier(mechanism.share, release.Unit.CLIENT)
+        seen = mechanism.noise_multiplier(mechanism.variance_per_device, release.Unit.CLIENT)
         assert seen == pytest.approx((8 * 12 * np.log(1e5)) ** 0.5 / 3, rel=1e-3)
 
 
 def test_fellow_clients_know_their_own_noise_and_under_masks_the_cohort() -> None:
     masked = _noise("privacy.against=model", "clients.sampling=poisson", *MASKED).releases(20, 20)
-    model, client = masked[Against.model], masked[Against.client]
+    model, client = masked[Against.MODEL], masked[Against.CLIENT]
     assert client.sampling == release.NoSampling()
-    share = _noise("privacy.against=model", "clients.sampling=poisson", *MASKED).mechanism(20).share
-    assert isinstance(model.mechanism, release.Skellam)
-    assert isinstance(client.mechanism, release.Skellam)
-    assert client.mechanism.variance == model.mechanism.variance - 2 * share
+    share = (
+        _noise("privacy.against=model", "clients.sampling=poisson", *MASKED)
+        .mechanism(20)
+        .variance_per_device
+    )
+    assert isinstance(model.law, release.Skellam)
+    assert isinstance(client.law, release.Skellam)
+    assert client.law.variance == model.law.variance - 2 * share
     bare = _noise("privacy.against=model", "clients.sampling=poisson", "secagg=none")
     # The share that it was told says how many there are, and one of the forty is itself.
-    assert bare.releases(12, 12)[Against.client].sampling == release.WithoutReplacement(12, 39)
+    assert bare.releases(12, 12)[Against.CLIENT].sampling == release.WithoutReplacement(12, 39)
 
 
 def test_who_vanishes_shows_where_sizes_do() -> None:
     """Each device's noise does alone, so that the sum tells its size; and if some are lost, who is dead tells more."""
     noise = _noise("privacy.against=server", "secagg=none", "clients.tolerated_dropouts=0.2")
-    assert noise.releases(10, 9)[Against.model].sampling == release.NoSampling()
+    assert noise.releases(10, 9)[Against.MODEL].sampling == release.NoSampling()
     complete = _noise("privacy.against=server", "secagg=none")
-    assert complete.releases(10, 10)[Against.model].sampling == release.WithoutReplacement(10, 40)
+    assert complete.releases(10, 10)[Against.MODEL].sampling == release.WithoutReplacement(10, 40)

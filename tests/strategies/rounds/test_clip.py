@@ -143,7 +143,9 @@ def test_it_comes_to_rest_at_its_quantile(
         with Stream(derived_key(0, "test", server_round)) as stream:
             upload = mechanism.protect(counted, stream, server_round)
         total = torch.from_numpy(mechanism.total([upload.vector], server_round))
-        left = clipping.read(Aggregate(total, 1, mechanism.noise_std(mechanism.share)), ROWS)
+        left = clipping.read(
+            Aggregate(total, 1, mechanism.noise_std(mechanism.variance_per_device)), ROWS
+        )
         assert left.sum.shape == (DIM,)
         clips.append(clipping.clip)
     rest = torch.tensor(clips[100:]).log().mean().exp()
@@ -184,9 +186,9 @@ def test_clip_and_lattice_of_a_round_do_not_tell_the_size_of_its_cohort(
     make_strategy: MakeStrategy, secagg: str
 ) -> None:
     strategy = make_strategy(*HIDDEN, f"secagg={secagg}", "privacy.clip=adaptive")
-    assert strategy.noise.hidden
+    assert strategy.noise.draw_is_secret
     strategy.clipping.load_state_dict({"clip": 0.1234})
-    asked = [cohort for cohort in range(1, 25) if strategy.noise.asked(cohort)]
+    asked = [cohort for cohort in range(1, 25) if strategy.noise.accepts(cohort)]
     rounds = [strategy.clipping.of_round(strategy.mechanism(1, cohort)) for cohort in asked]
     assert len(rounds) > 10
     assert len({(one.bound, getattr(one, "scale", None)) for one in rounds}) == 1
@@ -199,7 +201,7 @@ def test_a_round_that_nobody_is_asked_for_moves_the_clip_like_any_other(
     strategy = make_strategy(*HIDDEN, "privacy.clip=adaptive")
     before = strategy.model.vector.clone()
     strategy.skip_round(1)
-    told = strategy.told()
+    told = strategy.all_metrics()
     assert told["clip"] == 0.3
     assert 0.0 <= told["clip_fraction"] <= 1.0
     assert strategy.clipping.state_dict()["clip"] != 0.3

@@ -250,7 +250,7 @@ def test_passes_and_poisson_draws_are_for_training_or_for_one_sum() -> None:
     assert _evaluation(half, "clients.sampling=poisson").config.clients.sampling == "fixed"
     alone = _evaluation(half, "clients.sampling=poisson", "evaluation.groups=1")
     assert alone.config.clients.sampling == "poisson"
-    assert alone.noise.hidden
+    assert alone.noise.draw_is_secret
 
 
 def test_groups_that_secure_aggregation_cannot_finish_are_refused() -> None:

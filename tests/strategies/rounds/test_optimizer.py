@@ -9,11 +9,11 @@ from fedsketch.conf.settings import Optimizer, OptimizerConfig
 from fedsketch.strategies.rounds.optimizer import ServerOptimizer
 
 CASES: list[tuple[OptimizerConfig, Callable[[list[torch.Tensor]], torch.optim.Optimizer]]] = [
-    (OptimizerConfig(Optimizer.sgd, 0.5, 0.0), lambda p: torch.optim.SGD(p, lr=0.5)),
-    (OptimizerConfig(Optimizer.sgd, 0.5, 0.9), lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)),
-    (OptimizerConfig(Optimizer.adam, 0.1, 0.0), lambda p: torch.optim.Adam(p, lr=0.1)),
+    (OptimizerConfig(Optimizer.SGD, 0.5, 0.0), lambda p: torch.optim.SGD(p, lr=0.5)),
+    (OptimizerConfig(Optimizer.SGD, 0.5, 0.9), lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9)),
+    (OptimizerConfig(Optimizer.ADAM, 0.1, 0.0), lambda p: torch.optim.Adam(p, lr=0.1)),
     (
-        OptimizerConfig(Optimizer.amsgrad, 0.1, 0.0),
+        OptimizerConfig(Optimizer.AMSGRAD, 0.1, 0.0),
         lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
     ),
 ]

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from scipy import stats
 
-from fedsketch.conf.schema import ClientsConfig, Sampling
+from fedsketch.conf.schema import ClientsConfig, CohortSampling
 from fedsketch.errors import TooFewClients
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.rounds.sampling import CohortSampler, identify_clients
@@ -22,7 +22,7 @@ def _cohorts(scheme: str, total: int = 20, per_round: int = 8, key: int = 1) -> 
     settings = ClientsConfig(
         total=total,
         per_round=per_round,
-        sampling=Sampling(scheme),
+        sampling=CohortSampling(scheme),
         tolerated_dropouts=0.0,
         retries=0,
         timeout=1.0,

@@ -170,8 +170,8 @@ def test_the_environment_alone_says_where_a_device_has_its_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(folder.DATA_VARIABLE, str(write_arrays(tmp_path / "own.npz")))
-    assert len(folder.own(SHAPE, CLASSES, Targets.classes)) == 5
-    assert len(folder.own(SHAPE, CLASSES, Targets.classes, most=5)) == 5
+    assert len(folder.own(SHAPE, CLASSES, Targets.CLASSES)) == 5
+    assert len(folder.own(SHAPE, CLASSES, Targets.CLASSES, most=5)) == 5
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_what_is_wrong_is_told_to_the_owner_and_not_to_the_server(
     if place is not None:
         monkeypatch.setenv(folder.DATA_VARIABLE, place)
     with caplog.at_level(logging.ERROR), pytest.raises(DataError) as caught:
-        folder.own(SHAPE, CLASSES, Targets.classes, most)
+        folder.own(SHAPE, CLASSES, Targets.CLASSES, most)
     assert reason in caplog.text
     assert (
         str(caught.value) == "This device's data do not fit the run: the log of its node says why."
@@ -223,15 +223,15 @@ def test_an_npz_file_may_hold_vectors_with_numbers_or_labels(tmp_path: Path) -> 
     file = tmp_path / "own.npz"
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     np.savez(file, inputs=table, targets=np.array([0.5, 1, 2, 3]))
-    assert folder.kind_of(file) is Targets.numbers
+    assert folder.kind_of(file) is Targets.NUMBERS
     assert folder.survey(file) == ((3,), ("0",))
-    numbers = folder.read(file, (3,), ["0"], Targets.numbers)
+    numbers = folder.read(file, (3,), ["0"], Targets.NUMBERS)
     assert numbers.targets.tolist() == [0.5, 1, 2, 3]
     np.savez(file, inputs=table, targets=np.eye(4, 2))
     assert folder.survey(file) == ((3,), ("0", "1"))
-    assert folder.read(file, (3,), ["0", "1"], Targets.labels).targets.shape == (4, 2)
+    assert folder.read(file, (3,), ["0", "1"], Targets.LABELS).targets.shape == (4, 2)
     with pytest.raises(DataError, match=r"targets of shape .4, 2.: the run expects"):
         folder.read(file, (3,), ["0", "1"])
     np.savez(file, inputs=table, targets=np.array([0.5, 1, 2, np.nan]))
     with pytest.raises(DataError, match="not numbers: give finite numbers"):
-        folder.read(file, (3,), ["0"], Targets.numbers)
+        folder.read(file, (3,), ["0"], Targets.NUMBERS)

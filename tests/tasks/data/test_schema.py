@@ -37,7 +37,7 @@ def test_it_says_what_the_columns_are(read: object) -> None:
         "note": Text(16, 2),
     }
     assert schema.shape == (1 + 3 + 16,)
-    assert (schema.target.kind, schema.class_names) == (Targets.classes, ("benign", "malignant"))
+    assert (schema.target.kind, schema.class_names) == (Targets.CLASSES, ("benign", "malignant"))
     assert (schema.client, schema.ignored, schema.unit) == ("hospital", {"name"}, None)
 
 

@@ -17,7 +17,7 @@ from fedsketch.tasks.data.tabular import own_table, read_examples, resolved, wri
 from fedsketch.tasks.workload import Workload
 
 INPUTS = {"age": Number(0, 100), "sex": Category(("f", "m"))}
-DIAGNOSIS = Target(Targets.classes, ("diagnosis",), ("benign", "malignant"))
+DIAGNOSIS = Target(Targets.CLASSES, ("diagnosis",), ("benign", "malignant"))
 SCHEMA = Schema(INPUTS, DIAGNOSIS, frozenset(["name"]))
 HEADER = "name,age,sex,diagnosis\n"
 YAML = """
@@ -85,13 +85,13 @@ def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_numbers_and_labels_as_targets(tmp_path: Path) -> None:
-    price = Schema({"x": Number(0, 1)}, Target(Targets.numbers, ("y",), bounds=Number(100, 300)))
+    price = Schema({"x": Number(0, 1)}, Target(Targets.NUMBERS, ("y",), bounds=Number(100, 300)))
     file = _csv(tmp_path, "x,y\n0,100\n0,250\n0,9999\n")
     assert read_examples(file, price).targets.tolist() == [-1.0, 0.5, 1.0]
     assert price.unit == 100
     with pytest.raises(DataError, match="line 2, column y: the number to learn is missing"):
         read_examples(_csv(tmp_path, "x,y\n0,\n"), price)
-    labels = Schema({"x": Number(0, 1)}, Target(Targets.labels, ("a", "b")))
+    labels = Schema({"x": Number(0, 1)}, Target(Targets.LABELS, ("a", "b")))
     file = _csv(tmp_path, "x,a,b\n0,1,0\n0,false,Yes\n")
     assert read_examples(file, labels).targets.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     with pytest.raises(DataError, match="line 2, column b: '2' is none of"):
@@ -103,7 +103,7 @@ def test_texts_are_hashed_the_same_from_files_and_folders(tmp_path: Path, charac
     """Norm 1, and a word that two texts share is in the same bucket with the same sign."""
     texts = ["money now", "see you now", ""]
     schema = Schema(
-        {"text": Text(1024, 2, characters)}, Target(Targets.classes, ("label",), ("ham", "spam"))
+        {"text": Text(1024, 2, characters)}, Target(Targets.CLASSES, ("label",), ("ham", "spam"))
     )
     rows = zip(texts, ("spam", "ham", "ham"), strict=True)
     file = _csv(tmp_path, "text,label\n" + "".join(f'"{text}",{label}\n' for text, label in rows))

@@ -1,7 +1,7 @@
 from typing import TYPE_CHECKING
 
 from fedsketch.conf.settings import Optimizer, StrategySettings
-from fedsketch.conf.types import Share, frozen
+from fedsketch.conf.types import Fraction, frozen
 
 if TYPE_CHECKING:
     from fedsketch.conf import Config
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 @frozen
 class SignumSettings(StrategySettings):
-    last: Share
+    last: Fraction
 
     def check(self, config: "Config") -> None:
-        if self.server.optimizer is not Optimizer.sgd:
+        if self.server.optimizer is not Optimizer.SGD:
             raise ValueError("strategy=signum steps by signs: leave strategy.server.optimizer=sgd")
 
 

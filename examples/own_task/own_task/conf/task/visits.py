@@ -9,7 +9,7 @@ from fedsketch.conf.types import Positive, frozen
 class VisitsTask(TaskSettings):
     most: Positive
 
-    targets: ClassVar[Targets] = Targets.numbers
+    targets: ClassVar[Targets] = Targets.NUMBERS
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("deviance", higher_is_better=False),
         Metric("within_one", percent=True),
