@@ -9,11 +9,12 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 
 from fedsketch.audit import scores
-from fedsketch.audit.canaries import CanaryJob
+from fedsketch.audit.canaries import CanaryWorkload
 from fedsketch.audit.cohorts import Draw
 from fedsketch.audit.evaluations import EvaluationStage
 from fedsketch.audit.shrink import ROUNDS, AuditRun, shrink
@@ -32,8 +33,8 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.server.accounts import Accounts
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.noise.sizes import CohortSizes
-from fedsketch.strategies.rounds.base import FederatedStrategy
 
 TRIALS = 4000
 SHOWN_ERROR = 0.05  # error probability of the bounds in the table
@@ -128,7 +129,8 @@ def _findings(
     adversaries: Sequence[str],
     pool: Executor | None,
 ) -> Iterator[Finding]:
-    strategy = kind.strategy_of(run, CanaryJob(run.config, run.examples), None)
+    workload = CanaryWorkload(run.config, run.examples)
+    strategy = kind.coordinator_of(run, workload, None).strategy
     claims, delta = _claims(strategy), run.config.privacy.delta
     releases = {name: one for name, one in _releases(strategy).items() if name in adversaries}
     for scene in scenes(releases, strategy.sizes.masked):
@@ -194,7 +196,7 @@ def _scored(
     return scores.known_draw(trials, name, rate, release.times)
 
 
-def _releases(strategy: FederatedStrategy) -> dict[str, Release]:
+def _releases(strategy: Strategy[Any]) -> dict[str, Release]:
     """The releases of the last round, which is a smoothing round if there are any, for the adversaries that are
     simulated."""
     cohort, last = strategy.config.clients.per_round, strategy.config.rounds
@@ -202,7 +204,7 @@ def _releases(strategy: FederatedStrategy) -> dict[str, Release]:
     return {str(name): release for name, release in shown.items() if name in list(Against)}
 
 
-def _claims(strategy: FederatedStrategy) -> dict[str, float | None]:
+def _claims(strategy: Strategy[Any]) -> dict[str, float | None]:
     """What the run's own accounts say after all rounds, each with as few arrivals as it tolerates."""
     accounts, cohort = Accounts(strategy), strategy.config.clients.per_round
     for current in range(1, strategy.config.rounds + 1):

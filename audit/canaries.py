@@ -22,7 +22,7 @@ from torch import nn
 from fedsketch.conf import Config
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Kind, Workload
+from fedsketch.tasks.workload import DataShape, Workload
 
 # 640 parameters: enough for layers to be sketched, few enough for a round to take milliseconds.
 FEATURES, CLASSES = 80, 8
@@ -39,7 +39,7 @@ class Canary(NamedTuple):
     example: int = 0
 
 
-class CanaryJob(Workload):
+class CanaryWorkload(Workload):
     """The data of a trial: `present` canaries push along their direction, `opposed` clients against that of the
     first."""
 
@@ -106,5 +106,5 @@ class CanaryJob(Workload):
         return self._examples
 
     @property
-    def kind(self) -> Kind:
-        return Kind(_SHAPE, CLASSES)
+    def kind(self) -> DataShape:
+        return DataShape(_SHAPE, CLASSES)

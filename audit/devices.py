@@ -15,14 +15,15 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.audit.canaries import CanaryJob
+from fedsketch.audit.canaries import CanaryWorkload
 from fedsketch.client.app import make_app
+from fedsketch.client.guard.guard import SimulatedGuard
 from fedsketch.client.workspace import Workspace
 from fedsketch.delivery.parcels import Parcels
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
-from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, NUMBERS, summed, uploaded
+from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, SCALARS, summed, uploaded
 
 Vector = NDArray[np.generic]
 _FIRST_NODE = SERVER_ID + 1
@@ -45,14 +46,14 @@ class Devices(LocalGrid):
     """All clients of a job in this process. The caller sets who drops out of the next round, and the parcels of a
     strategy."""
 
-    def __init__(self, job: CanaryJob, clients: int, masked: bool) -> None:
+    def __init__(self, workload: CanaryWorkload, clients: int, masked: bool) -> None:
         super().__init__(make_app(), clients)
-        self.job = job
+        self.workload = workload
         self.dropping: list[int] = []
         self.parcels: Parcels | None = None
         self.last: Exchange | None = None
         self._masked = masked
-        self._workspace = Workspace(lambda config, kind: job)
+        self._workspace = Workspace(lambda config, kind: workload)
         self._states: dict[int, RecordDict] = {}
         self._held = 0
 
@@ -105,17 +106,17 @@ class Devices(LocalGrid):
         return quiet.total([self._upload(content, client, state)], round)
 
     def _upload(self, content: RecordDict, client: int, state: RecordDict) -> Vector:
-        return uploaded(self._workspace.take_part(content, client, state, None))
+        return uploaded(self._workspace.take_part(content, client, state, SimulatedGuard(0)))
 
     def _deliver(self, content: RecordDict) -> None:
         if self.parcels is not None:
-            self._workspace.prepare(content, self.parcels.parcel(self._held), None)
+            self._workspace.prepare(content, self.parcels.parcel(self._held), SimulatedGuard(0))
             self._held = self.parcels.version
 
     def _groups(self, content: RecordDict) -> list[list[int]]:
         """Random disjoint groups of equal size."""
         assert self.last is not None
-        count = int(content.config_records.get(NUMBERS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
+        count = int(content.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
         order = sorted(self.last.uploads)
         if count > 1:
             secrets.SystemRandom().shuffle(order)

@@ -9,11 +9,11 @@ import secrets
 
 import numpy as np
 
-from fedsketch.audit.canaries import FEATURES, CanaryJob
+from fedsketch.audit.canaries import FEATURES, CanaryWorkload
 from fedsketch.audit.shrink import AuditRun
 from fedsketch.audit.stage import Matrix, Stage
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
+from fedsketch.strategies.rounds.coordinator import Coordinator
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, sampler_of
 from fedsketch.strategies.rounds.sampling import CohortSampler
 
 
@@ -21,14 +21,13 @@ class EvaluationStage(Stage):
     """Simulates evaluations of the model with which a run starts."""
 
     @classmethod
-    def strategy_of(
-        cls, run: AuditRun, job: CanaryJob, cohorts: CohortSampler | None
-    ) -> FederatedStrategy:
-        trained = super().strategy_of(run, job, None)
-        evaluation = FederatedEvaluation(trained, secrets.randbits(128))
-        evaluation.parcels = trained.parcels
-        evaluation.cohorts = cohorts or evaluation.cohorts
-        return evaluation
+    def coordinator_of(
+        cls, run: AuditRun, workload: CanaryWorkload, cohorts: CohortSampler | None
+    ) -> Coordinator:
+        trained = super().coordinator_of(run, workload, None).strategy
+        evaluation = FederatedEvaluation(trained)
+        drawn = cohorts or sampler_of(evaluation.config, secrets.randbits(128))
+        return Coordinator(evaluation, drawn)
 
-    def _directions(self) -> Matrix:
+    def directions(self) -> Matrix:
         return np.eye(FEATURES)[:1]

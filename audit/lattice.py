@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsketch.conf.schema import Noise
 from fedsketch.privacy.mechanisms.encoding import rotated
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 
 _NEAR = 0.15  # mean distance from whole numbers: a quarter for a wrong scale, only float32's rounding for the right one
 
@@ -19,7 +21,7 @@ class Lattices:
         self._by_round: dict[int, dict[float, bool]] = {}  # whether sums are rotated, by scale
 
     def fitting(
-        self, strategy: FederatedStrategy, round: int, total: NDArray[np.float64]
+        self, strategy: Strategy[Any], round: int, total: NDArray[np.float64]
     ) -> tuple[float, ...]:
         """The scales at which this sum consists of whole numbers; empty if there is only one scale to choose from."""
         if round not in self._by_round:
@@ -36,7 +38,7 @@ class Lattices:
         return tuple(fitting)
 
 
-def _scales(strategy: FederatedStrategy, round: int) -> dict[float, bool]:
+def _scales(strategy: Strategy[Any], round: int) -> dict[float, bool]:
     noise = strategy.noise_of(round)
     if strategy.config.secagg.noise is not Noise.SKELLAM:
         return {}

@@ -18,16 +18,16 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.audit.canaries import FEATURES, Canary, CanaryJob
+from fedsketch.audit.canaries import FEATURES, Canary, CanaryWorkload
 from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
 from fedsketch.audit.devices import QUIET, Devices
 from fedsketch.audit.shrink import AuditRun
 from fedsketch.audit.views import Contributions, Seen, Views
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.algorithm import Aggregate, Strategy
+from fedsketch.strategies.registry import make_strategy
+from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.sampling import CohortSampler
 
 Matrix = NDArray[np.float64]
@@ -60,10 +60,10 @@ class Stage:
         self.run = run
         self.config: Config = run.config
         self.scene = scene
-        self.job = CanaryJob(run.config, run.examples)
-        strategy = self.strategy_of(run, self.job, None)
+        self.workload = CanaryWorkload(run.config, run.examples)
+        strategy = self.coordinator_of(run, self.workload, None).strategy
         sizes, clients = strategy.sizes, run.config.clients
-        self.devices = Devices(self.job, clients.total, sizes.masked)
+        self.devices = Devices(self.workload, clients.total, sizes.masked)
         colluding_clients = sizes.colluding_clients(clients.per_round)
         secret = scene.draw not in (Draw.CHOSEN, Draw.KNOWN, Draw.SHOWN)
         self.views = Views(sizes.colluders(clients.per_round), colluding_clients, secret)
@@ -82,9 +82,9 @@ class Stage:
         everyone = [Canary(client, e) for client in holders for e in range(examples)]
         self._known: dict[Hashable, Contributions] = {}
         self._latest: dict[int, Contributions] = {}
-        self.job.directions = self._directions()
-        self.canaries = everyone[: 1 if scene.opposed else len(self.job.directions)]
-        self.job.canaries = self.canaries
+        self.workload.directions = self.directions()
+        self.canaries = everyone[: 1 if scene.opposed else len(self.workload.directions)]
+        self.workload.canaries = self.canaries
 
     # ------------------------------------------------------------------ a trial
     def play(self, coins: NDArray[np.bool_]) -> Trial:
@@ -98,20 +98,20 @@ class Stage:
         seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
         memories: dict[Canary, RecordDict] = {}
 
-        def between(strategy: FederatedStrategy, round: int) -> Contributions:
-            made = self._contributions(strategy, round, memories)
-            self.job.present, self.job.opposed = present, opposed  # as they were before
+        def between(coordinator: Coordinator, round: int) -> Contributions:
+            made = self._contributions(coordinator, round, memories)
+            self.workload.present, self.workload.opposed = present, opposed  # as they were before
             self._latest[round] = made
             return made
 
-        for strategy, current, found, aggregate in self._rounds(present, opposed, between):
+        for coordinator, current, found, aggregate in self._rounds(present, opposed, between):
             # For a round in which nobody was asked, the contributions of canaries are known from other rounds.
             contributions = found or self._latest.get(current)
             for name in seen:
                 seen[name].append(
                     self.views.of(
                         name,
-                        strategy,
+                        coordinator,
                         self.devices,
                         current,
                         aggregate,
@@ -126,38 +126,40 @@ class Stage:
         self,
         present: set[Canary],
         opposed: set[int],
-        between: Callable[[FederatedStrategy, int], Known],
-    ) -> Iterator[tuple[FederatedStrategy, int, Known | None, Aggregate | None]]:
+        between: Callable[[Coordinator, int], Known],
+    ) -> Iterator[tuple[Coordinator, int, Known | None, Aggregate | None]]:
         """Simulate the rounds of a trial. `between` is called when uploads have arrived and the server's state is still
         that of the broadcast."""
-        self.job.present, self.job.opposed = present, opposed
-        strategy = self.strategy_of(self.run, self.job, self._cohorts())
-        self.devices.begin(strategy.parcels)
-        aggregates = _overheard(strategy)
+        self.workload.present, self.workload.opposed = present, opposed
+        coordinator = self.coordinator_of(self.run, self.workload, self._cohorts())
+        self.devices.begin(coordinator.strategy.parcels)
+        # Models and adaptive clips depend on nothing but the sums that the strategy receives.
+        aggregates: list[Aggregate] = []
+        coordinator.listeners.append(lambda _, whole: aggregates.append(whole))
         for current in range(1, self.config.rounds + 1):
-            self.job.round = current
-            messages = strategy.configure_train(
-                current, strategy.arrays(), ConfigRecord(), self.devices
+            self.workload.round = current
+            messages = coordinator.configure_train(
+                current, coordinator.arrays(), ConfigRecord(), self.devices
             )
             if not messages:
                 heard = len(aggregates)
-                strategy.skip_round(current)
+                coordinator.skip_round(current)
                 passed = aggregates[-1] if len(aggregates) > heard else None
-                yield strategy, current, None, passed
+                yield coordinator, current, None, passed
                 continue
-            self.devices.dropping = self._dropping(strategy, current)
+            self.devices.dropping = self._dropping(coordinator, current)
             replies = self.devices.send_and_receive(messages)
-            contributions = between(strategy, current)
-            strategy.aggregate_train(current, replies)
-            yield strategy, current, contributions, aggregates[-1]
+            contributions = between(coordinator, current)
+            coordinator.aggregate_train(current, replies)
+            yield coordinator, current, contributions, aggregates[-1]
 
     @classmethod
-    def strategy_of(
-        cls, run: AuditRun, job: CanaryJob, cohorts: CohortSampler | None
-    ) -> FederatedStrategy:
-        """The server's half, with these cohorts or the run's own secret ones."""
+    def coordinator_of(
+        cls, run: AuditRun, workload: CanaryWorkload, cohorts: CohortSampler | None
+    ) -> Coordinator:
+        """Return the server's half, with these cohorts or the run's own secret ones."""
         drawn = cohorts or CohortSampler(run.config.clients, secrets.randbits(128))
-        return make_strategy(run.config, job, job.model(), drawn)
+        return Coordinator(make_strategy(run.config, workload, workload.model()), drawn)
 
     def _cohorts(self) -> CohortSampler | None:
         clients = self.config.clients
@@ -171,30 +173,31 @@ class Stage:
             return FixedSizeCohorts(clients, range(self.views.colluding_clients))
         return None
 
-    def _dropping(self, strategy: FederatedStrategy, current: int) -> list[int]:
+    def _dropping(self, coordinator: Coordinator, current: int) -> list[int]:
         """As many dropouts as the round tolerates, and if possible none of the clients that the trial is about."""
-        cohort = strategy.cohorts.draw(current)
-        if self._drops == 0 or strategy.groups(current) > 1:
+        cohort = coordinator.sampler.draw(current)
+        if self._drops == 0 or coordinator.strategy.groups(current) > 1:
             return []
         if self.scene.draw is Draw.CHOSEN:
             return cohort[self._first - self._drops : self._first]
         others = [client for client in cohort if client > self._first]
-        drops = strategy.sizes.drops(len(cohort))
+        drops = coordinator.strategy.sizes.drops(len(cohort))
         return others[len(others) - drops :] if drops else []
 
     # ------------------------------------------------------------------ what is known
     def _contributions(
-        self, strategy: FederatedStrategy, round: int, memories: dict[Canary, RecordDict]
+        self, coordinator: Coordinator, round: int, memories: dict[Canary, RecordDict]
     ) -> Contributions:
         """The contributions of canaries, computed again only if the broadcast has changed."""
         # A sketch may depend on the round itself. If nothing is sketched, only the sign of canaries does.
-        shortened = strategy.upload_size(round) < strategy.model.size
+        strategy = coordinator.strategy
+        shortened = strategy.upload_length(round) < strategy.model.size
         key = (round if shortened else round % 2, _public(strategy, self.devices, round))
         if key not in self._known:
             rows, forgetful = [], True
-            self.job.opposed = set()
+            self.workload.opposed = set()
             for canary in self.canaries:
-                self.job.present = {canary}
+                self.workload.present = {canary}
                 memory = memories.setdefault(canary, RecordDict())
                 rows.append(self.devices.alone(canary.client, memory, round))
                 forgetful = forgetful and not memory
@@ -204,7 +207,7 @@ class Stage:
             self._known[key] = made
         return self._known[key]
 
-    def _directions(self) -> Matrix:
+    def directions(self) -> Matrix:
         """Inputs of canaries, one row for each, orthonormal: those whose contributions over all rounds are the longest.
 
         A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and chooses what is
@@ -212,9 +215,12 @@ class Stage:
         canaries.
         """
         every = np.eye(FEATURES)
-        length, self.job.length = self.job.length, 0.5 * (self.config.privacy.first_clip or 1.0)
+        length, self.workload.length = (
+            self.workload.length,
+            0.5 * (self.config.privacy.first_clip or 1.0),
+        )
         images = self._images(every)
-        self.job.length = length
+        self.workload.length = length
         if not images:
             return every
         left, _, _ = np.linalg.svd(np.hstack(images), full_matrices=True)
@@ -229,36 +235,23 @@ class Stage:
         equal."""
         holder = Canary(self._first)
 
-        def between(strategy: FederatedStrategy, round: int) -> Matrix:
-            if strategy.upload_size(round) >= strategy.model.size:
+        def between(coordinator: Coordinator, round: int) -> Matrix:
+            strategy = coordinator.strategy
+            if strategy.upload_length(round) >= strategy.model.size:
                 return np.empty((len(directions), 0))
             rows = []
             for direction in directions:
-                self.job.canaries, self.job.directions = [holder], direction[None]
-                self.job.present, self.job.opposed = {holder}, set()
+                self.workload.canaries, self.workload.directions = [holder], direction[None]
+                self.workload.present, self.workload.opposed = {holder}, set()
                 rows.append(self.devices.alone(holder.client, RecordDict(), round))
-            self.job.present = set()
+            self.workload.present = set()
             return np.array(rows)
 
         played = self._rounds(set(), set(), between)
         return [image for _, _, image, _ in played if image is not None and image.size]
 
 
-def _overheard(strategy: FederatedStrategy) -> list[Aggregate]:
-    """A list to which the sums that the strategy receives are added: models and adaptive clips depend on nothing
-    else."""
-    heard: list[Aggregate] = []
-    take = type(strategy)._apply_sum
-
-    def listening(server_round: int, whole: Aggregate) -> None:
-        heard.append(whole)
-        take(strategy, server_round, whole)
-
-    vars(strategy)["_apply_sum"] = listening
-    return heard
-
-
-def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashable:
+def _public(strategy: Strategy[Any], devices: Devices, round: int) -> Hashable:
     """All parts of a broadcast on which uploads depend, except for the model, which does not move."""
     assert devices.last is not None
     content = devices.last.content
@@ -268,7 +261,7 @@ def _public(strategy: FederatedStrategy, devices: Devices, round: int) -> Hashab
         sorted((k, str(v)) for k, v in record if k not in (*QUIET, "clients", "drops", "colluders"))
     )
     if strategy.parcels is not None:  # devices compute the arrays themselves
-        made, _ = strategy.broadcast_extras(round)
+        made = strategy.parcels.arrays(round)
         known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
         return (told, tuple(known))
     sent: Any = content.array_records.get("arrays", {})

@@ -18,8 +18,8 @@ from fedsketch.audit.canaries import Canary
 from fedsketch.audit.devices import Devices
 from fedsketch.audit.lattice import Lattices
 from fedsketch.delivery.records import PARCEL
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.algorithm import Aggregate
+from fedsketch.strategies.rounds.coordinator import Coordinator
 
 Vector = NDArray[np.float64]
 _DIGITS = 12  # digits of numbers that adversaries are told; further ones are rounding errors
@@ -77,7 +77,7 @@ class Views:
     def of(
         self,
         name: str,
-        strategy: FederatedStrategy,
+        coordinator: Coordinator,
         devices: Devices,
         round: int,
         aggregate: Aggregate | None,
@@ -86,7 +86,7 @@ class Views:
         coins: NDArray[np.bool_],
     ) -> Seen:
         """What this adversary sees of a round. Without an aggregate, the round was skipped."""
-        draw = strategy.cohorts.draw(round)
+        draw = coordinator.sampler.draw(round)
         drawn = np.array([canary.client in draw for canary in canaries])
         if aggregate is None or contributions is None:
             nothing = np.full(len(canaries), np.nan)
@@ -103,7 +103,7 @@ class Views:
         units, lengths, span = contributions.units, contributions.lengths, contributions.span
         x, energy, freedom = np.full(len(canaries), np.nan), 0.0, 0
         present = np.full(len(canaries), self.secret)
-        parts = self._parts(name, strategy, devices, round, aggregate)
+        parts = self._parts(name, coordinator, devices, round, aggregate)
         for members, total in parts:
             inside = np.array([canary.client in members for canary in canaries])
             here = coins & inside
@@ -121,20 +121,20 @@ class Views:
             energy,
             freedom,
             len(draw),
-            strategy.cohort_size > 0,
-            self._told(name, strategy, devices, round, aggregate),
+            coordinator.cohort_size > 0,
+            self._told(name, coordinator, devices, round, aggregate),
         )
 
     def _parts(
         self,
         name: str,
-        strategy: FederatedStrategy,
+        coordinator: Coordinator,
         devices: Devices,
         round: int,
         aggregate: Aggregate,
     ) -> list[Part]:
         """The sums that this adversary sees, without the uploads of clients that share theirs with it."""
-        if not strategy.cohort_size:
+        if not coordinator.cohort_size:
             return [((), aggregate.sum.double().numpy())]
         assert devices.last is not None
         last = devices.last
@@ -155,7 +155,7 @@ class Views:
     def _told(
         self,
         name: str,
-        strategy: FederatedStrategy,
+        coordinator: Coordinator,
         devices: Devices,
         round: int,
         aggregate: Aggregate,
@@ -163,16 +163,14 @@ class Views:
         """Every number that may depend on the cohort's size."""
         told: list[Hashable] = [
             f"{aggregate.noise_std:.{_DIGITS}g}",
-            f"{strategy.units(aggregate):.{_DIGITS}g}",
-            self.lattices.fitting(strategy, round, aggregate.sum.double().numpy()),
+            f"{coordinator.strategy.units(aggregate):.{_DIGITS}g}",
+            self.lattices.fitting(coordinator.strategy, round, aggregate.sum.double().numpy()),
         ]
-        if name == "client" and strategy.cohort_size:
+        if name == "client" and coordinator.cohort_size:
             assert devices.last is not None
             told += sorted(map(str, devices.last.mechanism.to_record().items()))
-            if strategy.parcels is not None:
-                told.append(
-                    str(
-                        strategy.parcels.parcel(strategy.parcels.version - 1).config_records[PARCEL]
-                    )
-                )
+            parcels = coordinator.strategy.parcels
+            if parcels is not None:
+                last = parcels.parcel(parcels.version - 1)
+                told.append(str(last.config_records[PARCEL]))
         return tuple(told)

@@ -35,11 +35,11 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.server.report.page import write_page
-from fedsketch.strategies import make_device_half, make_strategy
+from fedsketch.strategies.algorithm import Aggregate, LocalWork, Strategy
 from fedsketch.strategies.dome.strategy import DomeDevice
 from fedsketch.strategies.fedceo import FedCeo
-from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast
+from fedsketch.strategies.registry import make_device_half, make_strategy
+from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
@@ -65,19 +65,19 @@ class Scene:
 
     def __init__(self, *overrides: str) -> None:
         self.config = compose([*COMMON, *overrides])
-        self.job = Workload(self.config)
-        self.model = self.job.model()
-        self.strategy: FederatedStrategy = make_strategy(
-            self.config, self.job, self.model, CohortSampler(self.config.clients, 1)
+        self.workload = Workload(self.config)
+        self.model = self.workload.model()
+        self.strategy: Strategy = make_strategy(
+            self.config, self.workload, self.model, CohortSampler(self.config.clients, 1)
         )
         self.mechanism = self.strategy.mechanism(1, CLIENTS)
-        extra, numbers = self.strategy.broadcast_extras(1)
+        extra, numbers = self.strategy.broadcast(1)
         arrays = {"model": self.model.vector.clone(), **extra}
         self.broadcast = Broadcast(self.config, 1, self.mechanism, arrays, numbers)
         self.half = make_device_half(self.config.strategy.name)
 
     def work(self, client: int) -> LocalWork:
-        shard = self.job.shard(client)
+        shard = self.workload.shard(client)
         self.model.load(self.broadcast.model)
         return LocalWork(self.broadcast, shard, self.model, torch.Generator(), {}, client)
 
@@ -102,11 +102,11 @@ def gradient_of(scene: Scene, inputs: Tensor, targets: Tensor) -> Tensor:
 
 def invert(scene: Scene, seen: Tensor, client: int, linear: Map, steps: int, starts: int) -> Tensor:
     """The picture whose gradient points where `seen` does, from the best of several starts."""
-    targets = scene.job.shard(client).targets
+    targets = scene.workload.shard(client).targets
     best, least = torch.empty(0), float("inf")
     for start in range(starts):
         generator = torch.Generator().manual_seed(start)
-        shape = (1, *scene.job.kind.shape)
+        shape = (1, *scene.workload.data_shape.shape)
         dummy = torch.rand(shape, generator=generator).requires_grad_()
         optimizer = torch.optim.Adam([dummy], lr=0.05)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -168,7 +168,7 @@ def attack(options: argparse.Namespace) -> dict[str, list[tuple[Tensor, Tensor, 
 
     found: dict[str, list[tuple[Tensor, Tensor, float]]] = {}
     for client in range(options.images):
-        truth = plain.job.shard(client).inputs
+        truth = plain.workload.shard(client).inputs
         cases: list[tuple[str, Scene, Tensor, Map]] = [
             (PLAIN, plain, plain.upload(client)[:-1], same),
             (NOISED, noised, uploads[client], same),

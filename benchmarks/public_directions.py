@@ -38,8 +38,8 @@ from run_store import play
 
 from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data import idx
 from fedsketch.tasks.workload import Workload
@@ -130,20 +130,20 @@ def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks:
         numbers=masked.noise.dim,
         parameters=masked.model.size,
         noise_multiplier=masked.noise_multiplier,
-        guarantee=f"epsilon {epsilon:g} against {masked.adversary(masked.bound)}",
+        guarantee=f"epsilon {epsilon:g} against {masked.adversary(masked.budget_adversary)}",
         uplink_bytes=summary["uplink_bytes"] / ROUNDS,
         downlink_bytes=summary["downlink_bytes"] / ROUNDS,
         seconds=time.monotonic() - began,
     )
 
 
-def _strategy(overrides: list[str]) -> FederatedStrategy:
+def _strategy(overrides: list[str]) -> Strategy:
     config = compose(overrides)
-    job = Workload(config)
-    return make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
+    workload = Workload(config)
+    return make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
 
 
-def _unmasked(overrides: list[str], masked: FederatedStrategy) -> list[str]:
+def _unmasked(overrides: list[str], masked: Strategy) -> list[str]:
     """The same devices without masks: all noise that they bring, that of colluders too, is given as a multiplier."""
     wanted = _ring(masked)
     honest = CLIENTS - masked.sizes.colluders(CLIENTS)
@@ -159,7 +159,7 @@ def _unmasked(overrides: list[str], masked: FederatedStrategy) -> list[str]:
     return chosen
 
 
-def _ring(strategy: FederatedStrategy) -> SkellamRing:
+def _ring(strategy: Strategy) -> SkellamRing:
     mechanism = strategy.mechanism(1, CLIENTS)
     assert isinstance(mechanism, SkellamRing)
     return mechanism

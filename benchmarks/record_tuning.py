@@ -97,8 +97,8 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[10.0, 20.0, 40.0])
     parser.add_argument("--full", action="store_true", help="without public directions")
     asked = parser.parse_args()
-    job = Workload(compose([f"data={asked.data}", f"data.root={asked.data_root}"]))
-    train = seen_through("scattering", job.dataset.train)
+    workload = Workload(compose([f"data={asked.data}", f"data.root={asked.data_root}"]))
+    train = seen_through("scattering", workload.dataset.train)
     inputs, targets = train.inputs.flatten(1), train.targets
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
     public, held_out, own = torch.split(order, [PUBLIC, HELD_OUT, len(order) - PUBLIC - HELD_OUT])

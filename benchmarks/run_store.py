@@ -28,7 +28,7 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local, run_with
 from fedsketch.server.app import serve
 from fedsketch.server.rounds import Rounds
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 
 Record = dict[str, Any]
 
@@ -118,7 +118,7 @@ class Played:
     """What a run said about itself, and its strategy."""
 
     config: Config
-    strategy: FederatedStrategy
+    strategy: Strategy
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ def play(overrides: Sequence[str]) -> Played:
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
         rounds = Rounds(config, Path(folder), played)
         if isinstance(config.runtime, CohortRuntimeConfig):
-            run_with(serve(rounds), BatchedGrid(app, config, rounds.job))
+            run_with(serve(rounds), BatchedGrid(app, config, rounds.workload))
         else:
             run_local(serve(rounds), app, config.clients.total)
     played.config, played.strategy = config, rounds.strategy

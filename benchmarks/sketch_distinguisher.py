@@ -154,8 +154,8 @@ def _bound(there: Floats, missing: Floats, line: float, delta: float) -> float:
 
 def made(overrides: list[str]) -> FedSgm:
     config = compose([*CLIENT, *overrides])
-    job = Workload(config)
-    return FedSgm(config, job, job.model(), CohortSampler(config.clients, 0))
+    workload = Workload(config)
+    return FedSgm(config, workload, workload.model(), CohortSampler(config.clients, 0))
 
 
 def claimed_over_rounds() -> tuple[float, float]:

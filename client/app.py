@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsketch.client.guard.guard import device_folder, guard_of
+from fedsketch.client.guard.guard import guard_of
 from fedsketch.delivery.records import FROZEN_ARRAYS, PARCEL, PARCEL_ARRAYS
 from fedsketch.secagg import client_app
 from fedsketch.strategies.rounds.codec import RingCodec
@@ -30,7 +30,7 @@ def make_app() -> ClientApp:
         return Workspace()
 
     def prepare(content: RecordDict, parcel: RecordDict, context: Context) -> RecordDict | None:
-        return workspace().prepare(content, parcel, device_folder(context))
+        return workspace().prepare(content, parcel, guard_of(context))
 
     detached = (PARCEL, PARCEL_ARRAYS, FROZEN_ARRAYS)
     app = client_app(RingCodec(), guard_of, prepare=prepare, detached=detached)
@@ -45,7 +45,7 @@ def make_app() -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         """Answer a train message: the client's half of a round."""
         reply = workspace().take_part(
-            message.content, client_id(context), context.state, device_folder(context)
+            message.content, client_id(context), context.state, guard_of(context)
         )
         return Message(reply, reply_to=message)
 

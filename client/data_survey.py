@@ -39,12 +39,16 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
 
 def card_for(config: Config) -> DataCard:
     """The card of devices for which a run's data set is made."""
-    job = Workload(config)
+    workload = Workload(config)
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         return _card(schema_of(config.data), config.data.on_devices.largest_shard)
-    names = getattr(config.data, "class_names", None) or tuple(map(str, range(job.kind.classes)))
-    most = _rounded_up(job.largest_shard)
-    return DataCard(config.data.name, job.kind.shape, names, most, config.task.targets.value)
+    names = getattr(config.data, "class_names", None) or tuple(
+        map(str, range(workload.data_shape.classes))
+    )
+    most = _rounded_up(workload.largest_shard)
+    return DataCard(
+        config.data.name, workload.data_shape.shape, names, most, config.task.targets.value
+    )
 
 
 def _card(schema: Schema, most: int) -> DataCard:

@@ -6,17 +6,16 @@ folder and in the state that Flower keeps for its node.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import torch
-from flwr.app import RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedsketch.client.guard.configuration import admitted, check_size
-from fedsketch.client.guard.guard import DeviceGuard
-from fedsketch.client.memory import memory_in
+from fedsketch.client.guard.guard import DeviceGuard, SimulatedGuard
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.delivery.answers import asks_for_the_whole
@@ -26,152 +25,158 @@ from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
 from fedsketch.delivery.replica import Replicas
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.bound_half import TrainedModel
-from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.simulation import SEED_VARIABLE
 from fedsketch.secagg import Refusal
-from fedsketch.strategies import make_device_half, make_replica
+from fedsketch.strategies.algorithm import LocalWork
+from fedsketch.strategies.local.forms import Half, StrategyHalf
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import batch_generator
-from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
-from fedsketch.strategies.rounds.clip import counted, with_counts
+from fedsketch.strategies.registry import make_device_half, make_replica
 from fedsketch.strategies.rounds.evaluation import evaluation_rows
-from fedsketch.strategies.rounds.messages import Broadcast, announced, decoded
+from fedsketch.strategies.rounds.messages import Broadcast, BroadcastReader, announced
 from fedsketch.strategies.rounds.uploads import EVALUATION, reply_with
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Assignment, Kind, Workload
+from fedsketch.tasks.workload import Assignment, DataShape, Workload
+
+Guard = DeviceGuard | SimulatedGuard
+_MEMORY = "memory"  # the record of what a device remembers between rounds
+
+
+@dataclass
+class _Prepared:
+    """What a device half made of the broadcast that came last."""
+
+    broadcast: Broadcast
+    half: Half
+    value: Any
 
 
 class Workspace:
     """Trains for one client after the other."""
 
-    def __init__(self, make_job: Callable[[Config, Kind | None], Workload] = Workload) -> None:
-        self._job = lru_cache(maxsize=2)(lambda task: make_job(*task))
+    def __init__(
+        self, make_workload: Callable[[Config, DataShape | None], Workload] = Workload
+    ) -> None:
+        self.workload = lru_cache(maxsize=2)(lambda task: make_workload(*task))
         # Models to load parameters into. They are not kept, because the next message loads other parameters.
-        self._model = lru_cache(maxsize=2)(self._new_parts)
+        self.frozen_part = lru_cache(maxsize=2)(self._new_parts)
         self._device_half = lru_cache(maxsize=2)(make_device_half)
-        # All clients of a cohort receive the same bytes: their content is read once, and never changed.
-        self._decoded = lru_cache(maxsize=8)(decoded)
+        self.reader = BroadcastReader()
+        self._prepared: _Prepared | None = None
         self._replicas = Replicas(self._version_0)
-        self._kept = ProductCache()
+        self._cache = ProductCache()
 
-    def prepare(
-        self, content: RecordDict, parcel: RecordDict, folder: Path | None
-    ) -> RecordDict | None:
+    def prepare(self, content: RecordDict, parcel: RecordDict, guard: Guard) -> RecordDict | None:
         """Check what a broadcast asks for, and process what came with it: a frozen part (`delivery.frozen_part`), a
-        parcel (`delivery.parcels`). Returns the answer if training is not possible; raises `Refusal`. The device's
-        data are not read."""
-        config, numbers = announced(content)
-        if EVALUATION in numbers and not isinstance(config.evaluation, FederatedEvaluationConfig):
+        parcel (`delivery.parcels`). Return the answer if training is not possible; raise `Refusal` if the owner does
+        not allow it. The device's data are not read."""
+        config, scalars = announced(content)
+        if EVALUATION in scalars and not isinstance(config.evaluation, FederatedEvaluationConfig):
             raise Refusal(
                 "The message asks for an evaluation in a run that has none: set evaluation=federated."
             )
-        frozen = not {FROZEN, FEATURES}.isdisjoint(numbers)
-        if folder is None and not frozen and PARCEL not in parcel:
+        frozen = not {FROZEN, FEATURES}.isdisjoint(scalars)
+        if guard.folder is None and not frozen and PARCEL not in parcel:
             return None  # a simulated device checks nothing, and follows nothing here
-        task = self._admitted(config, folder)
-        if frozen and not self._model(task).receive(parcel, numbers, folder):
+        task = self.admitted(config, guard)
+        if frozen and not self.frozen_part(task).receive(parcel, scalars, guard.folder):
             return asks_for_the_frozen_part()
         if PARCEL not in parcel:
             return None
-        goal = str(numbers["fingerprint"])
-        problem = self._replicas.receive(parcel, task, goal, folder)
+        goal = str(scalars["fingerprint"])
+        problem = self._replicas.receive(parcel, task, goal, guard.folder)
         return None if problem is None else asks_for_the_whole(problem)
 
     def take_part(
-        self, content: RecordDict, client: int, state: RecordDict, folder: Path | None
+        self, content: RecordDict, client: int, state: RecordDict, guard: Guard
     ) -> RecordDict:
-        """Compute this client's bounded and noised vector from the server's broadcast. `state` is what Flower keeps for
+        """Return this client's bounded and noised vector, from the server's broadcast. `state` is what Flower keeps for
         the node."""
-        received = Broadcast.from_records(content, self._decoded)
-        task, mechanism = self._admitted(received.config, folder), received.mechanism
-        config = task.config
-        broadcast = self._completed(replace(received, config=config), task)
-        if mechanism.unit is not config.privacy.unit:
+        received = self.reader.read(content)
+        task = self.admitted(received.config, guard)
+        broadcast, mechanism = self.completed(received, task), received.mechanism
+        if mechanism.unit is not task.config.privacy.unit:
             raise UnsafeUpdateError(
                 "the mechanism protects another unit than the configuration names."
             )
-        frozen = self._model(task)
-        if frozen.sent and broadcast.numbers.get(FROZEN) != frozen.fingerprint:
+        frozen = self.frozen_part(task)
+        if frozen.sent and broadcast.scalars.get(FROZEN) != frozen.fingerprint:
             raise UnsafeUpdateError("the broadcast names a frozen part that is not here.")
-        model = frozen.model
-        model.load(broadcast.model)
-        if EVALUATION in broadcast.numbers:
+        frozen.model.load(broadcast.model)
+        if EVALUATION in broadcast.scalars:
             return self._evaluate(broadcast, task, client)
-        generator = batch_generator(config, client, broadcast.round)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
-            shard = self._job(task).shard(client)
-            work = LocalWork(broadcast, shard, model, generator, memory, client, self._kept)
-            half = _HalfAtWork(
-                self._device_half(config.strategy.name), work, simulated=folder is None
+            work = LocalWork(
+                broadcast=broadcast,
+                shard=self.workload(task).shard(client),
+                model=frozen.model,
+                generator=batch_generator(task.config, client, broadcast.round),
+                memory=memory,
+                client=client,
             )
-            return reply_with(mechanism.run(half, stream, broadcast.round))
+            half, prepared = self.half(broadcast, frozen.model)
+            bound = StrategyHalf(half, prepared, work, self._cache, simulated=guard.folder is None)
+            return reply_with(mechanism.run(bound, stream, broadcast.round))
 
-    def _admitted(self, config: Config, folder: Path | None) -> Assignment:
-        """The configuration in the form that this device accepts; in a simulation unchanged."""
-        if folder is None:
-            return Assignment(config)
-        guard = DeviceGuard(folder)
-        task = admitted(config, guard.policy, guard.card)
-        check_size(self._job(task).parameters, guard.policy)
+    def half(self, broadcast: Broadcast, model: FlatModel) -> tuple[Half, Any]:
+        """Return the device half of the strategy, and what it makes of this broadcast: once for all clients that share
+        a process."""
+        known = self._prepared
+        if known is None or known.broadcast is not broadcast:
+            half = self._device_half(broadcast.config.strategy.name)
+            known = self._prepared = _Prepared(broadcast, half, half.prepare(broadcast, model))
+        return known.half, known.value
+
+    def admitted(self, config: Config, guard: Guard) -> Assignment:
+        """Return the configuration in the form that this device accepts; in a simulation unchanged."""
+        task = guard.admit_configuration(config)
+        guard.admit_workload(self.workload(task))
         return task
 
     def _evaluate(self, broadcast: Broadcast, task: Assignment, client: int) -> RecordDict:
-        """Compute what this client's held-out examples say of the model, bounded and noised. Nothing is remembered."""
-        job = self._job(task)
+        """Return what this client's held-out examples say of the model, bounded and noised. Nothing is remembered."""
+        workload = self.workload(task)
         # Seeded noise must differ from that of the same round of training.
         with noise_stream(client, -broadcast.round) as stream:
-            held_out = job.local_test(client)
-            half = _EvaluationAtWork(
-                task.config, self._model(task).model, held_out, job.kind.classes
+            held_out = workload.local_test(client)
+            half = EvaluationHalf(
+                task.config, self.frozen_part(task).model, held_out, workload.data_shape.classes
             )
             return reply_with(broadcast.mechanism.run(half, stream, broadcast.round))
 
-    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
-        """The broadcast with the arrays from the replica; unchanged if it has its own."""
-        goal = broadcast.numbers.get("fingerprint")
-        if goal is None:
-            return broadcast
-        arrays = self._replicas.arrays(task, str(goal), broadcast.round)
-        return replace(broadcast, arrays=arrays)
+    def completed(self, received: Broadcast, task: Assignment) -> Broadcast:
+        """Return the broadcast as this device understands it: with its own form of the configuration, and with the
+        arrays from the replica if it has none. It is the same object for all clients that share a process."""
+        goal = received.scalars.get("fingerprint")
+        arrays = received.arrays
+        if goal is not None and not arrays:
+            arrays = self._replicas.arrays(task, str(goal), received.round)
+        known = self._prepared
+        if (
+            known is not None
+            and known.broadcast.arrays is arrays
+            and known.broadcast.scalars is received.scalars
+            and known.broadcast.config == task.config
+        ):
+            return known.broadcast
+        return replace(received, config=task.config, arrays=arrays)
 
-    def _new_model(self, task: Assignment) -> FlatModel:
-        return self._job(task).model()
+    def new_model(self, task: Assignment) -> FlatModel:
+        return self.workload(task).model()
 
     def _new_parts(self, task: Assignment) -> FrozenPart:
-        return FrozenPart(self._new_model(task), self._job(task).features)
+        return FrozenPart(self.new_model(task), self.workload(task).features)
 
     def _version_0(self, task: Assignment) -> Replayed:
-        return make_replica(task.config, self._new_model(task))
+        return make_replica(task.config, self.new_model(task))
 
 
 @dataclass(frozen=True)
-class _HalfAtWork:
-    """A `BoundHalf` for mechanisms: what a strategy's device half does in this round."""
-
-    half: DeviceHalf
-    work: LocalWork
-    simulated: bool
-
-    def rows(self) -> torch.Tensor:
-        rows = self.half.rows(self.work)
-        # A mechanism refuses such rows, and in a simulation with an error.
-        rows = rows if self.simulated else finite_rows(rows)
-        return with_counts(rows, self.work.broadcast)
-
-    def blocks(self) -> Iterator[Rows]:
-        for block in self.half.blocks(self.work):
-            yield from counted(block if self.simulated else block.finite(), self.work.broadcast)
-
-    def trained_model(self) -> TrainedModel:
-        return self.half.trained_model(self.work)
-
-
-@dataclass(frozen=True)
-class _EvaluationAtWork:
-    """A `BoundHalf` for mechanisms: an evaluation, in any run."""
+class EvaluationHalf:
+    """An evaluation in one device's round, as a mechanism calls it (a `BoundHalf`), in any run."""
 
     config: Config
     model: FlatModel
@@ -190,8 +195,19 @@ class _EvaluationAtWork:
         )
 
 
+@contextmanager
+def memory_in(state: RecordDict) -> Iterator[MutableMapping[str, torch.Tensor]]:
+    """Yield what a device remembers between rounds, by name, from the state that Flower keeps for the node. It never
+    leaves the device. Changes in the block are kept if the block succeeds."""
+    kept = state.array_records.get(_MEMORY, ArrayRecord())
+    memory = {name: torch.from_numpy(array.numpy().copy()) for name, array in kept.items()}
+    yield memory
+    if memory:
+        state[_MEMORY] = ArrayRecord({name: Array(x.cpu().numpy()) for name, x in memory.items()})
+
+
 def noise_stream(client: int, round: int, *labels: str) -> Stream:
-    """Fresh secret randomness; in a simulation that is to be reproducible, a function of its seed."""
+    """Return fresh secret randomness; in a simulation that is to be reproducible, a function of its seed."""
     seed = os.environ.get(SEED_VARIABLE)
     if seed is None:
         return Stream()

@@ -80,6 +80,11 @@ class ClientsConfig:
     retries: Annotated[int, Field(ge=0)]
     timeout: Positive
 
+    @property
+    def rounds_per_pass(self) -> int:
+        """The rounds of a pass, in which every client takes part once."""
+        return -(-self.total // self.per_round)
+
     def __post_init__(self) -> None:
         if self.per_round > self.total:
             raise ValueError(

@@ -58,7 +58,7 @@ class FrozenPart:
         """Whether a device may have to be sent anything."""
         return bool(self.model.frozen)
 
-    def parcel(self, held: int) -> RecordDict:
+    def parcel(self, version: int) -> RecordDict:
         """The parcel for a device that has not asked."""
         return RecordDict()
 

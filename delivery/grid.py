@@ -21,7 +21,7 @@ class Delivered(Protocol):
     @property
     def version(self) -> int: ...
 
-    def parcel(self, held: int) -> RecordDict:
+    def parcel(self, version: int) -> RecordDict:
         """The parcel for a node that has this version."""
 
     def whole(self) -> RecordDict:

@@ -78,6 +78,10 @@ class Parcels:
         """What every device is told of the state, in the common part of the broadcast."""
         return {"version": self.version, "fingerprint": self._state.fingerprint()}
 
+    def arrays(self, server_round: int) -> dict[str, torch.Tensor]:
+        """Return the arrays that devices make themselves in a round."""
+        return self._state.broadcast_arrays(server_round)
+
     def remember(self, step: Step) -> None:
         """Remember a step that the state has just taken."""
         self._steps.append(step)
@@ -86,15 +90,15 @@ class Parcels:
         while sum(old.numbers for old in self._steps) > whole:
             del self._steps[0]
 
-    def parcel(self, held: int) -> RecordDict:
+    def parcel(self, version: int) -> RecordDict:
         """The parcel for a device with this version: the steps that it has missed if they are remembered, else the
         whole state."""
-        if held not in self._made:
-            missed = self.version - held
+        if version not in self._made:
+            missed = self.version - version
             known = 0 <= missed <= len(self._steps)
             steps = self._steps[len(self._steps) - missed :]
-            self._made[held] = _steps_parcel(held, steps) if known else self.whole()
-        return self._made[held]
+            self._made[version] = _steps_parcel(version, steps) if known else self.whole()
+        return self._made[version]
 
     def whole(self) -> RecordDict:
         """The parcel for a device that has no usable state."""

@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsketch.client.guard.guard import SimulatedGuard
 from fedsketch.conf import Config
 from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig, Randomness
 from fedsketch.delivery.records import FROZEN_ARRAYS
@@ -25,17 +26,19 @@ from fedsketch.tasks.workload import Workload
 
 
 class BatchedGrid(LocalGrid):
-    """Answers train messages for all clients together, and all other messages as in `runtime=local`. `job` is the
+    """Answers train messages for all clients together, and all other messages as in `runtime=local`. `workload` is the
     run's, if given."""
 
-    def __init__(self, client_app: ClientApp, config: Config, job: Workload | None = None) -> None:
+    def __init__(
+        self, client_app: ClientApp, config: Config, workload: Workload | None = None
+    ) -> None:
         super().__init__(client_app, config.clients.total)
         assert isinstance(config.runtime, CohortRuntimeConfig)
         self._config = config
         self._single = (
             isinstance(config.secagg, NoSecAggConfig) and config.runtime.noise == "per_device"
         )
-        self._workspace = BatchedClients(config.runtime, job)
+        self._workspace = BatchedClients(config.runtime, workload)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -55,7 +58,7 @@ class BatchedGrid(LocalGrid):
         by_client = {self._nodes.index(message.metadata.dst_node_id): message for message in train}
         content = RecordDict(dict(train[0].content))  # the same for all clients
         frozen = RecordDict({n: content.pop(n) for n in (FROZEN_ARRAYS,) if n in content})
-        self._workspace.prepare(content, frozen, None)
+        self._workspace.prepare(content, frozen, SimulatedGuard(0))
         wanted = int(content.pop(SUMS)["sums"])  # type: ignore[arg-type]
         groups = self._groups(sorted(by_client), wanted, train[0].metadata.group_id)
         for made in self._workspace.sums(content, groups):

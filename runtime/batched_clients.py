@@ -31,6 +31,7 @@ import torch
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
+from fedsketch.client.guard.guard import SimulatedGuard
 from fedsketch.client.workspace import Workspace, noise_stream
 from fedsketch.conf import Config
 from fedsketch.conf.schema import ADAPTIVE, CohortRuntimeConfig
@@ -38,16 +39,19 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.sums import upload_sum
+from fedsketch.strategies.algorithm import LocalWork
 from fedsketch.strategies.local.batched import BatchedWork
+from fedsketch.strategies.local.forms import Half, batched_blocks, batched_rows
+from fedsketch.strategies.local.forms import rows as plain_rows
 from fedsketch.strategies.local.product_cache import ProductCache
-from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
 from fedsketch.strategies.rounds.clip import with_counts
 from fedsketch.strategies.rounds.messages import Broadcast
-from fedsketch.strategies.rounds.uploads import EVALUATION, MECHANISM, NUMBERS, uploaded
+from fedsketch.strategies.rounds.uploads import EVALUATION, MECHANISM, SCALARS, uploaded
 from fedsketch.tasks.gradients.per_client import PerClient
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Assignment, Workload
 
+_NOBODY = SimulatedGuard(0)  # there is no device to protect
 _COPIES = 6  # roughly how many vectors of the model's size a client needs at once
 # Bytes. With more memory at once, the processor's caches are used badly. With less, matrix products are small and the
 # work around them takes most of the time.
@@ -76,9 +80,10 @@ class _Round:
     """What all clients of a round have in common."""
 
     broadcast: Broadcast
-    job: Workload
+    workload: Workload
     models: "SimpleQueue[PerClient]"  # those that no thread is using
-    half: DeviceHalf
+    half: Half
+    prepared: Any  # what the half made of the broadcast
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,11 @@ class _Rows:
 class BatchedClients(Workspace):
     """Trains for all clients of a round."""
 
-    def __init__(self, settings: CohortRuntimeConfig, job: Workload | None = None) -> None:
-        """Pass the run's `job` if there is one, so that its data are held in memory only once."""
-        super().__init__(Workload if job is None else lambda config, kind: job)
+    def __init__(self, settings: CohortRuntimeConfig, workload: Workload | None = None) -> None:
+        """Pass the run's `workload` if there is one, so that its data are held in memory only once."""
+        super().__init__(Workload if workload is None else lambda config, kind: workload)
         self._settings = settings
-        self._kept = ProductCache(settings.memory << 20)
+        self._products = ProductCache(settings.memory << 20)
         self._workers = settings.workers or max(1, _cores() // torch.get_num_threads())
         # What clients keep from round to round: as Flower's state, and as memories where rows are made together.
         self._states: dict[int, RecordDict] = {}
@@ -112,7 +117,7 @@ class BatchedClients(Workspace):
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
         if not mechanism.additive:
             groups = [[client] for group in groups for client in group]
-        evaluates = EVALUATION in content.config_records.get(NUMBERS, {})
+        evaluates = EVALUATION in content.config_records.get(SCALARS, {})
         if evaluates or self._settings.noise == "per_device" or not mechanism.takes_rows:
             yield from (self._one_by_one(content, group) for group in groups)
             return
@@ -127,14 +132,10 @@ class BatchedClients(Workspace):
             for each in pool.map(partial(self._each, common), parts):
                 yield from each
 
-    def _completed(self, broadcast: Broadcast, task: Assignment) -> Broadcast:
-        """Return the broadcast unchanged. With `broadcast=replay`, it already contains what devices would compute."""
-        return broadcast
-
     def _copy(self, task: Assignment) -> FlatModel:
         """Return a model for one of the threads, with the frozen part that was received."""
-        model = self._new_model(task)
-        model.load_frozen(self._model(task).model.frozen)
+        model = self.new_model(task)
+        model.load_frozen(self.frozen_part(task).model.frozen)
         return model
 
     # ------------------------------------------------------------------ the noise of each device
@@ -144,7 +145,7 @@ class BatchedClients(Workspace):
         for client in clients:
             state = self._states.get(client, RecordDict())
             try:
-                vector = uploaded(self.take_part(content, client, state, None))
+                vector = uploaded(self.take_part(content, client, state, _NOBODY))
             except Exception as error:  # as in other runtimes, one failure does not stop the round
                 result.lost[client] = _reason(error)
                 continue
@@ -181,30 +182,34 @@ class BatchedClients(Workspace):
         return result
 
     def _common(self, content: RecordDict) -> _Round:
-        received = Broadcast.from_records(content, self._decoded)
-        task = self._admitted(received.config, None)
-        broadcast = self._completed(received, task)
+        received = self.reader.read(content)
+        task = self.admitted(received.config, _NOBODY)
+        broadcast = self.completed(received, task)
         models: SimpleQueue[PerClient] = SimpleQueue()
         for gradients in self._copies(task):
             gradients.model.load(broadcast.model)
             models.put(gradients)
-        half = self._device_half(broadcast.config.strategy.name)
-        return _Round(broadcast, self._job(task), models, half)
+        half, prepared = self.half(broadcast, self.frozen_part(task).model)
+        return _Round(broadcast, self.workload(task), models, half, prepared)
 
     def _parts(self, common: _Round, clients: Sequence[int]) -> Iterator[list[int]]:
         """Split the clients into parts that fit into memory. Clients with similar numbers of examples come together,
         so that little padding is needed."""
-        job, config, example = common.job, common.broadcast.config, common.job.train.inputs[:1]
+        workload, config, example = (
+            common.workload,
+            common.broadcast.config,
+            common.workload.train.inputs[:1],
+        )
         with _one_of(common.models) as gradients:
             d, numbers = gradients.model.size, gradients.numbers(example)
             in_blocks = common.broadcast.mechanism.takes_blocks
             dense = gradients.dense(example) if in_blocks else d
         room = (self._settings.memory << 20) // self._workers
-        if not common.half.costly(config) and not in_blocks:
+        if not common.half.is_costly(common.prepared) and not in_blocks:
             room = min(room, _CACHED)
-        waiting, planned, take = sorted(clients, key=job.size, reverse=True), math.inf, 1
+        waiting, planned, take = sorted(clients, key=workload.size, reverse=True), math.inf, 1
         while waiting:
-            examples = _at_once(job.size(waiting[0]), config)  # of the part's largest client
+            examples = _at_once(workload.size(waiting[0]), config)  # of the part's largest client
             need = 4 * (_COPIES * d + examples * numbers)
             if config.privacy.unit is Unit.EXAMPLE:
                 need = 4 * examples * (numbers + 2 * dense)
@@ -218,22 +223,23 @@ class BatchedClients(Workspace):
     def _work(self, common: _Round, clients: Sequence[int], gradients: PerClient) -> BatchedWork:
         return BatchedWork(
             broadcast=common.broadcast,
-            shards=common.job.shards(clients),
+            shards=common.workload.shards(clients),
             model=gradients.model,
             gradients=gradients,
             memories=[dict(self._memories.get(client, {})) for client in clients],
             clients=clients,
-            kept=self._kept,
+            cache=self._products,
         )
 
     def _factored(self, common: _Round, clients: Sequence[int]) -> list[Rows] | None:
         """Return the rows of each client, possibly as factors. None if the mechanism needs more than the sum of rows,
-        if the strategy has no `batched_blocks`, or if a row is not finite."""
+        if rows have to be multiplied out, or if one is not finite."""
         privacy, mechanism = common.broadcast.config.privacy, common.broadcast.mechanism
         if not mechanism.takes_blocks or privacy.clip == ADAPTIVE:
             return None
         with _one_of(common.models) as gradients:
-            rows = common.half.batched_blocks(self._work(common, clients, gradients))
+            work = self._work(common, clients, gradients)
+            rows = batched_blocks(common.half, common.prepared, work)
         finite = rows is not None and all(math.isfinite(own.norms().sum()) for own in rows)
         return rows if finite else None
 
@@ -241,7 +247,7 @@ class BatchedClients(Workspace):
         """Return the rows of the clients that have only finite rows, and why the others failed."""
         with _one_of(common.models) as gradients:
             work = self._work(common, clients, gradients)
-            rows = common.half.batched_rows(work)
+            rows = batched_rows(common.half, common.prepared, work)
             if rows is not None:
                 by_client = work.shards.sizes
                 if common.broadcast.config.privacy.unit is Unit.CLIENT:
@@ -265,7 +271,7 @@ class BatchedClients(Workspace):
             )
             try:
                 # Copied, because rows may share memory with the model's gradient.
-                found[client] = common.half.rows(local).clone()
+                found[client] = plain_rows(common.half, common.prepared, local).clone()
             except Exception as error:
                 lost[client] = _reason(error)
         work.model.load(common.broadcast.model)

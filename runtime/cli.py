@@ -25,7 +25,7 @@ from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.rounds import Observer
+    from fedsketch.server.observers.observer import Observer
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
@@ -101,7 +101,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
             with fitting_threads(Workload(config).parameters), kept_memory():
                 rounds = Rounds(config, folder, progress)
                 if isinstance(config.runtime, CohortRuntimeConfig):
-                    run_with(serve(rounds), BatchedGrid(client_app, config, rounds.job))
+                    run_with(serve(rounds), BatchedGrid(client_app, config, rounds.workload))
                 else:
                     run_local(serve(rounds), client_app, nodes, config.clients.timeout)
 

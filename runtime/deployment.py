@@ -12,7 +12,7 @@ from fedsketch.runtime.flower import Connection, connected
 from fedsketch.runtime.submission import Submission, follow, submit
 
 if TYPE_CHECKING:
-    from fedsketch.server.rounds import Observer
+    from fedsketch.server.observers.observer import Observer
 
 
 class Interrupted(KeyboardInterrupt):

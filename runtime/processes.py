@@ -47,7 +47,7 @@ from fedsketch.server.roster import ROSTER_VARIABLE
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.rounds import Observer
+    from fedsketch.server.observers.observer import Observer
 
 _SUPERLINK = "superlink"
 _STATE = "state.db"

@@ -21,7 +21,7 @@ from fedsketch.server.observers.events import Part, read_event
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.rounds import Observer
+    from fedsketch.server.observers.observer import Observer
 
 APP = (
     Path(__file__).resolve().parent.parent

@@ -5,13 +5,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 from fedsketch.conf.schema import Against
 from fedsketch.errors import ConfigError, UnsupportedReleaseError
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
-from fedsketch.server.attempts import Attempt
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.server.run_folder import Attempt
+from fedsketch.strategies.algorithm import Strategy
 
 log = logging.getLogger(__name__)
 _WAITING = (Against.MODEL, Against.CLIENT)  # those who see nothing of a round before it is applied
@@ -21,7 +22,7 @@ class Accounts:
     """One accountant for each adversary in the strategy's releases. Those who see models, fellow clients among them,
     are charged for rounds that were applied; all others are charged for every attempt."""
 
-    def __init__(self, strategy: FederatedStrategy) -> None:
+    def __init__(self, strategy: Strategy[Any]) -> None:
         self._strategy = strategy
         self._privacy = strategy.config.privacy
         cohort = strategy.config.clients.per_round
@@ -35,7 +36,7 @@ class Accounts:
         tolerates."""
         if self._privacy.epsilon is None:
             return True
-        spent = self._accountants[self._strategy.bound]
+        spent = self._accountants[self._strategy.budget_adversary]
         try:
             worst = self._strategy.worst(server_round)
             return spent is not None and not spent.would_exceed(worst, self._privacy.epsilon)
@@ -47,9 +48,9 @@ class Accounts:
         budget."""
         if not self.affordable(1):
             raise ConfigError(
-                f"Not one round with a noise multiplier of {self._strategy.noise_multiplier:g} fits into "
-                f"privacy.epsilon={self._privacy.epsilon:g} against {self._strategy.bound}: raise privacy.epsilon or "
-                "privacy.noise_multiplier."
+                f"Not one round with a noise multiplier of {self._strategy.noise.noise_multiplier:g} fits into "
+                f"privacy.epsilon={self._privacy.epsilon:g} against {self._strategy.budget_adversary}: raise "
+                "privacy.epsilon or privacy.noise_multiplier."
             )
 
     def charge_planned(self, first: int, last: int) -> None:
@@ -182,7 +183,7 @@ class Accounts:
         return self._strategy.releases(server_round, cohort, arrived)
 
 
-def _equal_rounds(strategy: FederatedStrategy, start: int, end: int) -> Iterator[tuple[int, int]]:
+def _equal_rounds(strategy: Strategy[Any], start: int, end: int) -> Iterator[tuple[int, int]]:
     """These rounds, cut into intervals whose rounds all release the same."""
     shown = _release_key(strategy)
     first, before = start, shown(start)
@@ -194,12 +195,12 @@ def _equal_rounds(strategy: FederatedStrategy, start: int, end: int) -> Iterator
     yield first, end
 
 
-def _release_key(strategy: FederatedStrategy) -> Callable[[int], object]:
+def _release_key(strategy: Strategy[Any]) -> Callable[[int], object]:
     """A key that is equal for two rounds that release the same. For built-in strategies the noise and the groups of the
     sum tell. For a strategy of an installed package that states its own releases, the releases are compared, which is
     slower."""
     cohort = strategy.config.clients.per_round
-    own = type(strategy).releases is not FederatedStrategy.releases
+    own = type(strategy).releases is not Strategy.releases
     if own and "strategy" in strategy.config.plugins:
         return lambda current: strategy.releases(current, cohort, cohort)
     return lambda current: (strategy.noise_of(current), strategy.wants_parts(current))

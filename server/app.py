@@ -35,7 +35,7 @@ def serve(rounds: Rounds) -> ServerApp:
 
     @bound.main()
     def main(grid: Grid, context: Context) -> None:
-        rounds.play(grid, known_roster())
+        rounds.run(grid, known_roster())
 
     return bound
 
@@ -63,13 +63,13 @@ def main(grid: Grid, context: Context) -> None:
     if nodes is not None:
         if nodes <= _FEW:
             progress.notes(_FEW_TOLD.format(nodes))
-        rounds.play(grid, SimulationRoster())
+        rounds.run(grid, SimulationRoster())
         return
     if os.environ.get(SIMULATION_VARIABLE):
         rounds.sentence += f" NOT PRIVATE: {_SIMULATED}."
         rounds.not_private = rounds.not_private or _SIMULATED
     _report_missing_nodes(grid, config, progress)
-    rounds.play(grid, known_roster())
+    rounds.run(grid, known_roster())
 
 
 def run_path(name: str) -> Path:

@@ -2,53 +2,119 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.metric_names import ON_DEVICES
-from fedsketch.errors import ConfigError
+from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.secagg import SettingsError, WrappedGrid
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.exchange import Exchange
 from fedsketch.server.expected_traffic import expected_traffic
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, Mean, cohorts_of
+from fedsketch.server.run_folder import Attempt, RunFolder
+from fedsketch.strategies.rounds.coordinator import Coordinator
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, Mean, sampler_of
 
 log = logging.getLogger(__name__)
+
+
+class NoEvaluations:
+    """What a run has whose devices do not evaluate."""
+
+    accounts: Accounts | None = None
+    cohort_size = 0
+
+    def begin(self, trained: Coordinator, grid: WrappedGrid, folder: RunFolder) -> None: ...
+
+    def evaluate(self, server_round: int, *, last: bool) -> dict[str, Any]:
+        return {}
+
+    def row(self) -> dict[str, Any]:
+        return {}
+
+    def may_follow(self, server_round: int) -> bool:
+        return False
+
+    def sentence(self) -> str:
+        return ""
+
+    def planned(self) -> dict[str, Any] | None:
+        return None
+
+    def to_json(self) -> str:
+        return ""
+
+    def load_json(self, text: str) -> None: ...
+
+    def charge_lost(self, attempts: Sequence[Attempt]) -> None: ...
+
+    def charge_planned(self, first: int, last: int) -> None: ...
+
+    def as_planned(self, done: int, last: int) -> Accounts | None:
+        return None
 
 
 class DeviceEvaluations:
     """The evaluations of one run. They have their own accounts, so that their budget and that of training stay
     separate."""
 
-    def __init__(self, trained: FederatedStrategy) -> None:
-        self._trained = trained
-        self.strategy = FederatedEvaluation(trained, trained.cohorts.key)
+    def __init__(self, trained: Coordinator) -> None:
+        self._trained = trained.strategy
+        self.strategy = FederatedEvaluation(trained.strategy)
+        self.coordinator = Coordinator(
+            self.strategy, sampler_of(self.strategy.config, trained.sampler.key)
+        )
         self.accounts = Accounts(self.strategy)
-        if trained.bound not in self.accounts.epsilon():
+        against = self._trained.budget_adversary
+        if against not in self.accounts.epsilon():
             raise ConfigError(
-                f"No theorem covers what evaluations on devices reveal to the {trained.bound}, against whom the "
+                f"No theorem covers what evaluations on devices reveal to the {against}, against whom the "
                 "budget is: set evaluation=server."
             )
 
-    @classmethod
-    def of(cls, trained: FederatedStrategy) -> "DeviceEvaluations | None":
-        """The evaluations of a run that trains by this strategy; None if it has none."""
-        federated = isinstance(trained.config.evaluation, FederatedEvaluationConfig)
-        return cls(trained) if federated else None
-
-    def begin(self) -> None:
+    def begin(self, trained: Coordinator, grid: WrappedGrid, folder: RunFolder) -> None:
         """Start, once the clients are known and a resumed run has the key of its cohorts."""
-        self.strategy.know_the_nodes_of(self._trained)
-        self.strategy.cohorts = cohorts_of(self.strategy.config, self._trained.cohorts.key)
+        self.coordinator.nodes = trained.nodes
+        self.coordinator.sampler = sampler_of(self.strategy.config, trained.sampler.key)
+        self._exchange = Exchange(grid, folder, self.coordinator, self.accounts)
+
+    @property
+    def cohort_size(self) -> int:
+        """How many clients the last evaluation asked."""
+        return self.coordinator.cohort_size
+
+    def evaluate(self, server_round: int, *, last: bool) -> dict[str, Any]:
+        """Evaluate this round's model on devices, if it is due, and return the results. If the evaluation fails, its
+        values are empty and the run continues."""
+        self.strategy.means = {}
+        if self.due(server_round, last=last):
+            try:
+                self._exchange.play(server_round, None, evaluation=True)
+            except (TooFewClients, SettingsError) as failed:
+                log.warning("No evaluation on devices after round %d: %s", server_round, failed)
+        return self.row()
+
+    # ------------------------------------------------------------------ accounts
+    def to_json(self) -> str:
+        return self.accounts.to_json()
+
+    def load_json(self, text: str) -> None:
+        self.accounts.load_json(text)
+
+    def charge_lost(self, attempts: Sequence[Attempt]) -> None:
+        """Charge attempts that were made after a checkpoint and before a kill."""
+        self.accounts.charge_lost_evaluations(attempts)
 
     def may_follow(self, server_round: int) -> bool:
         """Whether an evaluation is planned after this round. There is always one after the last round too."""
-        settings, last = self.strategy.settings, self._trained.config.rounds
+        settings, last = self.strategy.evaluation, self._trained.config.rounds
         return settings.due(server_round) or server_round == last
 
     def due(self, server_round: int, *, last: bool) -> bool:
         """Whether an evaluation follows this round: it is planned, and the budget of evaluations pays for it."""
-        planned = self.strategy.settings.due(server_round) or last
+        planned = self.strategy.evaluation.due(server_round) or last
         if planned and not self.accounts.affordable(server_round):
             log.warning(
                 "No evaluation on devices after round %d: earlier attempts have spent evaluation.epsilon.",
@@ -68,7 +134,7 @@ class DeviceEvaluations:
         return accounts
 
     def _charge(self, accounts: Accounts, first: int, last: int) -> None:
-        settings, rounds = self.strategy.settings, self._trained.config.rounds
+        settings, rounds = self.strategy.evaluation, self._trained.config.rounds
         count = (
             0 if settings.every is None else last // settings.every - (first - 1) // settings.every
         )
@@ -79,28 +145,28 @@ class DeviceEvaluations:
 
     def sentence(self) -> str:
         """What the guarantee of a run says about evaluations."""
-        privacy, settings = self._trained.config.privacy, self.strategy.settings
+        privacy, settings = self._trained.config.privacy, self.strategy.evaluation
         times = self.strategy.config.rounds
         what = "once, after training," if times == 1 else f"{times} times"
         sentence = (
             f" Devices evaluate {what} on examples that are held out of training: noise multiplier "
-            f"{self.strategy.noise_multiplier:.4g} for a budget of their own, epsilon {settings.epsilon:g}."
+            f"{self.strategy.noise.noise_multiplier:.4g} for a budget of their own, epsilon {settings.epsilon:g}."
         )
         if privacy.epsilon is not None and privacy.noise_multiplier is not None:
             return sentence  # the number of rounds is not known
         training, evaluations = Accounts(self._trained), Accounts(self.strategy)
         training.charge_planned(1, self._trained.config.rounds)
         evaluations.charge_planned(1, times)
-        total = training.epsilon_against(self._trained.bound, evaluations)
+        total = training.epsilon_against(self._trained.budget_adversary, evaluations)
         both = "have no guarantee" if total is None else f"cost epsilon {total:.4g}"
         return f"{sentence} Training and evaluations together {both}."
 
     def planned(self) -> dict[str, Any]:
         """What a plan says about evaluations if nobody drops out; bytes are per client and evaluation."""
         strategy, config = self.strategy, self.strategy.config
-        cohort, groups, noise = config.clients.per_round, strategy.settings.groups, strategy.noise
+        cohort, groups, noise = config.clients.per_round, strategy.evaluation.groups, strategy.noise
         mechanism, members = strategy.mechanism(1, cohort), noise.sizes.members(cohort)
-        broadcast = strategy.planned_broadcast()
+        broadcast = self.coordinator.planned_broadcast()
         up, down = expected_traffic(config, broadcast, mechanism, noise.dim, cohort)
         of_group = mechanism.noise_std(noise.variance(cohort, members))
         units = members * (self._held_out() if noise.unit is Unit.EXAMPLE else 1.0)
@@ -109,8 +175,8 @@ class DeviceEvaluations:
             "clients": cohort,
             "groups": groups,
             "metrics": list(strategy.names),
-            "epsilon": strategy.settings.epsilon,
-            "noise_multiplier": strategy.noise_multiplier,
+            "epsilon": strategy.evaluation.epsilon,
+            "noise_multiplier": strategy.noise.noise_multiplier,
             "noise_of_a_mean": of_group / (units * math.sqrt(groups)),
             "noise_of_a_group": of_group / units,
             "uplink_bytes": up,
@@ -119,8 +185,8 @@ class DeviceEvaluations:
 
     def _held_out(self) -> float:
         """Held-out examples of a client: the mean, or the largest number if the mean is not known."""
-        job, share = self.strategy.job, self.strategy.settings.held_out
-        return job.examples / self._trained.config.clients.total * share / (1 - share)
+        workload, share = self.strategy.workload, self.strategy.evaluation.held_out
+        return workload.examples / self._trained.config.clients.total * share / (1 - share)
 
     def row(self) -> dict[str, Any]:
         """The results of the last evaluation; empty values if there was none."""
@@ -133,7 +199,7 @@ class DeviceEvaluations:
 
     def _details(self, means: dict[str, Mean]) -> dict[str, Any]:
         return {
-            "clients": self.strategy.arrived,
+            "clients": self.coordinator.arrived,
             "metrics": {
                 name: {
                     "mean": mean.mean,
@@ -144,3 +210,12 @@ class DeviceEvaluations:
                 for name, mean in means.items()
             },
         }
+
+
+Evaluations = DeviceEvaluations | NoEvaluations
+
+
+def evaluations_of(trained: Coordinator) -> Evaluations:
+    """Return the evaluations of a run that trains so."""
+    federated = isinstance(trained.config.evaluation, FederatedEvaluationConfig)
+    return DeviceEvaluations(trained) if federated else NoEvaluations()

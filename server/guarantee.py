@@ -2,15 +2,18 @@
 and the report."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
-from fedsketch.server.device_evaluations import DeviceEvaluations
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.server.device_evaluations import Evaluations, NoEvaluations
+from fedsketch.strategies.algorithm import Strategy
+
+_NONE = NoEvaluations()
 
 
-def guarantee(strategy: FederatedStrategy, evaluations: DeviceEvaluations | None = None) -> str:
+def guarantee(strategy: Strategy[Any], evaluations: Evaluations = _NONE) -> str:
     privacy = strategy.config.privacy
     exposed = not_private(strategy.config)
     warning = "" if exposed is None else f"NOT PRIVATE: {exposed}."
@@ -18,16 +21,16 @@ def guarantee(strategy: FederatedStrategy, evaluations: DeviceEvaluations | None
         return warning
     sentence = (
         f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against "
-        f"{strategy.adversary(strategy.bound)}.{strategy.remarks()}{_public_data(strategy.config.data)}"
-        f"{_validation(strategy.config)}{'' if evaluations is None else evaluations.sentence()}"
+        f"{strategy.adversary(strategy.budget_adversary)}.{strategy.remarks()}{_public_data(strategy.config.data)}"
+        f"{_validation(strategy.config)}{evaluations.sentence()}"
     )
     return f"{sentence} {warning}".strip()
 
 
-def adversaries(strategy: FederatedStrategy, names: Iterable[str]) -> dict[str, str]:
+def adversaries(strategy: Strategy[Any], names: Iterable[str]) -> dict[str, str]:
     """The adversaries in words, and the server where it is trusted and has no epsilon."""
     words = {name: strategy.adversary(name) for name in names}
-    return {**words, Against.SERVER.value: "trusted"} if strategy.noise.trusted else words
+    return {**words, Against.SERVER.value: "trusted"} if strategy.noise.trusts_server else words
 
 
 def not_private(config: Config) -> str | None:
@@ -39,11 +42,11 @@ def not_private(config: Config) -> str | None:
     return None
 
 
-def _noise(strategy: FederatedStrategy) -> str:
+def _noise(strategy: Strategy[Any]) -> str:
     """The noise and its relation to the budget: it was computed from the budget, or the run ends when the budget is
     spent."""
     privacy = strategy.config.privacy
-    told = f"Noise multiplier {strategy.noise_multiplier:.4g}"
+    told = f"Noise multiplier {strategy.noise.noise_multiplier:.4g}"
     if privacy.epsilon is None:
         return told
     limit = f"{budget(strategy)} at delta {privacy.delta:g}"
@@ -82,8 +85,10 @@ def _validation(config: Config) -> str:
     )
 
 
-def budget(strategy: FederatedStrategy) -> str:
+def budget(strategy: Strategy[Any]) -> str:
     """The budget in words, with the adversary if it is another one than the configuration names."""
     privacy = strategy.config.privacy
-    usual = strategy.bound == privacy.against.value
-    return f"epsilon {privacy.epsilon:g}" + ("" if usual else f" against the {strategy.bound}")
+    usual = strategy.budget_adversary == privacy.against.value
+    return f"epsilon {privacy.epsilon:g}" + (
+        "" if usual else f" against the {strategy.budget_adversary}"
+    )

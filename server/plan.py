@@ -13,15 +13,15 @@ from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.device_evaluations import DeviceEvaluations
+from fedsketch.server.device_evaluations import Evaluations, evaluations_of
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.guarantee import adversaries, guarantee, not_private
 from fedsketch.server.report.number_format import in_order, plain, size
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.algorithm import Aggregate, Strategy
+from fedsketch.strategies.registry import make_strategy
+from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import resolved
 from fedsketch.tasks.workload import Workload
@@ -100,23 +100,26 @@ def make_plan(config: Config) -> Plan:
     """Plan a run. Raises what the run itself would raise: impossible budgets, rings that are too small, missing
     data."""
     config = resolved(config)
-    job = Workload(config, only_to_plan=True)
-    model = job.model()
-    job.histogram()  # raises if the data cannot be divided among the clients
+    workload = Workload(config, only_to_plan=True)
+    model = workload.model()
+    workload.histogram()  # raises if the data cannot be divided among the clients
     # If devices have their own data, only the server may have the test set.
     if not isinstance(config.data, FolderConfig):
-        job.try_out(model)
-    strategy = make_strategy(config, job, model, CohortSampler(config.clients, 0))
+        workload.try_out(model)
+    strategy = make_strategy(config, workload, model)
+    coordinator = Coordinator(strategy, CohortSampler(config.clients, 0))
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
-    up, down = expected_traffic(config, strategy.planned_broadcast(), mechanism, noise.dim, cohort)
+    up, down = expected_traffic(
+        config, coordinator.planned_broadcast(), mechanism, noise.dim, cohort
+    )
     expected = Aggregate(
         torch.empty(0), cohort, mechanism.noise_std(noise.variance(cohort, cohort))
     )
     clip = strategy.clipping.facts(expected.noise_std, strategy.units(expected))
     accounts = Accounts(strategy)
     accounts.refuse_a_run_without_rounds()
-    evaluations = DeviceEvaluations.of(strategy)
+    evaluations = evaluations_of(coordinator)
     last, _ = accounts.as_planned(0)
     curve = _epsilon_curve(accounts, strategy, evaluations)
     epsilon = {name: values[-1] for name, values in curve.items() if name != "round"}
@@ -132,11 +135,11 @@ def make_plan(config: Config) -> Plan:
         if config.model.weights is not None
         else 0,
         upload_size=mechanism.sent(noise.dim),
-        noise_multiplier=strategy.noise_multiplier,
+        noise_multiplier=strategy.noise.noise_multiplier,
         epsilon=epsilon,
         adversaries=adversaries(strategy, epsilon),
         budget=config.privacy.epsilon,
-        budget_against=strategy.bound,
+        budget_against=strategy.budget_adversary,
         delta=config.privacy.delta,
         uplink_bytes=up,
         downlink_bytes=down,
@@ -144,13 +147,13 @@ def make_plan(config: Config) -> Plan:
         mechanism_facts={**clip, **mechanism.facts()},
         best_snr=_best_snr(strategy, mechanism, cohort),
         epsilon_over_rounds=curve,
-        epsilon_of_training=accounts.epsilon_against(strategy.bound),
-        evaluations=None if evaluations is None else evaluations.planned(),
+        epsilon_of_training=accounts.epsilon_against(strategy.budget_adversary),
+        evaluations=evaluations.planned(),
     )
 
 
 def _epsilon_curve(
-    accounts: Accounts, strategy: FederatedStrategy, evaluations: DeviceEvaluations | None
+    accounts: Accounts, strategy: Strategy[Any], evaluations: Evaluations
 ) -> dict[str, list[float | None]]:
     """Epsilon after some of the rounds, including the last one, and including evaluations on devices up to then."""
     config = strategy.config
@@ -159,21 +162,19 @@ def _epsilon_curve(
     for start in range(0, config.rounds, step):
         end = min(start + step, config.rounds)
         accounts.charge_planned(start + 1, end)
-        if evaluations is not None:
-            evaluations.charge_planned(start + 1, end)
+        evaluations.charge_planned(start + 1, end)
         curve["round"].append(end)
-        beside = None if evaluations is None else evaluations.accounts
-        for name, value in accounts.epsilon(beside).items():
+        for name, value in accounts.epsilon(evaluations.accounts).items():
             curve[name].append(value)
     return curve
 
 
-def _best_snr(strategy: FederatedStrategy, mechanism: Mechanism, cohort: int) -> float | None:
+def _best_snr(strategy: Strategy[Any], mechanism: Mechanism, cohort: int) -> float | None:
     """The signal-to-noise ratio if all rows were equal and as long as the clip: norm of the sum over norm of its
     noise. With examples as units a device adds up one row for each of its examples."""
     noise, rows = strategy.noise, 1.0
     if strategy.config.privacy.unit is Unit.EXAMPLE and mechanism.takes_rows:
-        rows = strategy.job.examples / strategy.config.clients.total
+        rows = strategy.workload.examples / strategy.config.clients.total
     noise_std = mechanism.noise_std(noise.variance(cohort, cohort))
     if noise_std == 0 or mechanism.reach is None:
         return None

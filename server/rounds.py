@@ -10,43 +10,32 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
-from fedsketch.errors import RoundAborted, TooFewClients
-from fedsketch.secagg import Aborted, Directory, SettingsError
+from fedsketch.secagg import Directory
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
-from fedsketch.server.device_evaluations import DeviceEvaluations
-from fedsketch.server.evaluation import evaluate
+from fedsketch.server.device_evaluations import evaluations_of
+from fedsketch.server.exchange import Exchange
 from fedsketch.server.grids.stack import build_grids
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
+from fedsketch.server.observers.observer import Observer
 from fedsketch.server.observers.tracking import tracked
 from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
-from fedsketch.server.validation import Validation
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.server.validation import validation_of
+from fedsketch.strategies.registry import make_strategy
+from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import is_table, resolved, schema_of
+from fedsketch.tasks.scores import evaluate
 from fedsketch.tasks.workload import Workload
 
 log = logging.getLogger(__name__)
-
-
-class Observer(Protocol):
-    """Is told when a run begins, after each round, and when it ends."""
-
-    def began(self, config: Config, done: int, guarantee: str) -> None: ...
-
-    def round_done(self, row: dict[str, Any]) -> None: ...
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None: ...
 
 
 class Rounds:
@@ -58,86 +47,84 @@ class Rounds:
         self.config = config
         self.folder = RunFolder(path)
         self.observer = tracked(config, path, observer)
-        self.job = Workload(config)
-        self.model = self.job.model()
-        self.test = self.job.test
-        self.job.try_out(self.model)
-        self.strategy = make_strategy(config, self.job, self.model, self._cohorts(None))
+        self.workload = Workload(config)
+        self.model = self.workload.model()
+        self.test = self.workload.test
+        self.workload.try_out(self.model)
+        self.strategy = make_strategy(config, self.workload, self.model)
+        self.coordinator = Coordinator(self.strategy, self._sampler(None))
         self.accounts = Accounts(self.strategy)
         self.accounts.refuse_a_run_without_rounds()
-        self.evaluations = DeviceEvaluations.of(self.strategy)
+        self.evaluations = evaluations_of(self.coordinator)
         self.sentence = guarantee(self.strategy, self.evaluations)
         self.not_private = not_private(config)
         self._metrics = [metric.name for metric in config.task.all_metrics]
-        self.validation = Validation.of(config, self.job.validation, self.folder)
+        self.validation = validation_of(config, self.workload.validation, self.folder)
         self.traffic = (0.0, 0.0)  # bytes up and down per client, summed over rounds
 
-    def play(self, grid: Grid, roster: Directory | None = None) -> None:
+    def run(self, grid: Grid, roster: Directory | None = None) -> None:
         """Execute all remaining rounds. With a `roster`, a node with a wrong signature is dropped alone. A finished run
         is not changed."""
         with self.folder.locked():
             self.folder.begin(self.config)
             summary = self.folder.read_summary()
-            if summary is None:
-                self.folder.write_interface(self.job.interface)
-                if is_table(self.config.data):
-                    self.folder.schema.write_text(schema_of(self.config.data).to_yaml())
-                try:
-                    self._play(grid, roster)
-                except BaseException:
-                    with suppress(
-                        Exception
-                    ):  # an error in the card must not hide why the run was interrupted
-                        self._card_of_an_interrupted_run()
-                    raise
-            else:
+            if summary is not None:
                 self.observer.began(self.config, summary["rounds"], self.sentence)
                 self.observer.ended(summary, self.folder.report)
+                return
+            self.folder.write_interface(self.workload.interface)
+            if is_table(self.config.data):
+                self.folder.schema.write_text(schema_of(self.config.data).to_yaml())
+            try:
+                self._run(grid, roster)
+            except BaseException:
+                # An error in the card must not hide why the run was interrupted.
+                with suppress(Exception):
+                    self._card_of_an_interrupted_run()
+                raise
 
-    def _play(self, grid: Grid, roster: Directory | None) -> None:
+    def _run(self, grid: Grid, roster: Directory | None) -> None:
         started = time.monotonic()
         checkpoint = self.folder.latest_checkpoint(self.config)
-        strategy = self._resumed(checkpoint)
+        self._resume(checkpoint)
         done, before = 0, 0.0
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self._log_start(done)
         self.observer.began(self.config, done, self.sentence)
-        self.meter, self.grid = build_grids(grid, strategy, roster)
-        strategy.identify_clients(self.grid)
-        if self.evaluations is not None:
-            self.evaluations.begin()
+        self.meter, grid_of_run = build_grids(grid, self.coordinator, roster)
+        self._training = Exchange(grid_of_run, self.folder, self.coordinator, self.accounts)
+        self.coordinator.identify_clients(grid_of_run)
+        self.evaluations.begin(self.coordinator, grid_of_run, self.folder)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
         while not self._finished(done):
             done += 1
-            row = self._round(done, strategy)
+            row = self._round(done)
             self.folder.append_metrics(row)
             if self._due(done, self.config.checkpoint_every):
                 elapsed = before + time.monotonic() - started
                 self.folder.sync_metrics()
-                self._checkpoint(done, strategy, elapsed).save(self.folder.checkpoints)
+                self._checkpoint(done, elapsed).save(self.folder.checkpoints)
             self.observer.round_done(row)
-        best = None
-        if self.validation is not None:
-            best = self.validation.chosen(strategy.model, self.test)
-        stopped = self._reason_for_stopping(done, strategy)
+        best = self.validation.chosen(self.model, self.test)
+        stopped = self._reason_for_stopping(done)
         summary = self._summary(row, stopped, before + time.monotonic() - started, best)
         self.folder.write_card(model_card(self.config, summary))
-        report = self.folder.finish(strategy.model, summary)
+        report = self.folder.finish(self.model, summary)
         log.info("The run ended after round %d. %s", done, stopped or "All its rounds were played.")
         self.observer.ended(summary, report)
 
-    def _reason_for_stopping(self, done: int, strategy: FederatedStrategy) -> str | None:
-        """Why the run stopped, as a sentence; None if all rounds were executed."""
+    def _reason_for_stopping(self, done: int) -> str | None:
+        """Return why the run stopped, as a sentence; None if all rounds were executed."""
         if done == self.config.rounds:
             return None
-        if self.validation is not None and self.validation.stopped is not None:
+        if self.validation.stopped is not None:
             return (
                 f"Stopped after round {done}: {self.validation.stopped}. Epsilon is that of all rounds that were "
                 "planned: the models decided when to stop, so the epsilon of fewer rounds would not hold."
             )
-        return f"Stopped after round {done}: another would exceed {budget(strategy)}."
+        return f"Stopped after round {done}: another would exceed {budget(self.strategy)}."
 
     def _card_of_an_interrupted_run(self) -> None:
         rows = self.folder.read_metrics()
@@ -160,67 +147,52 @@ class Rounds:
         )
         log.info("Configuration: %s", to_json(self.config))
 
-    def _cohorts(self, key: int | None) -> CohortSampler:
-        """The cohorts of a new run, or of a resumed one with its key."""
+    def _sampler(self, key: int | None) -> CohortSampler:
+        """Return the cohorts of a new run, or of a resumed one with its key."""
         if key is None:
             seeded = self.config.privacy.randomness is Randomness.SEEDED
             key = self.config.seed if seeded else secrets.randbits(128)
         return CohortSampler(self.config.clients, key)
 
-    def _resumed(self, checkpoint: Checkpoint | None) -> FederatedStrategy:
-        """The strategy in the state of the checkpoint."""
-        strategy = self.strategy
+    def _resume(self, checkpoint: Checkpoint | None) -> None:
+        """Restore the state of the checkpoint, and charge what was seen after it."""
         if checkpoint is not None:
-            strategy.cohorts = self._cohorts(checkpoint.cohort_key)
-            strategy.model.load(checkpoint.model)
-            strategy.resume(checkpoint.strategy)
+            self.coordinator.sampler = self._sampler(checkpoint.cohort_key)
+            self.model.load(checkpoint.model)
+            self.coordinator.resume(checkpoint.strategy)
             self.accounts.load_json(checkpoint.accounts)
-            if self.evaluations is not None:
-                self.evaluations.accounts.load_json(checkpoint.evaluations)
-        if self.validation is not None:
-            if checkpoint is not None:
-                self.validation.load_state_dict(checkpoint.validation)
-            self.validation.restore(strategy.model)
-        if (
-            self.config.privacy.randomness is not Randomness.SEEDED
-        ):  # seeded noise is the same when it is drawn again
+            self.evaluations.load_json(checkpoint.evaluations)
+            self.validation.load_state_dict(checkpoint.validation)
+        self.validation.restore(self.model)
+        # Seeded noise is the same when it is drawn again.
+        if self.config.privacy.randomness is not Randomness.SEEDED:
             lost = self.folder.attempts_since(checkpoint.attempts if checkpoint else 0)
             self.accounts.charge_lost(lost)
-            if self.evaluations is not None:
-                self.evaluations.accounts.charge_lost_evaluations(lost)
-        return strategy
+            self.evaluations.charge_lost(lost)
 
     def _finished(self, done: int) -> bool:
-        if done == self.config.rounds or self._no_improvement:
+        if done == self.config.rounds or self.validation.stopped is not None:
             return True
         return not self.accounts.affordable(done + 1)
 
-    @property
-    def _no_improvement(self) -> bool:
-        """Whether the validation examples show no further improvement."""
-        return self.validation is not None and self.validation.stopped is not None
-
     def _due(self, done: int, every: int) -> bool:
-        """Whether something that is done every few rounds is done after this one. It is always done after the last."""
+        """Return whether something that is done every few rounds is done after this one. It is always done after the
+        last."""
         return done % every == 0 or self._finished(done)
 
-    def _round(self, current: int, strategy: FederatedStrategy) -> dict[str, Any]:
+    def _round(self, current: int) -> dict[str, Any]:
         start = time.monotonic()
-        evaluates = self.evaluations is not None and self.evaluations.may_follow(current)
+        coordinator = self.coordinator
+        evaluates = self.evaluations.may_follow(current)
         following = current + 1 if current < self.config.rounds and not evaluates else None
-        clients_seconds = self._exchange(current, strategy, self.accounts, following)
+        clients_seconds = self._training.play(current, following)
         update_seconds = time.monotonic() - start - clients_seconds
-        up, down = (total / max(strategy.cohort_size, 1) for total in self.meter.take())
-        self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
-        validated: dict[str, Any] = {}
-        if self.validation is not None:
-            looks = self._due(current, self.config.evaluate_every)
-            validated["validation"] = (
-                self.validation.look(current, strategy.model) if looks else None
-            )
+        up, down = self._metered(coordinator.cohort_size)
+        looks = self._due(current, self.config.evaluate_every)
+        validated = self.validation.row(current, self.model, looks)
         metrics: dict[str, float | None] = dict.fromkeys(self._metrics)
-        if self._due(current, self.config.evaluate_every):
-            metrics |= evaluate(strategy.model, self.test)
+        if looks:
+            metrics |= evaluate(self.model, self.test)
         return {
             "round": current,
             **metrics,
@@ -228,10 +200,10 @@ class Rounds:
             **self._evaluated_by_devices(current),
             "epsilon": self._epsilon(current),
             "delta": self.config.privacy.delta,
-            "budget_against": strategy.bound,
+            "budget_against": self.strategy.budget_adversary,
             "private": self.not_private is None,
-            "clients": strategy.arrived,
-            "dropped": len(strategy.dropped),
+            "clients": coordinator.arrived,
+            "dropped": len(coordinator.dropped),
             "uplink_bytes": up,
             "downlink_bytes": down,
             "seconds": {
@@ -239,109 +211,43 @@ class Rounds:
                 "clients": clients_seconds,
                 "update": update_seconds,
             },
-            "snr": strategy.snr,
-            **strategy.all_metrics(),
+            "snr": coordinator.snr,
+            **coordinator.all_metrics(),
         }
 
-    def _evaluated_by_devices(self, current: int) -> dict[str, Any]:
-        """Evaluate this round's model on devices, if it is due. If the evaluation fails, its values are empty and the
-        run continues."""
-        evaluations = self.evaluations
-        if evaluations is None:
-            return {}
-        evaluations.strategy.means = {}
-        if evaluations.due(current, last=self._finished(current)):
-            try:
-                self._exchange(current, evaluations.strategy, evaluations.accounts, None)
-            except (TooFewClients, SettingsError) as failed:
-                log.warning("No evaluation on devices after round %d: %s", current, failed)
-        up, down = (total / max(evaluations.strategy.cohort_size, 1) for total in self.meter.take())
+    def _metered(self, clients: int) -> tuple[float, float]:
+        """Return the bytes up and down per client since the last call, which are also added to the run's."""
+        up, down = (total / max(clients, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
-        return evaluations.row()
+        return up, down
+
+    def _evaluated_by_devices(self, current: int) -> dict[str, Any]:
+        """Evaluate this round's model on devices, if it is due."""
+        row = self.evaluations.evaluate(current, last=self._finished(current))
+        self._metered(self.evaluations.cohort_size)
+        return row
 
     def _epsilon(self, done: int) -> dict[str, float | None]:
-        """Epsilon of training and evaluations together after this many rounds; if the models have ended the run, that
-        of all planned rounds (`server.validation` says why)."""
-        evaluations = self.evaluations
-        if self._no_improvement:
-            last, accounts = self.accounts.as_planned(done)
-            beside = None if evaluations is None else evaluations.as_planned(done, last)
-            return accounts.epsilon(beside)
-        return self.accounts.epsilon(None if evaluations is None else evaluations.accounts)
+        """Return epsilon of training and evaluations together after this many rounds; if the models have ended the run,
+        that of all planned rounds (`server.validation` says why)."""
+        if self.validation.stopped is None:
+            return self.accounts.epsilon(self.evaluations.accounts)
+        last, accounts = self.accounts.as_planned(done)
+        return accounts.epsilon(self.evaluations.as_planned(done, last))
 
-    def _exchange(
-        self,
-        current: int,
-        strategy: FederatedStrategy,
-        accounts: Accounts,
-        following: int | None,
-    ) -> float:
-        """Execute one round, with as many attempts as allowed; returns the seconds spent waiting for clients.
-        `following` is the next round, if it has the same strategy."""
-        waited = 0.0
-        problem: Exception | None = None
-        strategy.lost.clear()
-        for attempt in range(self.config.clients.retries + 1):
-            if attempt and not accounts.affordable(current):
-                raise TooFewClients(
-                    f"Round {current} failed because {problem}, and another attempt would exceed the budget."
-                )
-            messages = strategy.configure_train(
-                current, strategy.arrays(), ConfigRecord(), self.grid
-            )
-            if not messages:  # the draw is too small to be asked
-                log.warning("Round %d: the draw is too small, nobody is asked.", current)
-                strategy.skip_round(current)
-                # If sizes are hidden, such a round looks like all others and costs the same. In a pass it adds no cost,
-                # but is recorded all the same, because the accountant counts the rounds of a pass to know where the
-                # next pass begins.
-                settings = strategy.config.clients
-                if strategy.noise.draw_is_secret or settings.sampling.in_passes:
-                    accounts.charge_applied(current, settings.per_round)
-                return waited
-            evaluation = strategy is not self.strategy
-            self.folder.announce(Attempt(current, strategy.cohort_size, evaluation))
-            self.grid.expect(None if following is None else strategy.nodes_of(following))
-            start = time.monotonic()
-            try:
-                replies = self.grid.send_and_receive(messages, timeout=self.config.clients.timeout)
-                waited += time.monotonic() - start
-                strategy.aggregate_train(current, replies)
-            except (RoundAborted, Aborted) as aborted:
-                problem = aborted
-                log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
-                accounts.charge_attempt(current, strategy.cohort_size)
-                strategy.leave_out(getattr(aborted, "missing", ()))
-                continue
-            strategy.explain_dropouts(self.grid.dropouts)
-            for client, reason in strategy.dropped.items():
-                log.warning("Round %d: client %d dropped out: %s", current, client, reason)
-            accounts.charge_attempt(current, strategy.cohort_size, strategy.arrived)
-            # If the draw counts although sizes are visible, it counts for the first attempt only.
-            known = attempt > 0 and not strategy.noise.draw_is_secret
-            accounts.charge_applied(
-                current, strategy.cohort_size, strategy.arrived, known_cohort=known
-            )
-            return waited
-        raise TooFewClients(
-            f"Round {current} failed {attempt + 1} times, the last time because {problem}; "
-            f"look after these clients and resume with resume={self.folder.path}, or start a new run with more "
-            "clients.tolerated_dropouts."
-        )
-
-    def _checkpoint(self, current: int, strategy: FederatedStrategy, seconds: float) -> Checkpoint:
+    def _checkpoint(self, current: int, seconds: float) -> Checkpoint:
         return Checkpoint(
             config=to_json(self.config),
             round=current,
-            model=strategy.model.vector,
-            strategy=strategy.checkpoint_state(),
+            model=self.model.vector,
+            strategy=self.coordinator.checkpoint_state(),
             accounts=self.accounts.to_json(),
-            evaluations=self.evaluations.accounts.to_json() if self.evaluations else "",
-            cohort_key=strategy.cohorts.key,
+            evaluations=self.evaluations.to_json(),
+            cohort_key=self.coordinator.sampler.key,
             seconds=seconds,
             traffic=self.traffic,
             attempts=len(self.folder.attempts_since(0)),
-            validation=self.validation.state_dict() if self.validation is not None else {},
+            validation=self.validation.state_dict(),
         )
 
     def _summary(
@@ -357,13 +263,11 @@ class Rounds:
             "rounds": done,
             **{name: row.get(name) for name in self._metrics},
             "best": best,
-            **{
-                name: row.get(name) for name in (self.evaluations.row() if self.evaluations else ())
-            },
+            **{name: row.get(name) for name in self.evaluations.row()},
             "epsilon": epsilon,
             "delta": self.config.privacy.delta,
-            "budget_against": self.strategy.bound,
-            "noise_multiplier": self.strategy.noise_multiplier,
+            "budget_against": self.strategy.budget_adversary,
+            "noise_multiplier": self.strategy.noise.noise_multiplier,
             "guarantee": self.sentence,
             "private": self.not_private is None,
             "not_private": self.not_private,
@@ -376,5 +280,5 @@ class Rounds:
             "parameters": self.model.size,
             "frozen": self.model.frozen_size,
             "versions": versions(),
-            "partition": {"histogram": self.job.histogram().tolist()},
+            "partition": {"histogram": self.workload.histogram().tolist()},
         }

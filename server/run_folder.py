@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from fedsketch.conf import Config, from_json, to_json
 from fedsketch.errors import CheckpointError, ConfigError
-from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.tasks.models.interface import Interface
 
@@ -29,6 +28,14 @@ if TYPE_CHECKING:
 
 # The folder for the run folders of a ServerApp that a SuperLink starts; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"
+
+
+class Attempt(NamedTuple):
+    """A cohort of this size was asked for its part of a round, or to evaluate the model after that round."""
+
+    round: int
+    cohort: int
+    evaluation: bool = False
 
 
 class RunFolder:

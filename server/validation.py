@@ -21,10 +21,10 @@ from torch import Tensor
 
 from fedsketch.conf import Config
 from fedsketch.conf.settings import Metric
-from fedsketch.server.evaluation import evaluate
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
+from fedsketch.tasks.scores import evaluate
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,25 @@ class Best:
     round: int
     value: float
     vector: Tensor
+
+
+class NoValidation:
+    """What a run has that holds out no examples."""
+
+    stopped: str | None = None
+
+    def row(self, server_round: int, model: FlatModel, looks: bool) -> dict[str, Any]:
+        return {}
+
+    def chosen(self, model: FlatModel, test: Examples) -> dict[str, Any] | None:
+        return None
+
+    def restore(self, model: FlatModel) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Validation:
@@ -49,12 +68,9 @@ class Validation:
         self._waited = 0  # evaluations since the best one, or since the first if none gave a number
         self._patience = config.validation.patience
 
-    @classmethod
-    def of(
-        cls, config: Config, examples: Examples | None, folder: RunFolder
-    ) -> "Validation | None":
-        """The validation of a run; None if it holds out no examples."""
-        return None if examples is None else cls(config, examples, folder)
+    def row(self, server_round: int, model: FlatModel, looks: bool) -> dict[str, Any]:
+        """Return what the row of a round says: the metrics if it is evaluated."""
+        return {"validation": self.look(server_round, model) if looks else None}
 
     def look(self, server_round: int, model: FlatModel) -> dict[str, float]:
         """Evaluate this round's model on the validation examples, and keep it if it is the best so far."""
@@ -112,6 +128,13 @@ class Validation:
     def _better(self, value: float) -> bool:
         assert self.best is not None
         return value > self.best.value if self.metric.higher_is_better else value < self.best.value
+
+
+def validation_of(
+    config: Config, examples: Examples | None, folder: RunFolder
+) -> Validation | NoValidation:
+    """Return the validation of a run."""
+    return NoValidation() if examples is None else Validation(config, examples, folder)
 
 
 @contextmanager

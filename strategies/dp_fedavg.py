@@ -7,36 +7,18 @@ The privacy unit (`privacy.unit`) is what the guarantee protects, and what is cl
 Formal guarantees: see `strategies.noise.device`.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Generic
 
-import torch
-
-from fedsketch.conf import Config
-from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
-from fedsketch.strategies.local.factored import batched_factored, factored_blocks
-from fedsketch.strategies.local.update import unit_rows
-from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.conf.settings import StrategySettings
+from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, SettingsT, Strategy
 from fedsketch.strategies.rounds.optimizer import ServerOptimizer
-from fedsketch.strategies.rounds.sampling import CohortSampler
-from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Workload
 
 
-class DPFedAvg(FederatedStrategy):
-    """The server half: an optimiser step on the noisy mean."""
+class OptimizedStrategy(Strategy[SettingsT], Generic[SettingsT]):
+    """A server half that takes its steps by an optimiser of torch (`strategy.server`)."""
 
-    def __init__(
-        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
-    ) -> None:
-        super().__init__(config, job, model, cohorts)
-        self.optimizer = ServerOptimizer(model.vector, config.strategy.server)
-
-    def update(self, server_round: int, aggregate: Aggregate) -> None:
-        self.optimizer.step(aggregate.sum / self.units(aggregate))
+    def start(self) -> None:
+        self.optimizer = ServerOptimizer(self.model.vector, self.settings.server)
 
     def state_dict(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer.state_dict()}
@@ -45,22 +27,11 @@ class DPFedAvg(FederatedStrategy):
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-class DPFedAvgDevice(DeviceHalf):
-    """The device half: one row per privacy unit."""
+class DPFedAvg(OptimizedStrategy[StrategySettings]):
+    """The server half: an optimiser step on the noisy mean."""
 
-    def rows(self, work: LocalWork) -> torch.Tensor:
-        return unit_rows(work.broadcast.config, work.model, work.shard, work.generator)
-
-    def blocks(self, work: LocalWork) -> Iterator[Rows]:
-        if work.broadcast.config.privacy.unit is not Unit.EXAMPLE:
-            return super().blocks(work)
-        return factored_blocks(work)
-
-    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
-        return batched_unit_rows(work)
-
-    def batched_blocks(self, work: BatchedWork) -> list[Rows] | None:
-        return batched_factored(work)
+    def update(self, server_round: int, aggregate: Aggregate) -> None:
+        self.optimizer.step(aggregate.sum / self.units(aggregate))
 
 
-SERVER, DEVICE = DPFedAvg, DPFedAvgDevice
+SERVER, DEVICE = DPFedAvg, DeviceHalf

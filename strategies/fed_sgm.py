@@ -18,12 +18,12 @@ Formal guarantees. There are two ways to account for them (`strategy.accounting`
 
 import math
 import secrets
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 
-from fedsketch.conf import Config
 from fedsketch.conf.schema import Against, Randomness
 from fedsketch.conf.strategy.fed_sgm import FedSgmConfig, r_secret_needs
 from fedsketch.privacy.accounting.accountant import Accountant
@@ -34,27 +34,21 @@ from fedsketch.privacy.accounting.releases import (
     Release,
     SketchedGaussian,
     SketchKnowledge,
-    Unit,
 )
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import derived_key
-from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
 from fedsketch.sketching.sketch import Sketch
-from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
-from fedsketch.strategies.local.made_once import LastMade
-from fedsketch.strategies.local.update import example_blocks, unit_rows
-from fedsketch.strategies.noise.device import DeviceNoise, calibrated
-from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, Payload
+from fedsketch.strategies.dp_fedavg import OptimizedStrategy
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.noise.plan import calibrated
+from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sketch_size import sketch_size
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Workload
 
 SEED = "sketch-seed"
 EAVESDROPPER = "eavesdropper (r_secret)"  # the name under which its epsilon is shown
@@ -71,22 +65,17 @@ _SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
 }
 
 
-class FedSgm(DPFedAvg):
+class FedSgm(OptimizedStrategy[FedSgmConfig]):
     """The server half: an optimiser step on the desketched mean."""
 
-    def __init__(
-        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
-    ) -> None:
-        self.settings = _settings(config)
-        super().__init__(config, job, model, cohorts)
+    def start(self) -> None:
+        super().start()
         self._seed = b""
 
-    def upload_size(self, server_round: int) -> int:
-        return _upload_size(self.settings, self.model.size)
+    def upload_length(self, server_round: int) -> int:
+        return _upload_length(self.settings, self.model.size)
 
-    def broadcast_extras(
-        self, server_round: int
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+    def broadcast(self, server_round: int) -> Payload:
         """Send the seed of R. For `r_secret` it is drawn anew in each round, so that nobody can know it earlier. (A
         reproducible run derives it from its public seed instead.)"""
         if self._r_secret and self.config.privacy.randomness is Randomness.SECRET:
@@ -94,7 +83,7 @@ class FedSgm(DPFedAvg):
         else:
             fresh = (server_round,) if self.settings.seed_per == "round" else ()
             self._seed = derived_key(self.config.seed, "sketch", *fresh)
-        return {}, {SEED: self._seed}
+        return Payload(scalars={SEED: self._seed})
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         mean = aggregate.sum / self.units(aggregate)
@@ -103,7 +92,7 @@ class FedSgm(DPFedAvg):
 
     # ------------------------------------------------------------------ r_public and r_secret
     def plan_noise(self) -> DeviceNoise:
-        noise = super().plan_noise()
+        noise = self.device_noise()
         if noise.clip is not None:
             noise = replace(noise, clip=noise.clip * self._stretch)
         given = self.config.privacy.noise_multiplier is not None
@@ -119,7 +108,8 @@ class FedSgm(DPFedAvg):
         usual = super().releases(server_round, cohort, clients)
         if r_secret_needs(self.config):
             return usual
-        mechanism, variance = self.noise.mechanism(cohort), self.noise.variance(cohort, clients)
+        noise = self.noise
+        mechanism, variance = noise.mechanism(cohort), noise.variance(cohort, clients)
         # Relative to privacy.clip, which bounds the update before it is sketched.
         multiplier = mechanism.noise_multiplier(variance, self.noise.unit) * self._stretch
         rows = cohort * self.noise.rows
@@ -132,8 +122,8 @@ class FedSgm(DPFedAvg):
         return self.releases(server_round, cohort, self.sizes.survivors(cohort))[EAVESDROPPER]
 
     @property
-    def bound(self) -> str:
-        return EAVESDROPPER if self._r_secret else super().bound
+    def budget_adversary(self) -> str:
+        return EAVESDROPPER if self._r_secret else super().budget_adversary
 
     def adversary(self, name: str) -> str:
         return _EAVESDROPPER_IN_WORDS if name == EAVESDROPPER else super().adversary(name)
@@ -187,39 +177,29 @@ class FedSgm(DPFedAvg):
         return f"epsilon {epsilon:.4g}" if math.isfinite(epsilon) else "no guarantee"
 
 
-class FedSgmDevice(DeviceHalf):
-    """The device half: R Delta for every privacy unit."""
+@dataclass(frozen=True)
+class Prepared:
+    """The sketch of a round, and the clip that is applied before it, if any."""
 
-    def __init__(self) -> None:
-        self._last = LastMade[Sketch]()
+    sketch: Sketch
+    clip_before: float | None
 
-    def rows(self, work: LocalWork) -> torch.Tensor:
-        shorten = self._shorten(work.broadcast, work.model.size)
-        return unit_rows(work.broadcast.config, work.model, work.shard, work.generator, shorten)
 
-    def blocks(self, work: LocalWork) -> Iterator[Rows]:
-        if work.broadcast.config.privacy.unit is Unit.CLIENT:
-            return super().blocks(work)
-        shorten = self._shorten(work.broadcast, work.model.size)
-        return map(Rows.of, example_blocks(work.model, work.shard, shorten))
+class FedSgmDevice(DeviceHalf[Prepared]):
+    """The device half: R Delta for every privacy unit, clipped before if `strategy.clip=before`."""
 
-    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
-        return batched_unit_rows(work, self._shorten(work.broadcast, work.model.size))
-
-    def costly(self, config: Config) -> bool:
-        return _settings(config).sketch == "gaussian"
-
-    def _shorten(self, broadcast: Broadcast, d: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the function that sketches rows, and clips them before if `strategy.clip=before`."""
-        settings, seed = _settings(broadcast.config), broadcast.numbers[SEED]
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
+        settings, seed = cast(FedSgmConfig, broadcast.config.strategy), broadcast.scalars[SEED]
         assert isinstance(seed, bytes)
-        sketch = self._sketch(settings, d, seed)
         clip = None if settings.clip == "after" else broadcast.config.privacy.fixed_clip
-        return lambda rows: sketch.forward(rows if clip is None else clip_rows(rows, clip))
+        return Prepared(make_sketch(settings, model.size, seed), clip)
 
-    def _sketch(self, settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
-        """Make the sketch once a round for all clients that share a process."""
-        return self._last.of((settings, d, seed), lambda: make_sketch(settings, d, seed))
+    def shorten(self, prepared: Prepared, rows: torch.Tensor) -> torch.Tensor:
+        clip = prepared.clip_before
+        return prepared.sketch.forward(rows if clip is None else clip_rows(rows, clip))
+
+    def is_costly(self, prepared: Prepared) -> bool:
+        return isinstance(prepared.sketch, GaussianSketch)
 
 
 def stretch(settings: FedSgmConfig, d: int) -> float:
@@ -236,7 +216,7 @@ def stretch(settings: FedSgmConfig, d: int) -> float:
     - count_sketch: not offered with `clip=before`, because the stretch is up to sqrt(d), if all coordinates fall into
       one bucket.
     """
-    size = _upload_size(settings, d)
+    size = _upload_length(settings, d)
     if settings.clip == "before" and settings.sketch == "gaussian":
         from scipy import stats  # imported here, because it takes half a second
 
@@ -251,16 +231,11 @@ def make_sketch(settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
     if settings.sketch == "identity":
         return IdentitySketch(d)
     kind = _SKETCHES[settings.sketch]
-    return kind(_upload_size(settings, d), d, int.from_bytes(seed, "big"))
+    return kind(_upload_length(settings, d), d, int.from_bytes(seed, "big"))
 
 
-def _upload_size(settings: FedSgmConfig, d: int) -> int:
+def _upload_length(settings: FedSgmConfig, d: int) -> int:
     return d if settings.sketch == "identity" else sketch_size(settings.sketch_dim, d)
-
-
-def _settings(config: Config) -> FedSgmConfig:
-    assert isinstance(config.strategy, FedSgmConfig)
-    return config.strategy
 
 
 SERVER, DEVICE = FedSgm, FedSgmDevice

@@ -24,37 +24,29 @@ A part of the stack is:
 Rounds without smoothing always release one sum. Formal guarantees: see `strategies.noise.device`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from fedsketch.conf import Config
 from fedsketch.conf.strategy.fedceo import FedCeoConfig
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.sketching.tensor_svd import smooth
-from fedsketch.strategies.local.batched import BatchedWork, batched_updates
-from fedsketch.strategies.local.update import client_update
+from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, Payload, Strategy
 from fedsketch.strategies.noise.device import DeviceNoise
-from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate, Number
-from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.models.flat_model import FlatModel, Slot
-from fedsketch.tasks.workload import Workload
 
 _SLOTS = "slots"
 
 
-class FedCeo(FederatedStrategy):
+class FedCeo(Strategy[FedCeoConfig]):
     """The server half: averages, and smooths every few rounds."""
 
-    def __init__(
-        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
-    ) -> None:
-        assert isinstance(config.strategy, FedCeoConfig)
-        self.settings = config.strategy
-        super().__init__(config, job, model, cohorts)
-        self.slots: torch.Tensor | None = None  # (K, d): starts of the next round's clients
+    def start(self) -> None:
+        self.slots: Tensor | None = None  # (K, d): starts of the next round's clients
         self.smoothings: dict[str, Any] = {}  # metrics of the last smoothing, by tensor
 
     # ------------------------------------------------------------------ rounds
@@ -68,10 +60,8 @@ class FedCeo(FederatedStrategy):
     def groups(self, server_round: int) -> int:
         return (self.settings.groups or 1) if self.wants_parts(server_round) else 1
 
-    def broadcast_extras(
-        self, server_round: int
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
-        return ({} if self.slots is None else {_SLOTS: self.slots}), {}
+    def broadcast(self, server_round: int) -> Payload:
+        return Payload({} if self.slots is None else {_SLOTS: self.slots})
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         self.smoothings = {}
@@ -88,7 +78,7 @@ class FedCeo(FederatedStrategy):
         self.slots = self._smoothed(server_round, stack, noise, len(stack))
         self.model.load(self.slots.mean(dim=0))
 
-    def _moved(self, part: Aggregate, clients: float) -> torch.Tensor:
+    def _moved(self, part: Aggregate, clients: float) -> Tensor:
         """Return the mean of these clients' noisy models: the models that they started from minus eta times their
         updates (Algorithm 1, line 10; eta is `server.lr`)."""
         start = self.model.vector
@@ -100,9 +90,7 @@ class FedCeo(FederatedStrategy):
     def _rate(self) -> float:
         return self.settings.server.lr
 
-    def _smoothed(
-        self, server_round: int, stack: torch.Tensor, noise: float, models: float
-    ) -> torch.Tensor:
+    def _smoothed(self, server_round: int, stack: Tensor, noise: float, models: float) -> Tensor:
         """Smooth all matrices of a stack of models. `models` is K, also if the stack holds only the mean of the K
         models."""
         result = stack.clone()
@@ -119,9 +107,7 @@ class FedCeo(FederatedStrategy):
             }
         return result
 
-    def _threshold(
-        self, server_round: int, folded: torch.Tensor, noise: float, models: float
-    ) -> float:
+    def _threshold(self, server_round: int, folded: Tensor, noise: float, models: float) -> float:
         """Return how much is subtracted from singular values. With `threshold: noise` it is relative to the largest
         singular value of the noise in a slice, sigma (sqrt(rows) + sqrt(columns)) sqrt(K). Otherwise it is that of Eq.
         (3)."""
@@ -140,7 +126,8 @@ class FedCeo(FederatedStrategy):
     # ------------------------------------------------------------------ privacy
     def plan_noise(self) -> DeviceNoise:
         stacks = self.settings.every is not None and self.settings.start == "slots"
-        return replace(super().plan_noise(), known_cohort=stacks)
+        self._plan = replace(self.device_noise(), known_cohort=stacks)
+        return self._plan
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
         noise = self.noise_of(server_round)
@@ -152,10 +139,10 @@ class FedCeo(FederatedStrategy):
         """Return the noise of a round. In a smoothing round each part of the stack needs enough noise by itself. If
         the user sets the noise multiplier, clients add no more noise than in other rounds."""
         if not self.wants_parts(server_round):
-            return self.noise
+            return self._plan
         if self.sizes.masked:
-            return replace(self.noise, groups=self.groups(server_round))
-        return replace(self.noise, single=self.noise.multiplier is None)
+            return replace(self._plan, groups=self.groups(server_round))
+        return replace(self._plan, single=self._plan.multiplier is None)
 
     def remarks(self) -> str:
         if self.settings.every is None or self.settings.start == "mean":
@@ -174,25 +161,21 @@ class FedCeo(FederatedStrategy):
         self.slots = state.get(_SLOTS)
 
 
-class FedCeoDevice(DeviceHalf):
+class FedCeoDevice(DeviceHalf[Tensor | None]):
     """The device half: local training from the model that was sent, or from this client's slot."""
 
-    def rows(self, work: LocalWork) -> torch.Tensor:
-        slots = work.broadcast.arrays.get(_SLOTS)
-        if slots is not None:
-            work.model.load(slots[work.client % len(slots)])
-        settings = work.broadcast.config.strategy.local
-        return client_update(work.model, work.shard, settings, work.generator).unsqueeze(0)
+    ignores_unit: ClassVar[bool] = True
 
-    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
-        slots = work.broadcast.arrays.get(_SLOTS)
-        if slots is None:
-            return batched_updates(work)
-        starts = slots[[client % len(slots) for client in work.clients]]
-        return batched_updates(work, starts.to(work.model.vector))
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Tensor | None:
+        return broadcast.arrays.get(_SLOTS)
+
+    def starts(self, prepared: Tensor | None, clients: Sequence[int]) -> Tensor | None:
+        if prepared is None:
+            return None
+        return prepared[[client % len(prepared) for client in clients]]
 
 
-def _folded(stack: torch.Tensor, slot: Slot) -> torch.Tensor:
+def _folded(stack: Tensor, slot: Slot) -> Tensor:
     """Return one tensor of every model as a matrix with a row per output. The kernel of a convolution is part of its
     inputs; a vector becomes one row."""
     rows = slot.shape[0] if len(slot.shape) > 1 else 1

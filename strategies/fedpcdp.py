@@ -23,41 +23,34 @@ The clip comes after a row was multiplied by V, so a wrong or malicious V can ch
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting
 from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
 from fedsketch.errors import DataError
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
-from fedsketch.strategies.dp_fedavg import DPFedAvg
-from fedsketch.strategies.local.made_once import LastMade
+from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, LocalWork, Payload
+from fedsketch.strategies.dp_fedavg import OptimizedStrategy
 from fedsketch.strategies.noise.training import TrainingNoise
-from fedsketch.strategies.rounds.base import DeviceHalf, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Workload
 
 
-class FedPcdp(DPFedAvg):
+class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
     """The server half, with the paper's virtual client, which holds the public data."""
 
-    def __init__(
-        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
-    ) -> None:
-        self.settings = _settings(config)
-        self._blocks = _blocks(self.settings, model)
-        super().__init__(config, job, model, cohorts)
+    def start(self) -> None:
+        super().start()
         self._projects = not all(block.whole for block in self._blocks)
-        if self._projects and len(job.public) < self.settings.public_examples:
+        public = self.workload.public if self._projects else None
+        if public is not None and len(public) < self.settings.public_examples:
             raise DataError(
-                f"There are {len(job.public):,} public examples and strategy.public_examples asks for "
+                f"There are {len(public):,} public examples and strategy.public_examples asks for "
                 f"{self.settings.public_examples:,}: raise data.public, or lower it and strategy.rank."
             )
         self._refresh = -1  # the number of the refresh that computed `_bases`
@@ -65,29 +58,32 @@ class FedPcdp(DPFedAvg):
         self._sketch: SubspaceSketch | None = None
         self._rank: int | None = None
 
-    def upload_size(self, server_round: int) -> int:
+    @property
+    def _blocks(self) -> tuple[Block, ...]:
+        return _blocks(self.settings, self.model)
+
+    def upload_length(self, server_round: int) -> int:
         return sum(block.size for block in self._blocks)
 
     def plan_noise(self) -> TrainingNoise:
         privacy = self.config.privacy
-        return TrainingNoise(
+        self._plan = TrainingNoise(
             self.config,
-            self.upload_size(1),
-            self.job.largest_shard,
+            self.upload_length(1),
+            self.workload.largest_shard,
             privacy.fixed_clip,
             privacy.noise_multiplier,
-            self.job.examples / self.config.clients.total,
+            self.workload.examples / self.config.clients.total,
         )
+        return self._plan
 
-    def broadcast_extras(
-        self, server_round: int
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
+    def broadcast(self, server_round: int) -> Payload:
         """Send the directions (V) of every tensor that is not uploaded whole."""
         refresh = (server_round - 1) // self.settings.refresh
         if refresh != self._refresh:
             self._take_directions(refresh)
-        arrays = {_key(i): basis for i, basis in enumerate(self._bases) if basis is not None}
-        return arrays, {}
+        bases = {_key(i): basis for i, basis in enumerate(self._bases) if basis is not None}
+        return Payload(bases)
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         assert self._sketch is not None  # set when the round's broadcast was made
@@ -97,8 +93,7 @@ class FedPcdp(DPFedAvg):
         return {"basis_rank": self._rank}
 
     def remarks(self) -> str:
-        noise = self.noise
-        assert isinstance(noise, TrainingNoise)
+        noise = self._plan
         one = noise.mechanism(self.config.clients.per_round)
         steps = "one step" if one.steps == 1 else f"{one.steps} steps"
         sentence = (
@@ -149,40 +144,36 @@ class FedPcdp(DPFedAvg):
 
     def _public_block(self, refresh: int) -> Examples:
         """Return the m public examples of a refresh (the paper's G.3)."""
-        count, all_of_them = self.settings.public_examples, len(self.job.public)
+        count, all_of_them = self.settings.public_examples, len(self.workload.public)
         if self.settings.blocks == "random":
             generator = torch.Generator().manual_seed(self._seed(refresh))
-            return self.job.public.take(torch.randperm(all_of_them, generator=generator)[:count])
+            return self.workload.public.take(
+                torch.randperm(all_of_them, generator=generator)[:count]
+            )
         number = 0 if self.settings.blocks == "fixed" else refresh % (all_of_them // count)
-        return self.job.public.take(torch.arange(number * count, (number + 1) * count))
+        return self.workload.public.take(torch.arange(number * count, (number + 1) * count))
 
     def _seed(self, *labels: int) -> int:
         key = derived_key(self.config.seed, "public directions", *labels)
         return int.from_bytes(key[:7], "big")
 
 
-class FedPcdpDevice(DeviceHalf):
+class FedPcdpDevice(DeviceHalf[SubspaceSketch]):
     """The device half: a model that the mechanism trains."""
 
-    def __init__(self) -> None:
-        self._last = LastMade[tuple[list[torch.Tensor | None], SubspaceSketch]]()
-
-    def trained_model(self, work: LocalWork) -> "Training":
-        config = work.broadcast.config
-        settings = _settings(config)
-        sketch = self._sketch(work.broadcast, _blocks(settings, work.model))
-        clip = config.privacy.fixed_clip
-        assert clip is not None  # or the config would not have passed
-        return Training(work.model, work.shard, sketch, settings, clip)
-
-    def _sketch(self, broadcast: Broadcast, blocks: tuple[Block, ...]) -> SubspaceSketch:
-        """Make the sketch once a round for all clients that share a process: they get the same tensor objects."""
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> SubspaceSketch:
+        blocks = _blocks(cast(FedPcdpConfig, broadcast.config.strategy), model)
         bases = [
             None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)
         ]
-        # The bases are kept beside the sketch, so that no other tensors get their ids.
-        key = tuple(map(id, bases))
-        return self._last.of(key, lambda: (bases, SubspaceSketch.restored(blocks, bases)))[1]
+        return SubspaceSketch.restored(blocks, bases)
+
+    def trained_model(self, prepared: SubspaceSketch, work: LocalWork) -> "Training":
+        config = work.broadcast.config
+        clip = config.privacy.fixed_clip
+        assert clip is not None  # or the config would not have passed
+        settings = cast(FedPcdpConfig, config.strategy)
+        return Training(work.model, work.shard, prepared, settings, clip)
 
 
 class Training:
@@ -252,11 +243,6 @@ def _blocks(settings: FedPcdpConfig, model: FlatModel) -> tuple[Block, ...]:
 
 def _key(block: int) -> str:
     return f"directions-{block}"
-
-
-def _settings(config: Config) -> FedPcdpConfig:
-    assert isinstance(config.strategy, FedPcdpConfig)
-    return config.strategy
 
 
 SERVER, DEVICE = FedPcdp, FedPcdpDevice

@@ -18,18 +18,14 @@ ask a client that would come too early. An aborted attempt does not count as tak
 throws it away.
 """
 
-import logging
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedsketch.conf import Config
-from fedsketch.conf.schema import Against
 from fedsketch.conf.strategy.sgmf import SgmfConfig
 from fedsketch.privacy.accounting.factorisation import (
     Matrix,
@@ -39,134 +35,85 @@ from fedsketch.privacy.accounting.factorisation import (
     factorise,
     workload,
 )
-from fedsketch.privacy.accounting.releases import (
-    CoordinateSampledGaussian,
-    FullPasses,
-    Gaussian,
-    MatrixGaussian,
-    NoiseLaw,
-    Release,
-)
-from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedNoise
+from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
+from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedRows
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.strategies.algorithm import Aggregate, Vector
 from fedsketch.strategies.csgm import Csgm, CsgmDevice
-from fedsketch.strategies.noise.server import ServerNoise
-from fedsketch.strategies.rounds.messages import Aggregate
-from fedsketch.strategies.rounds.sampling import CohortSampler
-from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Workload
-
-log = logging.getLogger(__name__)
+from fedsketch.strategies.noise.correlated import CorrelatedNoise
 
 
-@dataclass(frozen=True)
-class MatrixNoise(ServerNoise):
-    """Noise of a trusted server that is correlated over rounds.
-
-    The noise multiplier is the standard deviation of Z divided by the sensitivity of a pass, which is the clip times
-    `column_norm`. The noise in the sum of a round has `row_norm` times the standard deviation of Z.
-    """
-
-    column_norm: float
-    row_norm: float
-    rounds_per_pass: int
-
-    def variance(self, cohort: int, clients: int) -> float:
-        return (self.noise_multiplier * self.column_norm * self.row_norm) ** 2
-
-    def _release(self, multiplier: float, against: Against, cohort: int, clients: int) -> Release:
-        seen = super()._release(multiplier * self.column_norm, against, cohort, clients)
-        law = seen.law
-        correlated: NoiseLaw
-        if isinstance(law, Gaussian):
-            correlated = MatrixGaussian(law.noise_multiplier, self.column_norm)
-        else:
-            assert isinstance(law, CoordinateSampledGaussian)
-            correlated = replace(law, column_norm=self.column_norm)
-        return replace(seen, law=correlated, sampling=FullPasses(self.rounds_per_pass))
-
-
-class Sgmf(Csgm):
+class Sgmf(Csgm[SgmfConfig]):
     """The server half: a step of SGD on the mean, which has correlated noise."""
 
-    def __init__(
-        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
-    ) -> None:
-        assert isinstance(config.strategy, SgmfConfig)
-        self.matrix = config.strategy
-        self.rounds_per_pass = cohorts.rounds_per_pass
-        super().__init__(config, job, model, cohorts)
-        self.correlated = CorrelatedNoise(self.strategy_matrix, model.size)
+    def start(self) -> None:
+        super().start()
+        self.rows = CorrelatedRows(self.strategy_matrix, self.model.size)
         self.took_part: dict[int, int] = {}  # the last round that each client took part in
+
+    @property
+    def rounds_per_pass(self) -> int:
+        return self.config.clients.rounds_per_pass
 
     # ------------------------------------------------------------------ the noise
     @cached_property
     def strategy_matrix(self) -> Matrix:
         """The matrix C, called strategy matrix in the literature."""
         rounds, momentum, passes = self._span
-        band = min(self.matrix.band or self.rounds_per_pass, rounds)
-        return factorise(self.matrix.factorisation, rounds, momentum, band, passes)
+        band = min(self.settings.band or self.rounds_per_pass, rounds)
+        return factorise(self.settings.factorisation, rounds, momentum, band, passes)
 
     @property
     def _span(self) -> tuple[int, float, int]:
         """The number of rounds that C covers, the optimiser's momentum, and how many times the noise starts anew."""
-        rounds, momentum = self.config.rounds, self.matrix.server.momentum
-        if not self.matrix.restarts:
+        rounds, momentum = self.config.rounds, self.settings.server.momentum
+        if not self.settings.restarts:
             return rounds, momentum, 1
         return self.rounds_per_pass, momentum, -(-rounds // self.rounds_per_pass)
 
-    def plan_noise(self) -> MatrixNoise:
-        noise = super().plan_noise()
-        assert isinstance(noise, ServerNoise)
-        norm = column_norm(self.strategy_matrix)
-        usual = (noise.config, noise.dim, noise.rows, noise.clip, noise.multiplier, noise.law)
-        return MatrixNoise(*usual, norm, self._row_norms[-1], self.rounds_per_pass)
+    def trusted_noise(self, upload: CoordinateSampling) -> CorrelatedNoise:
+        independent, norm = self.independent_noise(upload), column_norm(self.strategy_matrix)
+        return CorrelatedNoise(
+            *(self.config, independent.dim, independent.rows, independent.clip),
+            *(independent, norm, self._row_norms[-1], self.rounds_per_pass),
+        )
 
-    def noise_of(self, server_round: int) -> MatrixNoise:
-        noise = self.noise
-        assert isinstance(noise, MatrixNoise)
+    def plan_noise(self) -> CorrelatedNoise:
+        self._plan = self.trusted_noise(self.upload())
+        return self._plan
+
+    def noise_of(self, server_round: int) -> CorrelatedNoise:
         row = float(self._row_norms[(server_round - 1) % len(self._row_norms)])
-        return replace(noise, multiplier=noise.noise_multiplier, row_norm=row)
+        return replace(self._plan, row_norm=row)
 
     @cached_property
     def _row_norms(self) -> NDArray[np.float64]:
         return np.linalg.norm(np.linalg.inv(self.strategy_matrix), axis=1)
 
-    def server_noise(
-        self, server_round: int, mechanism: Mechanism, dim: int, variance: float
-    ) -> NDArray[np.float64]:
-        row = self.correlated.row(server_round - 1, lambda index: self._stream(index + 1))
+    def added_noise(
+        self,
+        server_round: int,
+        mechanism: Mechanism,
+        dim: int,
+        variance: float,
+        stream: Callable[[int], Stream],
+    ) -> Vector:
+        row = self.rows.row(server_round - 1, lambda index: stream(index + 1))
         noise = self.noise_of(server_round)
         deviation = mechanism.noise_std((noise.noise_multiplier * noise.column_norm) ** 2)
-        return self._law().turned(deviation * row, server_round)
+        return self.upload().turned(deviation * row, server_round)
 
     def clients(self, aggregate: Aggregate) -> float:
         """Return the same number for all rounds. Otherwise the noise of one round would not cancel that of another."""
         return self.config.clients.total / self.rounds_per_pass
 
     # ------------------------------------------------------------------ who may take part
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        early = {
-            client
-            for client in self.cohorts.draw(server_round)
-            if self._too_early(client, server_round)
-        }
-        if early:
-            log.warning(
-                "Round %d: clients %s are not asked, because they took part too recently.",
-                server_round,
-                sorted(early),
-            )
-        self.lost = self.lost | early
-        return super().configure_train(server_round, arrays, config, grid)
-
-    def _too_early(self, client: int, server_round: int) -> bool:
+    def must_pause(self, client: int, server_round: int) -> bool:
         last = self.took_part.get(client)
         if last is None:
             return False
-        if self.matrix.restarts:
+        if self.settings.restarts:
             return (last - 1) // self.rounds_per_pass == (server_round - 1) // self.rounds_per_pass
         return server_round - last < self.rounds_per_pass
 
@@ -189,19 +136,19 @@ class Sgmf(Csgm):
         )
         kept = bandwidth(matrix) - 1
         return (
-            f"{said} The noise is correlated over {len(matrix)} rounds ({self.matrix.factorisation}): its variance in "
-            f"the models is {ratio:.3g} times smaller than that of independent noise. The server keeps the noise of "
+            f"{said} The noise is correlated over {len(matrix)} rounds ({self.settings.factorisation}): its variance "
+            f"in the models is {ratio:.3g} times smaller than that of independent noise. The server keeps the noise of "
             f"{kept} rounds, also in its checkpoints: keep these secret."
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint. It contains the noise of released models, and is therefore secret."""
-        kept = {"noise": self.correlated.state_dict(), "took_part": dict(self.took_part)}
+        kept = {"noise": self.rows.state_dict(), "took_part": dict(self.took_part)}
         return {**super().state_dict(), **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.correlated.load_state_dict(state["noise"])
+        self.rows.load_state_dict(state["noise"])
         self.took_part = dict(state["took_part"])
 
 

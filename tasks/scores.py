@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsketch.conf.targets import Targets
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.task import Task
+from fedsketch.tasks.task import Task, measured
 
 LOSS = "loss"
 _CHUNK = 2048
@@ -63,3 +63,11 @@ def scores_of(model: FlatModel, examples: Examples, loss_bound: float, *, apart:
         bounded.append(losses.double().nan_to_num(1.0))
         rows.append(torch.stack([column.clamp(0.0, 1.0) for column in bounded], dim=1))
     return torch.cat(rows) if rows else torch.empty(0, 0, dtype=torch.float64)
+
+
+@torch.inference_mode()
+def evaluate(model: FlatModel, examples: Examples) -> dict[str, float]:
+    """Return the metrics of the model's task on examples that the server holds, and the mean loss as `loss`."""
+    chunks = torch.split(examples.inputs, _CHUNK)
+    outputs = torch.cat([model.module(chunk.to(model.device)) for chunk in chunks])
+    return measured(model.task, outputs, examples.targets.to(model.device))

@@ -31,7 +31,7 @@ from fedsketch.tasks.task import Task
 from fedsketch.tasks.trial import try_out
 
 
-class Kind(NamedTuple):
+class DataShape(NamedTuple):
     """The form of examples: the shape of an example, and how many classes, labels or values a target has."""
 
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Assignment(NamedTuple):
     owner's data card."""
 
     config: Config
-    kind: Kind | None = None
+    kind: DataShape | None = None
 
 
 class Workload:
@@ -59,7 +59,7 @@ class Workload:
     """
 
     def __init__(
-        self, config: Config, kind: Kind | None = None, *, only_to_plan: bool = False
+        self, config: Config, kind: DataShape | None = None, *, only_to_plan: bool = False
     ) -> None:
         self._config = config
         self._kind = kind
@@ -121,7 +121,7 @@ class Workload:
     def _public(self) -> Examples:
         data = self._config.data
         if data.public_root is not None:
-            shape, classes = self.kind
+            shape, classes = self.data_shape
             names = tuple(map(str, range(classes)))
             if isinstance(data, FolderConfig):
                 names = data.class_names
@@ -247,7 +247,7 @@ class Workload:
     @property
     def features(self) -> str | None:
         """The edition of the feature map in front of the model, if it is one of an installed package."""
-        return own_edition(self._config.model.features, self.kind.shape)
+        return own_edition(self._config.model.features, self.data_shape.shape)
 
     @property
     def interface(self) -> Interface:
@@ -255,7 +255,7 @@ class Workload:
         shape, outputs = self._model_kind
         dataset = self.dataset
         return Interface(
-            shape=tuple(self.kind.shape),
+            shape=tuple(self.data_shape.shape),
             network_shape=tuple(shape),
             inputs=str(dataset.test.inputs.dtype).removeprefix("torch."),
             outputs=outputs,
@@ -265,14 +265,14 @@ class Workload:
         )
 
     @property
-    def kind(self) -> Kind:
+    def data_shape(self) -> DataShape:
         """The form of an example. Reads the data only if the form was not given."""
         data = self._config.data
         if self._kind is not None:
             return self._kind
         if isinstance(data, FolderConfig):
-            return Kind(data.shape, len(data.class_names))
-        return Kind(self.dataset.train.shape, self.dataset.classes)
+            return DataShape(data.shape, len(data.class_names))
+        return DataShape(self.dataset.train.shape, self.dataset.classes)
 
     def _seen(self, examples: Examples) -> Examples:
         return seen_through(self._config.model.features, examples)
@@ -280,7 +280,7 @@ class Workload:
     @property
     def _model_kind(self) -> tuple[tuple[int, ...], int]:
         """The shape of the model's input, and the number of its outputs."""
-        shape, classes = self.kind
+        shape, classes = self.data_shape
         return shape_after(self._config.model.features, shape), self.task.outputs(classes)
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     from fedsketch.conf import Config
-    from fedsketch.strategies.rounds.base import FederatedStrategy
+    from fedsketch.strategies.algorithm import Strategy
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -59,25 +59,27 @@ def composed_before() -> "Iterator[dict[object, tuple[Config, Path]]]":
 
 
 @pytest.fixture
-def make_strategy() -> "Iterator[Callable[..., FederatedStrategy]]":
+def make_strategy() -> "Iterator[Callable[..., Strategy[Any]]]":
     """A strategy over small data, without secure aggregation unless asked for, as the round loop builds it.
+    `coordinator_of` gives its coordinator.
 
     Also marks this process as one that simulates devices, until the test ends.
     """
-    from fedsketch import strategies
     from fedsketch.conf import compose
     from fedsketch.runtime.environment import simulated_devices
-    from fedsketch.strategies.rounds.sampling import CohortSampler
+    from fedsketch.strategies import registry
     from fedsketch.tasks.workload import Workload
+    from tests.rounds import coordinator_of
 
     with ExitStack() as stack:
 
-        def build(*overrides: str, key: int = 1) -> "FederatedStrategy":
+        def build(*overrides: str, key: int = 1) -> "Strategy[Any]":
             config = compose([*SMALL, *overrides])
             stack.enter_context(simulated_devices(config))
-            job = Workload(config)
-            cohorts = CohortSampler(config.clients, key)
-            return strategies.make_strategy(config, job, job.model(), cohorts)
+            workload = Workload(config)
+            strategy = registry.make_strategy(config, workload, workload.model())
+            coordinator_of(strategy, key)
+            return strategy
 
         yield build
 

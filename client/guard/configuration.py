@@ -18,7 +18,7 @@ from fedsketch.conf.data.synthetic import SyntheticConfig
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.secagg import Refusal
 from fedsketch.tasks.models.features import shape_after
-from fedsketch.tasks.workload import Assignment, Kind
+from fedsketch.tasks.workload import Assignment, DataShape
 
 # Data sets without files: they come with a package, or are made up. All other data of a device are in its own folder.
 _NO_FILES = ("digits", "synthetic")
@@ -54,7 +54,7 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
         data=data,
         model=replace(config.model, weights=None),
     )
-    return Assignment(played, Kind(card.shape, len(card.classes)))
+    return Assignment(played, DataShape(card.shape, len(card.classes)))
 
 
 def check_size(parameters: int, policy: Policy) -> None:

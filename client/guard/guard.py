@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context
 
@@ -30,7 +31,6 @@ from fedsketch.privacy.simulation import (
     in_simulation_engine,
 )
 from fedsketch.secagg import (
-    Guard,
     Identity,
     Refusal,
     Roster,
@@ -38,6 +38,10 @@ from fedsketch.secagg import (
     SettingsError,
     SimulationGuard,
 )
+
+if TYPE_CHECKING:
+    from fedsketch.conf import Config
+    from fedsketch.tasks.workload import Assignment, Workload
 
 log = getLogger(__name__)
 
@@ -48,8 +52,8 @@ IDENTITY, ROSTER, LEDGER = "identity.key", "roster.json", "ledger.jsonl"
 POLICY, CARD = "policy.toml", "data.toml"
 
 
-def guard_of(context: Context) -> Guard:
-    """The guard of the node that handles a message."""
+def guard_of(context: Context) -> DeviceGuard | SimulatedGuard:
+    """Return the guard of the node that handles a message."""
     folder = device_folder(context)
     return SimulatedGuard(context.node_id) if folder is None else DeviceGuard(folder)
 
@@ -70,6 +74,17 @@ def device_folder(context: Context) -> Path | None:
 
 class SimulatedGuard(SimulationGuard):
     """No policy, public keys, and uploads without masks are allowed, because there is nobody to protect."""
+
+    folder: Path | None = None
+
+    def admit_configuration(self, config: Config) -> Assignment:
+        """Return the run as it is."""
+        from fedsketch.tasks.workload import Assignment  # imports torch
+
+        return Assignment(config)
+
+    def admit_workload(self, workload: Workload) -> None:
+        """Allow models of any size."""
 
     def admit_unmasked(self, message_type: str) -> None:
         """The simulated server may ask for plain uploads (secagg=none)."""
@@ -140,6 +155,19 @@ class DeviceGuard:
                 "allow_unmasked)."
             )
         self.ledger.note_unmasked(message_type)
+
+    def admit_configuration(self, config: Config) -> Assignment:
+        """Return the run in the form that this device accepts; raise `Refusal` for what its owner does not allow. Data
+        and model are not touched."""
+        from fedsketch.client.guard.configuration import admitted  # imports torch
+
+        return admitted(config, self.policy, self.card)
+
+    def admit_workload(self, workload: Workload) -> None:
+        """Refuse a model that is larger than the owner allows."""
+        from fedsketch.client.guard.configuration import check_size
+
+        check_size(workload.parameters, self.policy)
 
     def judge(self, settings: RoundSettings) -> Offer:
         """The offer of the round, if the policy allows it."""

@@ -23,7 +23,7 @@ from fedsketch.privacy.accounting.factorisation import Matrix, bandwidth
 from fedsketch.privacy.mechanisms.randomness import Stream
 
 
-class CorrelatedNoise:
+class CorrelatedRows:
     """Rows 0, 1, 2, ... of C^-1 Z in `dim` dimensions, with standard normal Z. After the last row of C it starts again
     with new, independent noise."""
 

@@ -12,9 +12,9 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.metered import content_shape
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.messages import ARRAYS, encoded
-from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, MECHANISM, NUMBERS, uploaded
+from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, MECHANISM, SCALARS, uploaded
 
 SUMS = "sums"  # name of the record that tells the simulator how many sums the server sees
 
@@ -27,9 +27,10 @@ class SimulatedGrid(WrappedGrid):
     would refuse is refused.
     """
 
-    def __init__(self, grid: Grid, strategy: FederatedStrategy) -> None:
+    def __init__(self, grid: Grid, coordinator: Coordinator) -> None:
         super().__init__(grid)
-        self._strategy = strategy
+        self._strategy = coordinator.strategy
+        self._frozen = coordinator.frozen
         self._up = self._down = 0.0
         self._first = True
         self._held: dict[int, int] = {}  # the version that a node would have, if not 0
@@ -52,14 +53,14 @@ class SimulatedGrid(WrappedGrid):
         sent = RecordDict({**content, SUMS: wanted})
         if self._strategy.parcels is not None:
             # What devices would compute themselves (`delivery.parcels`), bit by bit.
-            sent[ARRAYS] = encoded(self._strategy.broadcast_extras(server_round)[0])
-        if self._first and self._strategy.frozen.head():
-            sent = RecordDict({**sent, **self._strategy.frozen.whole()})
+            sent[ARRAYS] = encoded(self._strategy.parcels.arrays(server_round))
+        if self._first and self._frozen.head():
+            sent = RecordDict({**sent, **self._frozen.whole()})
         self._first = False
         for message in train:
             message.content = sent
         replies = list(self._grid.send_and_receive(outgoing, timeout=timeout))
-        numbers = self._strategy.numbers(server_round)
+        numbers = self._strategy.vector_length(server_round)
         if _evaluates(content):
             numbers = max((len(uploaded(r.content)) for r in replies if r.has_content()), default=0)
         self._count(content, [message.metadata.dst_node_id for message in train], numbers)
@@ -97,7 +98,7 @@ class SimulatedGrid(WrappedGrid):
 
 
 def _numbers(content: RecordDict) -> ConfigRecord:
-    return content.config_records.get(NUMBERS, ConfigRecord())
+    return content.config_records.get(SCALARS, ConfigRecord())
 
 
 def _evaluates(content: RecordDict) -> bool:

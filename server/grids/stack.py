@@ -12,20 +12,20 @@ from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.metered import MeteredGrid
 from fedsketch.server.grids.secagg_options import secagg_options
 from fedsketch.server.grids.simulated import SimulatedGrid
-from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.codec import RingCodec
+from fedsketch.strategies.rounds.coordinator import Coordinator
 
 
 def build_grids(
-    grid: Grid, strategy: FederatedStrategy, roster: Directory | None = None
+    grid: Grid, coordinator: Coordinator, roster: Directory | None = None
 ) -> tuple[MeteredGrid | SimulatedGrid, WrappedGrid]:
-    """The Grid that counts the bytes of a run, and the Grid that the run's strategy uses."""
-    if isinstance(strategy.config.runtime, CohortRuntimeConfig):
-        simulated = SimulatedGrid(grid, strategy)
+    """Return the Grid that counts the bytes of a run, and the Grid that the run uses."""
+    if isinstance(coordinator.config.runtime, CohortRuntimeConfig):
+        simulated = SimulatedGrid(grid, coordinator)
         return simulated, simulated
     meter = MeteredGrid(grid)
-    config, parcels, frozen = strategy.config, strategy.parcels, strategy.frozen
-    return meter, aggregating(meter, config, parcels, roster, frozen)
+    parcels, frozen = coordinator.strategy.parcels, coordinator.frozen
+    return meter, aggregating(meter, coordinator.config, parcels, roster, frozen)
 
 
 def aggregating(
@@ -35,8 +35,8 @@ def aggregating(
     roster: Directory | None = None,
     frozen: FrozenPart | None = None,
 ) -> WrappedGrid:
-    """A Grid whose train replies are what `config.secagg` lets the server see. With a `roster`, a node with a wrong
-    signature is dropped."""
+    """Return a Grid whose train replies are what `config.secagg` lets the server see. With a `roster`, a node with a
+    wrong signature is dropped."""
     if frozen is not None and frozen.sent:
         grid = DeliveryGrid(grid, frozen, FROZEN)
     if parcels is not None:

@@ -1,1 +1,2 @@
-"""The built-in trackers. Each needs a package of its own, and imports it when it is chosen."""
+"""Observers of a run: displays, event streams and trackers. Trackers need packages of their own, which are imported
+when they are chosen."""

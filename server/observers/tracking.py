@@ -11,7 +11,7 @@ from fedsketch.errors import ConfigError
 from fedsketch.server.observers import mlflow, tensorboard
 
 if TYPE_CHECKING:
-    from fedsketch.server.rounds import Observer
+    from fedsketch.server.observers.observer import Observer
 
 NONE = "none"
 BUILT_IN = {

@@ -10,16 +10,17 @@ All tensors are stored in float32 and computed in float64, as in `strategies.dom
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 
 from fedsketch.conf import Config
+from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.delivery.parcels import Step
 from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import folds_of
-from fedsketch.strategies.dome.state import settings_of
 from fedsketch.tasks.models.flat_model import FlatModel
 
 
@@ -28,7 +29,7 @@ class PublicState:
     the server provides them."""
 
     def __init__(self, config: Config, model: FlatModel, vector: torch.Tensor) -> None:
-        settings = settings_of(config)
+        settings = cast(DomeConfig, config.strategy)
         self.vector = vector
         self.folds = folds_of(settings, model, config.rounds)
         numbers = sum(fold.size for fold in self.folds)

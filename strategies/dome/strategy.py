@@ -17,81 +17,76 @@ releases and public data, so it is post-processing. The clip comes after the ske
 S.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from flwr.app import RecordDict
+from torch import Tensor
 
 from fedsketch.conf import Config
+from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.delivery.parcels import Parcels, Step
-from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.digest import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
+from fedsketch.strategies.algorithm import Aggregate, Clients, DeviceHalf, Payload, Strategy
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
+from fedsketch.strategies.dome.printed_state import PrintedState
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
-from fedsketch.strategies.dome.state import DomeState, probe_seed, settings_of
-from fedsketch.strategies.local.batched import BatchedWork, batched_unit_rows
-from fedsketch.strategies.local.factored import FactorSketch, batched_factored, factored_blocks
-from fedsketch.strategies.local.made_once import LastMade
-from fedsketch.strategies.local.update import example_blocks, unit_rows
-from fedsketch.strategies.rounds.base import DeviceHalf, FederatedStrategy, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
-from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.strategies.dome.state import DomeState, SketchedState, probe_seed
+from fedsketch.strategies.local.factored import FactorSketch
+from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.models.flat_model import FlatModel
-from fedsketch.tasks.workload import Workload
 
 RESIDUAL = "residual"
-Memory = MutableMapping[str, torch.Tensor]
+State = SketchedState | PublicState
 
 
-class Dome(FederatedStrategy):
+class Dome(Strategy[DomeConfig]):
     """The server half."""
 
-    def __init__(
-        self, config: Config, job: Workload, model: FlatModel, cohorts: CohortSampler
-    ) -> None:
-        super().__init__(config, job, model, cohorts)
-        replay = settings_of(config).broadcast == "replay"
+    def start(self) -> None:
         # With replay, devices repeat the server's steps on their CPUs, so the server also makes them on a CPU.
-        self.state = _state(config, model, model.vector.cpu() if replay else model.vector)
-        self.parcels = Parcels(self.state) if replay else None
+        vector = self.model.vector
+        self.state = _state(self.config, self.model, vector.cpu() if self._replays else vector)
+        self._parcels = Parcels(self.state) if self._replays else None
         self._ranks: list[int] = []  # the number of learned directions in use, per fold
         self._energy: float | None = None
+        self._measured = False
         given = self._renewed()
         if given:  # a separate step for replay, before the first round
-            self._record(Step(0, torch.empty(0), 0.0, given))
+            self._remember(Step(0, torch.empty(0), 0.0, given))
 
-    def upload_size(self, server_round: int) -> int:
-        return sum(
-            fold.size for fold in folds_of(settings_of(self.config), self.model, server_round)
-        )
+    @property
+    def _replays(self) -> bool:
+        return self.settings.broadcast == "replay"
 
-    def planned_broadcast(self) -> RecordDict:
+    @property
+    def parcels(self) -> Parcels | None:
+        return self._parcels
+
+    def upload_length(self, server_round: int) -> int:
+        return sum(fold.size for fold in folds_of(self.settings, self.model, server_round))
+
+    def planned_broadcast(self) -> tuple[Payload, RecordDict]:
         """Return a broadcast for the run's plan. With `broadcast=full` it has as many learned directions as possible.
         With `broadcast=replay` it is one for a device that also took part in the previous round."""
-        config, last = self.config, self.config.rounds
-        mechanism = self.mechanism(last, config.clients.per_round)
-        state = replica(config, self.model)
-        if self.parcels is not None:
-            numbers = sum(fold.size for fold in state.sketch(last).folds)
-            parcels = Parcels(state)
-            step = Step(last, torch.zeros(numbers), 1.0)
-            state.apply(step)
-            parcels.remember(step)
-            common = Broadcast(config, last, mechanism, {}, parcels.head()).to_records()
-            return RecordDict({**common, **parcels.parcel(0)})
-        arrays = state.broadcast_arrays(last) | state.largest_bases()
-        return Broadcast(config, last, mechanism, arrays).to_records()
+        last, state = self.config.rounds, replica(self.config, self.model)
+        if not self._replays:
+            return Payload(state.broadcast_arrays(last) | state.largest_bases()), RecordDict()
+        numbers = sum(fold.size for fold in state.sketch(last).folds)
+        parcels = Parcels(state)
+        step = Step(last, torch.zeros(numbers), 1.0)
+        state.apply(step)
+        parcels.remember(step)
+        return Payload(), parcels.parcel(0)
 
-    def broadcast_extras(
-        self, server_round: int
-    ) -> tuple[dict[str, torch.Tensor], dict[str, Number]]:
-        return self.state.broadcast_arrays(server_round), {}
+    def broadcast(self, server_round: int) -> Payload:
+        return Payload() if self._replays else Payload(self.state.broadcast_arrays(server_round))
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         units = self.units(aggregate)
@@ -99,131 +94,111 @@ class Dome(FederatedStrategy):
         step = Step(server_round, mean.float().cpu(), deviation)
         self._ranks = self.state.ranks(server_round)
         folds = self.state.sketch(server_round).folds
-        scaled = isotropic(settings_of(self.config))
+        scaled = isotropic(self.settings)
         self._energy = captured_energy(folds, self._ranks, step.mean, deviation, scaled)
+        self._measured = aggregate.clients > 0
         self.state.apply(step)
         self.model.load(self.state.vector)
-        self._record(replace(step, given=self._renewed()))
+        self._remember(replace(step, given=self._renewed()))
 
     def metrics(self) -> dict[str, float | None]:
-        if self.arrived == 0:  # no client was drawn
+        if not self._measured:  # the sum was noise alone, because no client was drawn
             return {"sketch_energy": None, "sketch_rank": None}
         return {"sketch_energy": self._energy, "sketch_rank": float(sum(self._ranks))}
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return self.state.state_dict()
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.state.load_state_dict(state)
         self.model.load(self.state.vector)
-        if self.parcels is not None:  # the steps that led to this state are not in the checkpoint
-            self.parcels = Parcels(self.state)
+        if self._replays:  # the steps that led to this state are not in the checkpoint
+            self._parcels = Parcels(self.state)
 
-    def _renewed(self) -> dict[str, torch.Tensor]:
+    def _renewed(self) -> dict[str, Tensor]:
         """Compute the public directions anew if it is time to. Returns what devices need from now on, or nothing if no
         direction changed. (Those of the first layer never change.)"""
-        settings, state = settings_of(self.config), self.state
+        settings, state = self.settings, self.state
         if not isinstance(state, PublicState) or state.steps % settings.refresh:
             return {}
-        directions = public_directions(settings, state.folds, self.model, self.job.public)
+        directions = public_directions(settings, state.folds, self.model, self.workload.public)
         return directions if state.give(directions) else {}
 
-    def _record(self, step: Step) -> None:
+    def _remember(self, step: Step) -> None:
         """Keep a step that the state has made, for devices that will replay it."""
-        if self.parcels is not None:
-            self.parcels.remember(step)
+        if self._parcels is not None:
+            self._parcels.remember(step)
 
 
-def _state(config: Config, model: FlatModel, vector: torch.Tensor) -> DomeState | PublicState:
-    public = settings_of(config).directions == "public"
-    return (PublicState if public else DomeState)(config, model, vector)
+def _state(config: Config, model: FlatModel, vector: Tensor) -> State:
+    settings = cast(DomeConfig, config.strategy)
+    if settings.directions == "public":
+        return PublicState(config, model, vector)
+    return (PrintedState if settings.variant == "paper" else DomeState)(config, model, vector)
 
 
-def replica(config: Config, model: FlatModel) -> DomeState | PublicState:
+def replica(config: Config, model: FlatModel) -> State:
     """Return the state that a device starts from with `broadcast=replay`: version 0, made from the configuration
     alone. It is on the CPU, wherever the device trains."""
     return _state(config, model, model.vector.to("cpu", copy=True))
 
 
-class DomeDevice(DeviceHalf):
+@dataclass(frozen=True)
+class Prepared:
+    """The sketch of a round, a hash of its directions, and m_ref, if it is subtracted."""
+
+    settings: DomeConfig
+    sketch: LayerwiseSketch | BlockSketch
+    directions: str
+    reference: Tensor | None
+
+
+class DomeDevice(DeviceHalf[Prepared]):
     """The device half: S^T (g - m_ref) for every privacy unit."""
 
-    def __init__(self) -> None:
-        self._last = LastMade[LayerwiseSketch | BlockSketch]()
-
-    def rows(self, work: LocalWork) -> torch.Tensor:
-        shorten = self._shorten(work.broadcast, work.model, [work.memory])
-        return unit_rows(work.broadcast.config, work.model, work.shard, work.generator, shorten)
-
-    def blocks(self, work: LocalWork) -> Iterator[Rows]:
-        if work.broadcast.config.privacy.unit is not Unit.EXAMPLE:
-            return super().blocks(work)
-        sketch = self._factor_sketch(work.broadcast, work.model)
-        if sketch is not None:
-            return factored_blocks(work, sketch)
-        dense = self._shorten(work.broadcast, work.model, [work.memory])
-        return map(Rows.of, example_blocks(work.model, work.shard, dense))
-
-    def batched_rows(self, work: BatchedWork) -> torch.Tensor | None:
-        return batched_unit_rows(work, self._shorten(work.broadcast, work.model, work.memories))
-
-    def batched_blocks(self, work: BatchedWork) -> list[Rows] | None:
-        sketch = self._factor_sketch(work.broadcast, work.model)
-        return None if sketch is None else batched_factored(work, sketch)
-
-    def _factor_sketch(self, broadcast: Broadcast, model: FlatModel) -> FactorSketch | None:
-        """Return the sketch for gradients that are given as factors. None if m_ref is subtracted from them, because it
-        has no factors, or if the sketch is not layer-wise."""
-        settings = settings_of(broadcast.config)
-        if "reference" in broadcast.arrays or settings.sketch != "layerwise":
-            return None
-        sketch, bases = self._sketch(broadcast, model)
-        assert isinstance(sketch, LayerwiseSketch)
-        public = settings.directions == "public"
-        return FactorSketch(sketch, bases if public else None)
-
-    def _shorten(
-        self, broadcast: Broadcast, model: FlatModel, memories: Sequence[Memory]
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the function that sketches rows. With error feedback the rows are one for each of these memories."""
-        feedback = settings_of(broadcast.config).error_feedback
-        sketch, _ = self._sketch(broadcast, model)
-
-        def shorten(rows: torch.Tensor) -> torch.Tensor:
-            if "reference" in broadcast.arrays:
-                rows = rows - broadcast.arrays["reference"].to(rows)
-            if not feedback:
-                return sketch.forward(rows)
-            # The part that the sketch missed is added in the client's next round. The part that the clip cuts off is
-            # not: it would grow without bound.
-            missed = [m.get(RESIDUAL, torch.zeros(1, rows.shape[1])) for m in memories]
-            rows = rows + feedback * torch.cat(missed).to(rows)
-            sketched = sketch.forward(rows)
-            residuals = rows - sketch.adjoint(sketched)
-            for memory, residual in zip(memories, residuals, strict=True):
-                memory[RESIDUAL] = residual[None].clone()
-            return sketched
-
-        return shorten
-
-    def _sketch(
-        self, broadcast: Broadcast, model: FlatModel
-    ) -> tuple[LayerwiseSketch | BlockSketch, str]:
-        """Return the sketch of a broadcast and a hash of its directions. It is made once a round for all clients that
-        share a process."""
-        settings = settings_of(broadcast.config)
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
+        settings = cast(DomeConfig, broadcast.config.strategy)
         folds = folds_of(settings, model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
-        bases = digest("none" if basis is None else basis for basis in known)
-        key = (broadcast.config, broadcast.round, bases)
-        seed = probe_seed(broadcast.config, broadcast.round)
-        return self._last.of(key, lambda: sketch_of(settings, folds, known, seed)), bases
+        sketch = sketch_of(settings, folds, known, probe_seed(broadcast.config, broadcast.round))
+        directions = digest("none" if basis is None else basis for basis in known)
+        return Prepared(settings, sketch, directions, broadcast.arrays.get("reference"))
+
+    def shorten(self, prepared: Prepared, rows: Tensor) -> Tensor:
+        if prepared.reference is not None:
+            rows = rows - prepared.reference.to(rows)
+        return prepared.sketch.forward(rows)
+
+    def shorten_clients(self, prepared: Prepared, rows: Tensor, clients: Clients) -> Tensor:
+        """Sketch the updates of clients. With error feedback, what the sketch missed is added in the client's next
+        round. What the clip cuts off is not: it would grow without bound."""
+        feedback = prepared.settings.error_feedback
+        if not feedback:
+            return self.shorten(prepared, rows)
+        if prepared.reference is not None:
+            rows = rows - prepared.reference.to(rows)
+        missed = [m.get(RESIDUAL, torch.zeros(1, rows.shape[1])) for m in clients.memories]
+        rows = rows + feedback * torch.cat(missed).to(rows)
+        sketched = prepared.sketch.forward(rows)
+        residuals = rows - prepared.sketch.adjoint(sketched)
+        for memory, residual in zip(clients.memories, residuals, strict=True):
+            memory[RESIDUAL] = residual[None].clone()
+        return sketched
+
+    def factor_sketch(self, prepared: Prepared) -> FactorSketch | None:
+        """Return the sketch for gradients that are given as factors. None if m_ref is subtracted from them, because it
+        has no factors, or if the sketch is not layer-wise."""
+        if prepared.reference is not None or prepared.settings.sketch != "layerwise":
+            return None
+        assert isinstance(prepared.sketch, LayerwiseSketch)
+        public = prepared.settings.directions == "public"
+        return FactorSketch(prepared.sketch, prepared.directions if public else None)
 
 
 def captured_energy(
     folds: Sequence[Fold],
     ranks: Sequence[int],
-    mean: torch.Tensor,
+    mean: Tensor,
     deviation: float,
     isotropic: bool,
 ) -> float | None:

@@ -4,20 +4,18 @@ The functions here compute what those of `strategies.local.update` compute, for 
 draw the same batches, and their results are the same up to rounding.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedsketch.conf.settings import LocalConfig
-from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import (
     batch_generator,
     drawn,
     one_gradient,
-    rows_of_examples,
 )
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.shards import Batches, Shards
@@ -36,7 +34,7 @@ class BatchedWork:
     gradients: PerClient
     memories: Sequence[MutableMapping[str, Tensor]]
     clients: Sequence[int]
-    kept: ProductCache = field(default_factory=ProductCache)
+    cache: ProductCache = field(default_factory=ProductCache)
 
     def generator(self, place: int) -> torch.Generator:
         """Return the random generator of the client at this place."""
@@ -100,13 +98,3 @@ def _steps(work: BatchedWork, settings: LocalConfig) -> Iterator[tuple[Sequence[
         # A client with fewer examples than others may have fewer steps.
         active = [place for place, plan in enumerate(plans) if step < len(plan)]
         yield active, [plans[place][step] for place in active]
-
-
-def batched_unit_rows(
-    work: BatchedWork, shorten: Callable[[Tensor], Tensor] | None = None
-) -> Tensor | None:
-    """Return the `unit_rows` of all clients, one client after the other."""
-    if work.broadcast.config.privacy.unit is Unit.EXAMPLE:
-        return rows_of_examples(work.model, work.shards.together(), shorten)
-    rows = batched_updates(work)
-    return rows if rows is None or shorten is None else shorten(rows)

@@ -13,8 +13,8 @@ from torch import Tensor
 from fedsketch.privacy.mechanisms.rows import Factors, Rows
 from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.strategies.algorithm import LocalWork
 from fedsketch.strategies.local.batched import BatchedWork
-from fedsketch.strategies.local.device_half import LocalWork
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import MEMORY
 from fedsketch.tasks.gradients.per_example import PerExample
@@ -35,7 +35,7 @@ class FactorSketch:
         self,
         pieces: list[OuterFactors],
         given: Tensor,
-        kept: ProductCache,
+        cache: ProductCache,
         name: Callable[[], Hashable],
     ) -> list[OuterFactors]:
         """Sketch the rows of the examples with the inputs `given`. `name` returns an identifier of these examples."""
@@ -43,21 +43,23 @@ class FactorSketch:
         def product(inputs: Tensor, index: int, basis: Tensor) -> Tensor:
             if self.lasting is None or not _same(inputs, given):
                 return inputs @ basis.to(inputs)
-            return kept.product(inputs, basis, (name(), self.lasting, index))
+            return cache.product(inputs, basis, (name(), self.lasting, index))
 
         return self.sketch.of_factors(pieces, product)
 
 
-def factored_blocks(work: LocalWork, shorten: FactorSketch | None = None) -> Iterator[Rows]:
+def factor_blocks(
+    work: LocalWork, cache: ProductCache, shorten: FactorSketch | None
+) -> Iterator[Rows]:
     """Yield the rows of a device's examples, some at a time."""
     gradients, shard = PerExample(work.model, MEMORY), work.shard
     for pieces, given in gradients.factors(shard.inputs, shard.targets):
         if shorten is not None:
-            pieces = shorten(pieces, given, work.kept, lambda given=given: digest([given]))  # type: ignore[misc]
+            pieces = shorten(pieces, given, cache, lambda given=given: digest([given]))  # type: ignore[misc]
         yield _rows(pieces)
 
 
-def batched_factored(work: BatchedWork, shorten: FactorSketch | None = None) -> list[Rows]:
+def batched_factors(work: BatchedWork, shorten: FactorSketch | None) -> list[Rows]:
     """Return the rows of each client's examples, from one forward and backward pass over all of them."""
     examples = work.shards.together()
     passes = PerExample(work.model, _ALL_AT_ONCE).factors(examples.inputs, examples.targets)
@@ -68,7 +70,7 @@ def batched_factored(work: BatchedWork, shorten: FactorSketch | None = None) -> 
             own = [(b[start:end], None if a is None else a[start:end]) for b, a in pieces]
             if shorten is not None:
                 name = (work.broadcast.config, client)
-                own = shorten(own, given[start:end], work.kept, lambda name=name: name)  # type: ignore[misc]
+                own = shorten(own, given[start:end], work.cache, lambda name=name: name)  # type: ignore[misc]
             made.append(_rows(own))
     return made
 

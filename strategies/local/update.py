@@ -7,7 +7,6 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.settings import LocalConfig
-from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.gradients.per_example import PerExample
@@ -32,24 +31,6 @@ def client_update(
         velocity.mul_(settings.momentum).add_(gradient)
         model.vector.sub_(velocity, alpha=settings.lr)
     return start - model.vector
-
-
-def unit_rows(
-    config: Config,
-    model: FlatModel,
-    shard: Examples,
-    generator: torch.Generator,
-    shorten: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> torch.Tensor:
-    """Return one row for each privacy unit of the shard: the update of the client, or one gradient per example.
-
-    `shorten` is applied to the rows before they are returned, such as a sketch. It gets a few rows at a time, so that
-    the full gradients of all examples never exist at once.
-    """
-    if config.privacy.unit is Unit.EXAMPLE:
-        return rows_of_examples(model, shard, shorten)
-    row = client_update(model, shard, config.strategy.local, generator).unsqueeze(0)
-    return row if shorten is None else shorten(row)
 
 
 def batch_generator(config: Config, client: int, round: int) -> torch.Generator:

@@ -6,21 +6,22 @@ round.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from fedsketch.conf.schema import Accounting, Noise
+from fedsketch.conf.schema import Accounting, Against, Noise
 from fedsketch.privacy.accounting.classic_conversion import classic_epsilon
-from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release
+from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, SecretDraw
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
-from fedsketch.strategies.noise.device import DeviceNoise, calibrated
+from fedsketch.strategies.noise.plan import NoisePlan, calibrated
 
 
 @dataclass(frozen=True)
-class TrainingNoise(DeviceNoise):
-    """Like `DeviceNoise`, but `multiplier` is that of one local step. `share` is the mean number of examples of a
-    client."""
+class TrainingNoise(NoisePlan):
+    """Noise in every local step. `multiplier` is the noise multiplier of one step if the user sets it.
+    `examples_per_client` is the mean number of examples of a client."""
 
-    share: float
+    multiplier: float | None
+    examples_per_client: float
 
     def mechanism(self, cohort: int, dim: int | None = None) -> NoisyTraining:
         masked = self.config.secagg.noise is Noise.SKELLAM
@@ -36,15 +37,38 @@ class TrainingNoise(DeviceNoise):
         """False: the guarantee does not use the server's draw of the cohort."""
         return False
 
+    def variance(self, cohort: int, clients: int) -> float:
+        return clients * self.mechanism(cohort).variance_per_device
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """The standard deviation of a local step's noise divided by the sensitivity."""
+        return _one_device(self).noise_multiplier(1.0, self.unit)
+
+    def releases(self, cohort: int, clients: int) -> dict[str, Release]:
+        """Return what a round reveals. It is the same to every adversary, and in all rounds."""
+        one = _one_device(self)
+        adversaries = {
+            Against.MODEL: Adversary.MODEL,
+            Against.CLIENT: Adversary.CLIENT,
+            Against.SERVER: Adversary.SERVER,
+        }
+        return {
+            against: one.release_to(1.0, self.unit, NoSampling(), adversary)
+            for against, adversary in adversaries.items()
+        }
+
     def worst(self) -> Release:
-        """Return what a round reveals. It is the same for all rounds."""
         return self.releases(1, 1)[self.config.privacy.against]
+
+    def draw_without(self, colluding_clients: int, cohort: int, clients: int) -> SecretDraw:
+        return NoSampling()
 
     def round_of(self, multiplier: float) -> NoisyTraining:
         """Return the mechanism of one device's round with this noise multiplier."""
-        local = self.config.strategy.local
+        local, examples = self.config.strategy.local, self.examples_per_client
         assert self.clip is not None
-        rate = min(1.0, local.batch / self.share)
+        rate = min(1.0, local.batch / examples)
         return NoisyTraining(
             unit=self.unit,
             rows=self.rows,
@@ -52,26 +76,31 @@ class TrainingNoise(DeviceNoise):
             local_multiplier=multiplier,
             rate=rate,
             steps=local.steps,
-            batch=rate * self.share,
+            batch=rate * examples,
             lr=local.lr,
             momentum=local.momentum,
             dim=self.dim,
         )
 
-    def release(self, multiplier: float) -> Release:
-        """Return what a round with this noise multiplier reveals, to any adversary."""
-        return self.round_of(multiplier).release_to(1, self.unit, NoSampling(), Adversary.SERVER)
-
     def paper_epsilon(self) -> float:
         """Return the epsilon of all rounds by the classic conversion from Renyi DP, which papers use."""
-        seen = self.release(self.noise_multiplier)
-        return classic_epsilon(seen, self.config.rounds, self.config.privacy.delta)
+        privacy = self.config.privacy
+        return classic_epsilon(
+            _release(self, self.noise_multiplier), self.config.rounds, privacy.delta
+        )
 
 
 @lru_cache(maxsize=8)
-def _one_device(noise: TrainingNoise) -> NoisyTraining:
-    multiplier = noise.multiplier
+def _one_device(plan: TrainingNoise) -> NoisyTraining:
+    multiplier = plan.multiplier
     if multiplier is None:
-        paper = noise.config.privacy.accounting is Accounting.PAPER
-        multiplier = calibrated(noise.config, noise.release, classic_epsilon if paper else None)
-    return noise.round_of(multiplier)
+        paper = plan.config.privacy.accounting is Accounting.PAPER
+        multiplier = calibrated(
+            plan.config, lambda z: _release(plan, z), classic_epsilon if paper else None
+        )
+    return plan.round_of(multiplier)
+
+
+def _release(plan: TrainingNoise, multiplier: float) -> Release:
+    """Return what a round with this noise multiplier reveals, to any adversary."""
+    return plan.round_of(multiplier).release_to(1, plan.unit, NoSampling(), Adversary.SERVER)

@@ -23,10 +23,12 @@ The cost: sqrt(1 + kappa^2/4) times the noise at the same C. The fraction is kno
 sqrt(1 + kappa^2/4) / (kappa n), where z is the noise multiplier of the sum and n the number of its rows.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,7 +37,10 @@ from fedsketch.conf.schema import ADAPTIVE, AdaptiveClipConfig
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast
+from fedsketch.strategies.rounds.messages import Broadcast
+
+if TYPE_CHECKING:
+    from fedsketch.strategies.algorithm import Aggregate
 
 _CLIP = "clip"
 _DENSE = 1 << 24  # how many numbers are made at a time from rows that were given as factors

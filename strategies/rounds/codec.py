@@ -22,7 +22,7 @@ from fedsketch.secagg import (
     VectorFormat,
     ring_dtype,
 )
-from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, NUMBERS, summed, uploaded
+from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, SCALARS, summed, uploaded
 
 
 class RingCodec:
@@ -34,7 +34,7 @@ class RingCodec:
             raise SettingsError(
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
-        groups = broadcast.config_records.get(NUMBERS, ConfigRecord()).get(GROUPS, 1)
+        groups = broadcast.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1)
         return VectorFormat(*mechanism.ring, mechanism.to_record(), int(groups))  # type: ignore[arg-type]
 
     def strip(self, broadcast: RecordDict) -> RecordDict:

@@ -28,27 +28,27 @@ and one on which the evaluation fails.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from flwr.app import Message
+from flwr.app import RecordDict
 
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
 from fedsketch.conf.schema import Accounting, CohortSampling
 from fedsketch.conf.settings import LocalConfig, Optimizer, OptimizerConfig, StrategySettings
+from fedsketch.delivery.parcels import Parcels
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Release, Unit
-from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.secagg.settings import majority
+from fedsketch.strategies.algorithm import Aggregate, Payload, Strategy, members_of
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, Number
 from fedsketch.strategies.rounds.sampling import CohortSampler
-from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS
+from fedsketch.strategies.rounds.uploads import EVALUATION
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.scores import LOSS, score_names, scores_of
@@ -66,30 +66,48 @@ class Mean:
     groups: tuple[tuple[float, float], ...] = ()
 
 
-class FederatedEvaluation(FederatedStrategy):
+class FederatedEvaluation(Strategy[StrategySettings]):
     """The server half. An evaluation is a round of this strategy. It does not change the model of the strategy that
     trains."""
 
-    def __init__(self, trained: FederatedStrategy, key: int) -> None:
+    def __init__(self, trained: Strategy[Any]) -> None:
         config = trained.config
         assert isinstance(config.evaluation, FederatedEvaluationConfig)
-        self.settings = config.evaluation
+        self.evaluation = config.evaluation
         self.trained = trained
-        self.names = score_names(trained.model.task, trained.job.kind.classes)
+        self.names = score_names(trained.model.task, trained.workload.data_shape.classes)
         self.means: dict[str, Mean] = {}  # the metrics of the last evaluation
-        own = _own_config(config, self.settings, self.upload_size(1))
-        super().__init__(own, trained.job, trained.model, cohorts_of(own, key))
+        own = _own_config(config, self.evaluation, self.upload_length(1))
+        super().__init__(own, trained.workload, trained.model)
         self._refuse_small_groups()
 
     # ------------------------------------------------------------------ a round
-    def upload_size(self, server_round: int) -> int:
+    def upload_length(self, server_round: int) -> int:
         return len(self.names) + (self.trained.config.privacy.unit is Unit.EXAMPLE)
 
     def groups(self, server_round: int) -> int:
-        return self.settings.groups
+        return self.evaluation.groups
 
     def wants_parts(self, server_round: int) -> bool:
-        return self.settings.groups > 1
+        return self.evaluation.groups > 1
+
+    def broadcast(self, server_round: int) -> Payload:
+        return Payload(scalars={EVALUATION: True})
+
+    @property
+    def parcels(self) -> Parcels | None:
+        """Those of the strategy that trains: devices get the model as in a training round."""
+        return self.trained.parcels
+
+    @property
+    def device_config(self) -> Config:
+        return self.trained.config
+
+    def stream_label(self, server_round: int) -> int:
+        return -server_round  # other noise than that of the training round
+
+    def planned_broadcast(self) -> tuple[Payload, RecordDict]:
+        return self.broadcast(1), RecordDict()
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         whole = self._means(aggregate)
@@ -98,10 +116,6 @@ class FederatedEvaluation(FederatedStrategy):
             name: Mean(*value, tuple(group[name] for group in groups if name in group))
             for name, value in whole.items()
         }
-
-    def know_the_nodes_of(self, other: FederatedStrategy) -> None:
-        """Take over which node is which client: it is the same for training and evaluation."""
-        self._nodes = other._nodes
 
     def _means(self, part: Aggregate) -> dict[str, tuple[float, float]]:
         """Return the mean of each metric and the standard deviation of the noise in it. Nothing if the count of
@@ -116,45 +130,31 @@ class FederatedEvaluation(FederatedStrategy):
         means = {}
         for name, off_half in zip(self.names, (total / count).tolist(), strict=True):
             noise = math.hypot(part.noise_std, of_count * off_half) / count
-            unit = self.settings.loss_bound if name == LOSS else 1.0
+            unit = self.evaluation.loss_bound if name == LOSS else 1.0
             means[name] = (unit * (0.5 + off_half), unit * noise)
         return means
 
-    def _sum(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
-        """Return the sum, with the sums of groups as its parts. Without secure aggregation the server gets the uploads
+    def arrange_parts(self, whole: Aggregate, stream: Callable[[], Stream]) -> Aggregate:
+        """Return the sum with the sums of groups as its parts. Without secure aggregation the server gets the uploads
         one by one. It then forms random groups, and publishes no other sums."""
-        whole, count = super()._sum(server_round, replies), self.settings.groups
-        if self.sizes.masked or not whole.parts:
+        count = self.evaluation.groups
+        if self.sizes.masked:
             return whole
-        with self._stream(server_round) as stream:
-            order = stream.uint64(len(whole.parts)).argsort()
+        with stream() as own:
+            order = own.uint64(len(whole.parts)).argsort()
         groups = (_joined([whole.parts[i] for i in order[group::count]]) for group in range(count))
         return replace(whole, parts=tuple(groups))
-
-    def _broadcast(self, server_round: int, mechanism: Mechanism) -> Broadcast:
-        """Return the model as devices get it in a training round, and the configuration of the run."""
-        parcels = self.trained.parcels
-        numbers: dict[str, Number] = {EVALUATION: True, **self.frozen.head()}
-        if parcels is not None:
-            numbers |= parcels.head()
-        if self.settings.groups > 1:
-            numbers[GROUPS] = self.settings.groups
-        arrays = {"model": self.model.vector} if parcels is None else {}
-        return Broadcast(self.trained.config, server_round, mechanism, arrays, numbers)
-
-    def _stream(self, server_round: int) -> Stream:
-        return super()._stream(-server_round)  # other noise than that of the training round
 
     # ------------------------------------------------------------------ privacy
     def plan_noise(self) -> DeviceNoise:
         """Plan the noise. With groups the draw does not count as a secret: replacing one client by another would also
         move other clients to other groups."""
-        groups, privacy = self.settings.groups, self.config.privacy
-        most = self.job.largest_local_test  # raises if a client has nothing to hold out
+        groups, privacy = self.evaluation.groups, self.config.privacy
+        most = self.workload.largest_local_test  # raises if a client has nothing to hold out
         rows = most if privacy.unit is Unit.EXAMPLE else 1
         return DeviceNoise(
             self.config,
-            self.upload_size(1),
+            self.upload_length(1),
             rows,
             privacy.fixed_clip,
             privacy.noise_multiplier,
@@ -165,7 +165,7 @@ class FederatedEvaluation(FederatedStrategy):
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
         """Return what an evaluation reveals. With groups it is what the smallest accepted group reveals, because a
         client is in one group only."""
-        if self.settings.groups > 1:
+        if self.evaluation.groups > 1:
             clients = self.noise.sizes.survivors(cohort)
         return self.noise.releases(cohort, clients)
 
@@ -173,7 +173,7 @@ class FederatedEvaluation(FederatedStrategy):
         """Raise ConfigError if groups are too small to finish, or to have enough honest noise. This is checked before
         any budget is spent."""
         cohort = self.config.clients.per_round
-        sizes = CohortSizes(self.config, self.settings.groups)
+        sizes = CohortSizes(self.config, self.evaluation.groups)
         members, colluders = sizes.members(cohort), sizes.colluders(cohort)
         needed = majority(members, colluders)
         unfinished = sizes.masked and sizes.survivors(cohort) < needed
@@ -183,12 +183,6 @@ class FederatedEvaluation(FederatedStrategy):
                 "may collude with the server: lower evaluation.groups, raise evaluation.clients, or "
                 "lower secagg.colluders or clients.tolerated_dropouts."
             )
-
-    # ------------------------------------------------------------------ checkpoints: an evaluation has no state
-    def state_dict(self) -> dict[str, float]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, float]) -> None: ...
 
 
 def evaluation_rows(
@@ -213,7 +207,7 @@ def bound_of(numbers: int) -> float:
     return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(numbers))
 
 
-def cohorts_of(own: Config, key: int) -> CohortSampler:
+def sampler_of(own: Config, key: int) -> CohortSampler:
     """Return the cohorts of evaluations. They are independent of those of training, from the same key."""
     return CohortSampler(own.clients, int.from_bytes(derived_key(key, "evaluation"), "big"))
 
@@ -222,8 +216,7 @@ def _joined(parts: Sequence[Aggregate]) -> Aggregate:
     """Add sums that have independent noise."""
     total = torch.stack([part.sum for part in parts]).sum(dim=0)
     noise = math.hypot(*(part.noise_std for part in parts))
-    members = tuple(sorted(client for part in parts for client in part.members))
-    return Aggregate(total, sum(part.clients for part in parts), noise, members)
+    return Aggregate(total, sum(part.clients for part in parts), noise, members_of(parts))
 
 
 def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: int) -> Config:

@@ -26,19 +26,15 @@ class CohortSampler:
         self.settings = settings
         self.key = key
 
-    @property
-    def rounds_per_pass(self) -> int:
-        return -(-self.settings.total // self.settings.per_round)
-
     def draw(self, round: int) -> list[int]:
         """Return the clients of this round, sorted."""
         total, size = self.settings.total, self.settings.per_round
         if self.settings.sampling.in_passes:
-            number, position = divmod(round - 1, self.rounds_per_pass)
+            number, position = divmod(round - 1, self.settings.rounds_per_pass)
             if self.settings.sampling is CohortSampling.CYCLE:
                 number = 0
             order = np.argsort(self._stream("pass", number).uint64(total))
-            chosen = np.array_split(order, self.rounds_per_pass)[position]
+            chosen = np.array_split(order, self.settings.rounds_per_pass)[position]
         elif self.settings.sampling is CohortSampling.POISSON:
             chosen = np.flatnonzero(self._stream("round", round).uniform(total) < size / total)
         else:

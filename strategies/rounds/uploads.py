@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 
 MECHANISM = "mechanism"
-NUMBERS = "numbers"
-GROUPS = "groups"  # among the numbers: how many groups are summed separately, if more than one
-EVALUATION = "evaluation"  # among the numbers: the model is to be evaluated, not trained
+SCALARS = "numbers"  # the name that the record has had since 0.1
+GROUPS = "groups"  # among the scalars: how many groups are summed separately, if more than one
+EVALUATION = "evaluation"  # among the scalars: the model is to be evaluated, not trained
 
 
 def reply_with(upload: Upload) -> RecordDict:

@@ -38,12 +38,13 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.sums import ring_sum
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 from tests.privacy.own_accountant.sums import epsilon
 from tests.privacy.seen import everything_seen, largest_squared_norm, stated
 from tests.privacy.witness import Witnessed, witnessed
+from tests.rounds import coordinator_of
 
 FALSE_ALARM = 1e-8  # of a single comparison
 KEY = 5  # of the cohorts of which some are lost
@@ -159,13 +160,13 @@ def _as_often(counts: NDArray[np.int64], rounds: int, rate: float) -> bool:
 def _asked(config: Config) -> NDArray[np.bool_]:
     asked = np.zeros((_COHORTS, config.clients.total), dtype=bool)
     with simulated_devices(config):
-        job = Workload(config)
+        workload = Workload(config)
         cohorts = CohortSampler(config.clients, secrets.randbits(128))
-        strategy = make_strategy(config, job, job.model(), cohorts)
+        strategy = make_strategy(config, workload, workload.model(), cohorts)
         grid = LocalGrid(make_app(), config.clients.total)
         for current in range(_COHORTS):
-            for message in strategy.configure_train(
-                current + 1, strategy.arrays(), ConfigRecord(), grid
+            for message in coordinator_of(strategy).configure_train(
+                current + 1, coordinator_of(strategy).arrays(), ConfigRecord(), grid
             ):
                 asked[current, message.metadata.dst_node_id - FIRST_NODE] = True
     return asked

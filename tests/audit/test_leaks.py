@@ -15,10 +15,9 @@ from fedsketch.audit.audit import audit
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.noise import device as device_noise
 from fedsketch.strategies.noise.device import DeviceNoise
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 BASE = (
@@ -33,12 +32,12 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def aggregates(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Aggregate]) -> None:
-    made = FederatedStrategy._aggregate
+    made = Strategy._aggregate
 
-    def changed(self: FederatedStrategy, round: int, mechanism: Mechanism, *rest: Any) -> Aggregate:
+    def changed(self: Strategy, round: int, mechanism: Mechanism, *rest: Any) -> Aggregate:
         return change(made(self, round, mechanism, *rest), mechanism)
 
-    monkeypatch.setattr(FederatedStrategy, "_aggregate", changed)
+    monkeypatch.setattr(Strategy, "_aggregate", changed)
 
 
 def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +45,10 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     cohorts differ."""
     monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
     monkeypatch.setattr(DeviceNoise, "_contributing_fraction", property(lambda self: 0.5))
-    made = FederatedStrategy._aggregate
+    made = Strategy._aggregate
 
     def without(
-        self: FederatedStrategy, round: int, mechanism: Mechanism, cohort: int, parts: Any
+        self: Strategy, round: int, mechanism: Mechanism, cohort: int, parts: Any
     ) -> Aggregate:
         nominal = self.noise_of(round).variance(cohort, cohort)
         with pytest.MonkeyPatch.context() as inside:
@@ -61,7 +60,7 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
             made_up = made(self, round, mechanism, cohort, parts)
         return replace(made_up, noise_std=mechanism.noise_std(nominal))
 
-    monkeypatch.setattr(FederatedStrategy, "_aggregate", without)
+    monkeypatch.setattr(Strategy, "_aggregate", without)
 
 
 def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:

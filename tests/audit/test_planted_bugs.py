@@ -26,10 +26,10 @@ from fedsketch.privacy.mechanisms import clipping, encoding, skellam_ring
 from fedsketch.privacy.mechanisms import rows as rows_module
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.noise import device as device_noise
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
-from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from tests.audit import symptoms
 from tests.audit.symptoms import CHECKS
@@ -146,9 +146,9 @@ def colluders_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def dropouts_forgotten(patch: pytest.MonkeyPatch) -> None:
-    healthy = FederatedStrategy.releases
+    healthy = Strategy.releases
     patch.setattr(
-        FederatedStrategy,
+        Strategy,
         "releases",
         lambda self, server_round, cohort, clients: healthy(self, server_round, cohort, cohort),
     )
@@ -194,7 +194,7 @@ def size_of_the_cohort_in_the_scale(patch: pytest.MonkeyPatch) -> None:
 
 
 def size_of_the_cohort_in_the_mean(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FederatedStrategy, "clients", lambda self, aggregate: aggregate.clients)
+    patch.setattr(Strategy, "clients", lambda self, aggregate: aggregate.clients)
 
 
 def one_cohort_for_all_rounds(patch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,13 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.stack import aggregating
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from fedsketch.tasks.workload import Workload
 from tests.client.fleet import CARD, POLICY, Fleet
+from tests.rounds import coordinator_of
 
 SMALL = [
     "strategy=dp_fedavg",
@@ -43,12 +44,14 @@ SMALL = [
 class Exchange:
     """One server and its simulated devices."""
 
-    strategy: FederatedStrategy
+    strategy: Strategy
     grid: Grid
 
     def ask(self, round: int = 1) -> list[Message]:
-        arrays = self.strategy.arrays()
-        return list(self.strategy.configure_train(round, arrays, ConfigRecord(), self.grid))
+        arrays = coordinator_of(self.strategy).arrays()
+        return list(
+            coordinator_of(self.strategy).configure_train(round, arrays, ConfigRecord(), self.grid)
+        )
 
     def replies(self, round: int = 1) -> list[Message]:
         return list(self.grid.send_and_receive(self.ask(round), timeout=60))
@@ -61,8 +64,10 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
         def build(*overrides: str) -> Exchange:
             config: Config = compose([*SMALL, *overrides])
             stack.enter_context(simulated_devices(config))
-            job = Workload(config)
-            strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
+            workload = Workload(config)
+            strategy = make_strategy(
+                config, workload, workload.model(), CohortSampler(config.clients, 1)
+            )
             local = LocalGrid(app, config.clients.total)
             grid = aggregating(WrappedGrid(local), config, strategy.parcels)
             return Exchange(strategy, grid)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from fedsketch.client.app import make_app
 from fedsketch.client.enroll import enrol
@@ -18,10 +18,11 @@ from fedsketch.conf import compose
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.grids.stack import aggregating
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import resolved
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
 NODES = 4
 POLICY = Policy(smallest_cohort=3, assumed_colluders=0.0, smallest_noise=0.1, epsilon=1000.0)
@@ -104,19 +105,19 @@ class Fleet:
             local.folders[node] = folder
         self.grid = _Watching(local)
         config = resolved(compose([*RUN, *self.overrides]))
-        job = Workload(config)
-        self.strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
+        workload = Workload(config)
+        self.strategy = make_strategy(
+            config, workload, workload.model(), CohortSampler(config.clients, 1)
+        )
         self.aggregating = aggregating(
-            self.grid, config, self.strategy.parcels, frozen=self.strategy.frozen
+            self.grid, config, self.strategy.parcels, frozen=coordinator_of(self.strategy).frozen
         )
 
     def play(self, vector: torch.Tensor, server_round: int = 1, **changes: dict[str, Any]) -> str:
         """One round with this model, and with changes to the configuration in the message; how it ended, as the server
         sees it."""
         self.strategy.model.load(vector)
-        asked = self.strategy.configure_train(
-            server_round, self.strategy.arrays(), ConfigRecord(), self.aggregating
-        )
+        asked = ask(self.strategy, server_round, self.aggregating)
         head = asked[0].content.config_records["head"]
         config = json.loads(str(head["config"]))
         for group, keys in changes.items():

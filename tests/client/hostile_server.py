@@ -23,13 +23,14 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import SecAggError, WrappedGrid
 from fedsketch.secagg.mod import VECTOR_RECORD
 from fedsketch.server.grids.stack import aggregating
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.strategies.rounds.uploads import EVALUATION
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
 NODES = 3
 POLICY = Policy(
@@ -281,14 +282,14 @@ def crafted_model(rng: random.Random, size: int) -> torch.Tensor:
 
 
 @cache
-def _strategy(run: tuple[str, ...]) -> FederatedStrategy:
+def _strategy(run: tuple[str, ...]) -> Strategy:
     config = compose([*COMMON, *run])
-    job = Workload(config)
-    return make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
+    workload = Workload(config)
+    return make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 1))
 
 
 @cache
-def _evaluation(run: tuple[str, ...]) -> FederatedStrategy:
+def _evaluation(run: tuple[str, ...]) -> Strategy:
     """The evaluations of a run, or, where it has none, its training once more."""
     trained = _strategy(run)
     federated = trained.config.evaluation.name == "federated"
@@ -302,10 +303,12 @@ def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanis
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
         strategy = _evaluation(run) if rng.random() < 0.6 else _strategy(run)
-        strategy._nodes = {client: client + 2 for client in range(NODES)}  # as if all had met
+        coordinator_of(strategy).nodes = {
+            client: client + 2 for client in range(NODES)
+        }  # as if all had met
         strategy.model.load(crafted_model(rng, strategy.model.size))
         strategy.clipping.load_state_dict({"clip": rng.choice((0.01, 0.3, 0.9))})
-        asked = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), secure)
+        asked = ask(strategy, server_round, secure)
         content = asked[0].content
         if rng.random() < 0.1:  # a training round as an evaluation
             content["numbers"] = ConfigRecord(

@@ -18,9 +18,9 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.releases import Gaussian
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted
-from fedsketch.strategies.rounds.base import LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.algorithm import Aggregate, LocalWork
 from fedsketch.strategies.rounds.uploads import uploaded
+from tests.rounds import coordinator_of
 
 MakeExchange = Callable[..., Any]
 FALSE_ALARM = 1e-6
@@ -89,7 +89,7 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
     seen: list[Aggregate] = []
     monkeypatch.setattr(exchange.strategy, "update", lambda _, aggregate: seen.append(aggregate))
     for round in (1, 2, 3):
-        exchange.strategy.aggregate_train(round, exchange.replies(round))
+        coordinator_of(exchange.strategy).aggregate_train(round, exchange.replies(round))
     std = seen[0].noise_std
     assert std >= 1.5 * 0.4 * (1 - 1e-9)
     _assert_noise(torch.cat([aggregate.sum for aggregate in seen]).double().numpy(), std)

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from fedsketch.conf import compose
 from fedsketch.tasks.workload import Workload
 from tests.client.fleet import NODES, RUN, Fleet, npz, overflows_above, same
+from tests.rounds import coordinator_of
 
 NOISE_IN_TRAINING = (
     "strategy=fedpcdp",
@@ -35,9 +36,9 @@ def test_the_crafted_model_overflows_exactly_above_its_threshold() -> None:
     """Or the attack below would attack nothing."""
     from fedsketch.tasks.models.flat_model import FlatModel
 
-    job = Workload(compose(RUN))
+    workload = Workload(compose(RUN))
     for pixel, finite in ((0.4, True), (0.9, False)):
-        model: FlatModel = job.model()
+        model: FlatModel = workload.model()
         model.load(overflows_above(0.5, model.size))
         inputs = torch.zeros(1, 1, 2, 2)
         inputs[0, 0, 0, 0] = pixel
@@ -80,7 +81,7 @@ def test_a_frozen_part_that_overflows_on_a_private_pixel_reads_nothing(
 
     def attack(fleet: Fleet) -> list[str]:
         if not fits:
-            fleet.strategy.frozen.fingerprint = "of another one"
+            coordinator_of(fleet.strategy).frozen.fingerprint = "of another one"
         start = torch.ones(fleet.strategy.model.size)
         ends = [fleet.play(start, server_round) for server_round in (1, 2)]
         kept = [folder / "frozen.safetensors" for folder in fleet.root.glob("device*")]

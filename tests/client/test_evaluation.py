@@ -18,11 +18,12 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.release_json import release_from_json
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Aborted
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
-from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, NUMBERS
+from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, SCALARS
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from tests.client.fleet import NODES, POLICY, Fleet, npz, overflows_above
+from tests.rounds import ask
 
 EVALUATED = ("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=20")
 
@@ -32,7 +33,7 @@ class Evaluated(Fleet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.evaluation: FederatedStrategy = FederatedEvaluation(self.strategy, 1)
+        self.evaluation: Strategy = FederatedEvaluation(self.strategy, 1)
 
     def evaluate(self, vector: torch.Tensor, **numbers: Any) -> str:
         """One evaluation of this model, with changes to the numbers of the broadcast (None: taken away)."""
@@ -41,15 +42,13 @@ class Evaluated(Fleet):
     def train(self, vector: torch.Tensor, **numbers: Any) -> str:
         return self._send(self.strategy, vector, numbers)
 
-    def _send(
-        self, strategy: FederatedStrategy, vector: torch.Tensor, numbers: dict[str, Any]
-    ) -> str:
+    def _send(self, strategy: Strategy, vector: torch.Tensor, numbers: dict[str, Any]) -> str:
         strategy.model.load(vector)
-        asked = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), self.aggregating)
+        asked = ask(strategy, 1, self.aggregating)
         content = asked[0].content
-        told = {**content.config_records.get(NUMBERS, {}), **numbers}
+        told = {**content.config_records.get(SCALARS, {}), **numbers}
         kept = {key: value for key, value in told.items() if value is not None}
-        content[NUMBERS] = ConfigRecord(kept)
+        content[SCALARS] = ConfigRecord(kept)
         try:
             list(self.aggregating.send_and_receive(asked, timeout=60))
         except Aborted as aborted:

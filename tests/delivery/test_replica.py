@@ -17,10 +17,11 @@ from fedsketch.delivery.parcels import Parcels, Step
 from fedsketch.delivery.records import PARCEL_ARRAYS
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.runtime.environment import simulated_devices
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.dome.state import DomeState
 from fedsketch.strategies.dome.strategy import Dome
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, announced
+from fedsketch.strategies.registry import make_strategy
+from fedsketch.strategies.rounds.messages import Broadcast, announced
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Assignment, Workload
 
@@ -58,8 +59,10 @@ def server() -> Iterator[Make]:
             """A server after some rounds, with random sums."""
             config = compose([*SMALL, f"seed={seed}"])
             stack.enter_context(simulated_devices(config))
-            job = Workload(config)
-            strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
+            workload = Workload(config)
+            strategy = make_strategy(
+                config, workload, workload.model(), CohortSampler(config.clients, 1)
+            )
             _rounds(cast(Dome, strategy), range(1, rounds + 1))
             return cast(Dome, strategy)
 

@@ -153,7 +153,7 @@ def _training(config: Config, round: Witnessed) -> Seen:
     keeps to itself."""
     (variance,) = {drawn for client in round.arrived for drawn in round.draws[client]}
     steps = len(round.draws[round.arrived[0]])
-    mean = round.strategy.job.examples / config.clients.total
+    mean = round.strategy.workload.examples / config.clients.total
     rate = min(1.0, config.strategy.local.batch / mean)
     noisy = GaussianSum(math.sqrt(variance) / round.record["clip"])
     return Seen("gaussian", "poisson", noisy.poisson(rate, _step(config)), steps * config.rounds)

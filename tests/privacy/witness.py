@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from fedsketch.client.app import make_app
@@ -17,11 +17,11 @@ from fedsketch.privacy.mechanisms import gaussian, noisy_training, skellam_ring
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.grids.stack import aggregating
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.algorithm import Aggregate, Strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
 SERVER = -1
 
@@ -32,7 +32,7 @@ class Witnessed:
     drew them, per number:
     of real numbers for Gaussian noise, of integers for Skellam noise. `record` is what the devices were told to do."""
 
-    strategy: FederatedStrategy
+    strategy: Strategy
     record: Mapping[str, Any]
     cohort: int
     draws: Mapping[int, tuple[float, ...]]
@@ -82,8 +82,10 @@ def witnessed(
 
     seen = []
     with simulated_devices(config), _listening(heard):
-        job = Workload(config)
-        strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, key))
+        workload = Workload(config)
+        strategy = make_strategy(
+            config, workload, workload.model(), CohortSampler(config.clients, key)
+        )
         grid = aggregating(
             LocalGrid(device, config.clients.total),  # type: ignore[arg-type]
             config,
@@ -91,13 +93,16 @@ def witnessed(
         )
         for current in range(1, rounds + 1):
             draws.clear()
-            messages = strategy.configure_train(current, strategy.arrays(), ConfigRecord(), grid)
+            messages = ask(strategy, current, grid)
             with mock.patch.object(strategy, "update") as update:
-                strategy.aggregate_train(
+                coordinator_of(strategy).aggregate_train(
                     current, grid.send_and_receive(messages, timeout=config.clients.timeout)
                 )
-            assert strategy._asked is not None
-            told, cohort = strategy._asked[0].to_record(), strategy.cohort_size
+            assert coordinator_of(strategy)._expected is not None
+            told, cohort = (
+                coordinator_of(strategy)._expected[0].to_record(),
+                coordinator_of(strategy).cohort_size,
+            )
             drawn = {client: tuple(variances) for client, variances in draws.items()}
             seen.append(Witnessed(strategy, told, cohort, drawn, update.call_args.args[1]))
     return seen

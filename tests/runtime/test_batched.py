@@ -11,32 +11,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedsketch.client.app import app
 from fedsketch.runtime import batched_clients as cohort
 from fedsketch.runtime.batched import BatchedGrid
 from fedsketch.secagg import SettingsError, WrappedGrid
 from fedsketch.server.grids.stack import build_grids
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.rounds.uploads import uploaded
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 COHORT = ("runtime=cohort", "privacy.randomness=seeded")
 MASKED = (*COHORT, "secagg=semi_honest", "privacy.against=server")
 
 
-def _grid(strategy: FederatedStrategy) -> WrappedGrid:
+def _grid(strategy: Strategy) -> WrappedGrid:
     _, grid = build_grids(BatchedGrid(app, strategy.config), strategy)
     strategy.identify_clients(grid)
     return grid
 
 
-def _asked(strategy: FederatedStrategy, grid: WrappedGrid, server_round: int = 1) -> list[Message]:
-    messages = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), grid)
+def _asked(strategy: Strategy, grid: WrappedGrid, server_round: int = 1) -> list[Message]:
+    messages = ask(strategy, server_round, grid)
     return list(grid.send_and_receive(messages))
 
 
@@ -51,7 +52,7 @@ def test_a_cohort_is_one_sum(make_strategy: MakeStrategy) -> None:
         strategy = make_strategy(*secagg)
         (reply,) = _asked(strategy, _grid(strategy))
         assert len(_members(reply)) == 6
-        assert uploaded(reply.content).shape == (strategy.numbers(1),)
+        assert uploaded(reply.content).shape == (strategy.vector_length(1),)
 
 
 def test_groups_are_disjoint_and_drawn_anew_every_round(make_strategy: MakeStrategy) -> None:
@@ -78,17 +79,17 @@ def test_a_client_without_finite_numbers_is_lost_alone(
     strategy = make_strategy(*COHORT, "clients.tolerated_dropouts=0.2")
     find = Workload.shards
 
-    def broken(job: Workload, clients: list[int]) -> Shards:
-        found = find(job, clients)
+    def broken(workload: Workload, clients: list[int]) -> Shards:
+        found = find(workload, clients)
         inputs = found.examples.inputs.clone()
-        inputs[job._spans[4].start] = torch.nan
+        inputs[workload._spans[4].start] = torch.nan
         return Shards(Examples(inputs, found.examples.targets), found.spans)
 
     monkeypatch.setattr(Workload, "shards", broken)
-    strategy.aggregate_train(1, _asked(strategy, _grid(strategy)))
-    assert strategy.arrived == 5
-    assert list(strategy.dropped) == [4]
-    assert "nan or inf" in strategy.dropped[4]
+    coordinator_of(strategy).aggregate_train(1, _asked(strategy, _grid(strategy)))
+    assert coordinator_of(strategy).arrived == 5
+    assert list(coordinator_of(strategy).dropped) == [4]
+    assert "nan or inf" in coordinator_of(strategy).dropped[4]
     assert torch.isfinite(strategy.model.vector).all()
 
 
@@ -127,7 +128,7 @@ def test_parts_fit_into_the_memory(
         (reply,) = _asked(strategy, _grid(strategy))
         sums.append(uploaded(reply.content))
         assert Counter(itertools.chain(*parts)) == Counter(range(20))
-        sizes = [[strategy.job.size(client) for client in part] for part in parts]
+        sizes = [[strategy.workload.size(client) for client in part] for part in parts]
         assert 20 > len(parts) > 2
         assert all(len(part) == 1 or 4 * len(part) * max(part) * 9 < 4000 for part in sizes)
     if partition == "iid":  # else the parts differ, and with them the noise
@@ -149,6 +150,7 @@ import json, resource, sys
 from pathlib import Path
 from fedsketch.conf import compose
 from fedsketch.runtime.cli import run
+from tests.rounds import ask, coordinator_of
 run(compose(sys.argv[2:]), Path(sys.argv[1]))
 print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

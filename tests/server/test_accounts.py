@@ -10,10 +10,10 @@ from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import NoSampling
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.fed_sgm import EAVESDROPPER
-from fedsketch.strategies.rounds.base import FederatedStrategy
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 PLAIN = [
     "secagg=none",
     "privacy.against=server",
@@ -28,7 +28,7 @@ def make(make_strategy: MakeStrategy) -> MakeStrategy:
     return lambda *overrides: make_strategy(*PLAIN, *overrides)
 
 
-def _price(strategy: FederatedStrategy, against: Against, count: int) -> float:
+def _price(strategy: Strategy, against: Against, count: int) -> float:
     accountant = Accountant(strategy.config.privacy.delta)
     accountant.record(strategy.releases(1, 9, 9)[against], count)
     return accountant.epsilon().epsilon

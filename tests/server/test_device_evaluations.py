@@ -19,8 +19,8 @@ from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.evaluation import evaluate
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
-from fedsketch.strategies import make_strategy
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
@@ -33,9 +33,9 @@ EVALUATED = (
 EXAMPLE = ("privacy=example", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
 
 
-def _trained(config: Config) -> FederatedStrategy:
-    job = Workload(config)
-    return make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
+def _trained(config: Config) -> Strategy:
+    workload = Workload(config)
+    return make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 1))
 
 
 def _evaluations(small: list[str], *overrides: str) -> DeviceEvaluations:
@@ -96,11 +96,11 @@ def test_devices_say_what_the_model_does_on_their_held_out_examples(
     """Without noise: the mean over clients, worked out by hand from the model that came out."""
     overrides = ("privacy=none", "evaluation=federated", "evaluation.groups=1")
     (*_, row) = play(*overrides, "evaluation.epsilon=null").rows
-    job = Workload(compose([*small, *overrides]))
-    model = job.model()
+    workload = Workload(compose([*small, *overrides]))
+    model = workload.model()
     weights = safetensors.torch.load_file(tmp_path / "run/model.safetensors")
     model.module.load_state_dict(weights)
-    by_client = [evaluate(model, job.local_test(client)) for client in range(6)]
+    by_client = [evaluate(model, workload.local_test(client)) for client in range(6)]
     for name in ("accuracy", "loss"):
         expected = sum(one[name] for one in by_client) / 6
         assert row[f"federated_{name}"] == pytest.approx(expected, abs=1e-5)
@@ -108,16 +108,16 @@ def test_devices_say_what_the_model_does_on_their_held_out_examples(
 
 
 def test_held_out_examples_are_not_trained_on(small: list[str]) -> None:
-    job = Workload(compose([*small, *EVALUATED, "evaluation.held_out=0.3"]))
+    workload = Workload(compose([*small, *EVALUATED, "evaluation.held_out=0.3"]))
     whole = Workload(compose(small))
     for client in range(6):
-        trained, tested = job.shard(client), job.local_test(client)
+        trained, tested = workload.shard(client), workload.local_test(client)
         assert (len(trained), len(tested)) == (7, 3)
         both = torch.cat([trained.inputs, tested.inputs])
         assert sorted(both.flatten(1).tolist()) == sorted(
             whole.shard(client).inputs.flatten(1).tolist()
         )
-    assert (job.examples, job.largest_shard, job.largest_local_test) == (42, 7, 3)
+    assert (workload.examples, workload.largest_shard, workload.largest_local_test) == (42, 7, 3)
 
 
 def test_an_evaluation_that_fails_leaves_its_keys_empty_and_costs_all_the_same(play: Play) -> None:

@@ -12,8 +12,8 @@ from fedsketch.tasks.workload import Workload
 @pytest.mark.parametrize("chunk", [7, 360, 100_000])
 def test_equals_one_pass_over_the_test_set(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(evaluation, "CHUNK", chunk)
-    job = Workload(compose(["device=cpu"]))
-    model, test = job.model(), job.dataset.test
+    workload = Workload(compose(["device=cpu"]))
+    model, test = workload.model(), workload.dataset.test
     found = evaluation.evaluate(model, test)
     with torch.no_grad():
         logits = model.module(test.inputs)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fedsketch.server.guarantee import guarantee
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 
 Sentence = Callable[..., str]
 NINE = [
@@ -24,7 +24,7 @@ SECRET = ["rounds=1", "strategy.clip=before", "strategy.accounting=r_secret"]
 
 
 @pytest.fixture
-def sentence_of(make_strategy: Callable[..., FederatedStrategy]) -> Sentence:
+def sentence_of(make_strategy: Callable[..., Strategy]) -> Sentence:
     return lambda *overrides: guarantee(make_strategy(*NINE, *overrides))
 
 

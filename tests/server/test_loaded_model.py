@@ -40,11 +40,11 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workload]:
             monkeypatch.setattr(
                 "fedsketch.tasks.data.datasets.load", lambda settings, seed: dataset
             )
-        job, files = Workload(config), RunFolder(folder)
+        workload, files = Workload(config), RunFolder(folder)
         files.begin(config)
-        files.write_interface(job.interface)
-        files.finish(job.model(), {})
-        return job
+        files.write_interface(workload.interface)
+        files.finish(workload.model(), {})
+        return workload
 
     return call
 
@@ -88,10 +88,10 @@ def test_inputs_are_normalised_and_seen_through_features_as_in_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FEDSKETCH_CACHE", str(tmp_path / "cache"))
-    job = finished(tmp_path / "run", *overrides, dataset=_pixels())
+    workload = finished(tmp_path / "run", *overrides, dataset=_pixels())
     model = fedsketch.load(str(tmp_path / "run"))
-    raw = 0.25 * job.dataset.test.inputs + 0.5  # before the data set normalised them
-    torch.testing.assert_close(model(raw), job.model().module(job.test.inputs))
+    raw = 0.25 * workload.dataset.test.inputs + 0.5  # before the data set normalised them
+    torch.testing.assert_close(model(raw), workload.model().module(workload.test.inputs))
     assert model.classes == ("cat", "dog")
     assert model.shape == (1, 8, 8)
 
@@ -267,10 +267,10 @@ def test_what_the_model_takes_and_gives_is_written_for_other_programs(
 def test_models_with_a_frozen_part_are_loaded_as_plain_ones(
     finished: Callable[..., Workload], tmp_path: Path, part: list[str]
 ) -> None:
-    job = finished(tmp_path, "model=mlp", *part)
-    inputs = job.test.inputs[:5]
+    workload = finished(tmp_path, "model=mlp", *part)
+    inputs = workload.test.inputs[:5]
     with torch.inference_mode():
-        expected = job.model().module(inputs)
+        expected = workload.model().module(inputs)
         found = fedsketch.load(tmp_path)
         torch.testing.assert_close(found.module(inputs), expected)
     assert set(found.module.state_dict()) == {

@@ -23,7 +23,7 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.plan import make_plan
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
@@ -81,8 +81,8 @@ def test_what_was_seen_before_a_kill_is_charged_with_the_draws_of_the_devices(
 ) -> None:
     """Devices that are asked again draw other batches: their draw hides as much as the first time."""
     config = compose([*small, *RUN])
-    job = Workload(config)
-    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
+    workload = Workload(config)
+    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
     accounts = Accounts(strategy)
     accounts.charge_lost([Attempt(1, 6), Attempt(2, 6)])
     spent = accounts.epsilon()

@@ -13,7 +13,7 @@ from fedsketch.conf.plugins import FOLDER
 from fedsketch.errors import ImpossibleBudgetError, RingTooSmallError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.plan import Plan, make_plan
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
@@ -93,8 +93,8 @@ def test_a_strategy_of_a_package_is_planned_by_what_its_rounds_show(
 
 def _check_one_by_one(overrides: tuple[str, ...]) -> Plan:
     config = compose([*SMALL, *CLIENTS, "rounds=120", *overrides])
-    plan, job = make_plan(config), Workload(config)
-    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
+    plan, workload = make_plan(config), Workload(config)
+    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
     accounts, cohort = Accounts(strategy), config.clients.per_round
     for current in range(1, 121):
         accounts.charge_attempt(current, cohort)
@@ -190,8 +190,8 @@ def test_the_plan_says_after_which_round_the_budget_ends_the_run() -> None:
     """Found by bisection; here every round is asked for, one after the other."""
     config = compose([*SMALL, *CLIENTS, "rounds=130", "privacy.noise_multiplier=5"])
     plan = make_plan(config)
-    job = Workload(config)
-    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
+    workload = Workload(config)
+    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
     accounts, played = Accounts(strategy), 0
     while accounts.affordable(played + 1):
         played += 1

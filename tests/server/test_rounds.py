@@ -249,9 +249,9 @@ def test_the_mean_over_examples_counts_those_that_clients_hold(
         "strategy.server.lr=1",
     )
     play(*overrides)
-    job = Workload(compose([*small, *overrides]))
-    model = job.model()
-    shards = [job.shard(client) for client in range(6)]
+    workload = Workload(compose([*small, *overrides]))
+    model = workload.model()
+    shards = [workload.shard(client) for client in range(6)]
     inputs = torch.cat([shard.inputs for shard in shards])
     targets = torch.cat([shard.targets for shard in shards])
     loss = functional.cross_entropy(model.module(inputs), targets)

@@ -13,7 +13,7 @@ from fedsketch.client.app import app as client_app
 from fedsketch.conf import compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
@@ -54,9 +54,9 @@ def test_devices_train_from_given_weights(broadcast: str, play: Play, tmp_path: 
 def test_the_result_of_flowers_start_fits_the_module(small: list[str]) -> None:
     """`result.arrays` has the names of the state dict, as in every app of Flower's."""
     config = compose([*small, "rounds=2"])
-    job = Workload(config)
-    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, 0))
-    other = job.model().module
+    workload = Workload(config)
+    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    other = workload.model().module
     with simulated_devices(config):
         grid = LocalGrid(client_app, config.clients.total)
         first = {name: torch.full_like(x, 0.5) for name, x in other.state_dict().items()}

@@ -27,7 +27,7 @@ from fedsketch.privacy.accounting.releases import (
     WithoutReplacement,
 )
 from fedsketch.server.accounts import Accounts
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 from tests.privacy.own_accountant.losses import Interval
@@ -135,8 +135,8 @@ def test_a_budget_is_kept_in_truth(overrides: str) -> None:
 def test_fellow_clients_learn_no_less_than_all_who_see_the_models(unit: str) -> None:
     """One that is never drawn sees what all see: also where small cohorts came."""
     config = compose([*SMALL, *f"{NONE} {unit} {SAMPLED} clients.sampling=poisson".split()])
-    job = Workload(config)
-    strategy = make_strategy(config, job, job.model(), CohortSampler(config.clients, KEY))
+    workload = Workload(config)
+    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, KEY))
     for cohort in (2, 4, 6, 10):
         accounts = Accounts(strategy)
         for current in range(1, config.rounds + 1):

@@ -194,16 +194,16 @@ def test_without_validation_there_is_no_best_model(play: Play, tmp_path: Path) -
 
 def test_validation_examples_are_no_clients_and_no_tests(small: list[str]) -> None:
     plain, public = Workload(compose(small)), Workload(compose([*small, "data.public=7"]))
-    job = Workload(compose([*small, "validation.examples=12", "data.public=7"]))
-    assert job.validation is not None
-    rows = [row.numpy().tobytes() for row in job.validation.inputs]
-    others = [job.test, job.public, *(job.shard(client) for client in range(6))]
+    workload = Workload(compose([*small, "validation.examples=12", "data.public=7"]))
+    assert workload.validation is not None
+    rows = [row.numpy().tobytes() for row in workload.validation.inputs]
+    others = [workload.test, workload.public, *(workload.shard(client) for client in range(6))]
     seen = {row.numpy().tobytes() for examples in others for row in examples.inputs}
     assert len(set(rows)) == 12
     assert not seen & set(rows)
-    assert len(job.test) == len(plain.test)
-    assert job.examples == plain.examples - 19
-    assert torch.equal(job.public.inputs, public.public.inputs)
+    assert len(workload.test) == len(plain.test)
+    assert workload.examples == plain.examples - 19
+    assert torch.equal(workload.public.inputs, public.public.inputs)
 
 
 def test_where_devices_hold_the_data_they_are_a_part_of_the_servers(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_where_devices_hold_the_data_they_are_a_part_of_the_servers(tmp_path: Pa
         "data.classes=2",
         f"data.root={tmp_path}/test.npz",
     ]
-    job = Workload(compose([*settings, "model=logistic", "validation.examples=5"]))
-    assert job.validation is not None
-    found, left = (set(e.inputs.flatten().tolist()) for e in (job.validation, job.test))
-    assert (len(job.validation), len(job.test)) == (5, 15)
+    workload = Workload(compose([*settings, "model=logistic", "validation.examples=5"]))
+    assert workload.validation is not None
+    found, left = (set(e.inputs.flatten().tolist()) for e in (workload.validation, workload.test))
+    assert (len(workload.validation), len(workload.test)) == (5, 15)
     assert not found & left
     assert 0.0 in left  # it occurs twice
     with pytest.raises(ValueError, match=r"lower validation\.examples"):

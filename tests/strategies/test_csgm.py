@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 from scipy import stats
 
 from fedsketch.client.app import app
@@ -29,10 +28,11 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.server.guarantee import guarantee
 from fedsketch.strategies import csgm
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from fedsketch.strategies.algorithm import Aggregate, Strategy
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
+
 OWN = ("strategy=csgm", "strategy.bits=32", "privacy.randomness=seeded")
 COMMON = ("strategy=csgm", "strategy.mask=common", "strategy.rate=0.4")
 QUIET = ("privacy.epsilon=null", "privacy.noise_multiplier=0")
@@ -41,7 +41,7 @@ POISSON = ("clients.total=40", "clients.per_round=10", "clients.sampling=poisson
 FIXED = ("clients.total=40", "clients.per_round=10")
 
 
-def _play(strategy: FederatedStrategy, rounds: int) -> list[Aggregate]:
+def _play(strategy: Strategy, rounds: int) -> list[Aggregate]:
     """Rounds over the real app, and what the strategy made of their replies."""
     local = LocalGrid(app, strategy.config.clients.total)
     grid = aggregating(WrappedGrid(local), strategy.config, strategy.parcels)
@@ -54,12 +54,12 @@ def _play(strategy: FederatedStrategy, rounds: int) -> list[Aggregate]:
 
     strategy.update = watched  # type: ignore[method-assign]
     for server_round in range(1, rounds + 1):
-        asked = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(server_round, grid.send_and_receive(asked))
+        asked = ask(strategy, server_round, grid)
+        coordinator_of(strategy).aggregate_train(server_round, grid.send_and_receive(asked))
     return seen
 
 
-def _law(strategy: FederatedStrategy) -> CoordinateSampling:
+def _law(strategy: Strategy) -> CoordinateSampling:
     mechanism = strategy.mechanism(1, strategy.config.clients.per_round)
     assert isinstance(mechanism, CoordinateSampling)
     return mechanism
@@ -116,7 +116,7 @@ def test_an_upload_of_another_form_is_a_dropout(
 
     monkeypatch.setattr(CoordinateSampling, "protect", cut)
     assert _play(strategy, 1)[0].clients == 5
-    assert "bytes instead of" in strategy.dropped[4]
+    assert "bytes instead of" in coordinator_of(strategy).dropped[4]
 
 
 def test_the_server_counts_what_was_clipped(make_strategy: MakeStrategy) -> None:
@@ -166,7 +166,7 @@ def test_every_cohort_has_the_same_mechanism_and_the_same_noise(
     assert noise.accepts(1)
     assert not noise.accepts(0)
     before = strategy.model.vector.clone()
-    strategy.skip_round(1)  # a draw of nobody passes as noise alone
+    coordinator_of(strategy).skip_round(1)  # a draw of nobody passes as noise alone
     assert not torch.equal(strategy.model.vector, before)
 
 
@@ -256,7 +256,7 @@ def test_a_common_mask_is_summed_under_masks_and_binds_the_server(
     )
     mechanism = strategy.mechanism(1, 6)
     assert isinstance(mechanism, SkellamRing)
-    assert mechanism.dim == strategy.upload_size(1) == 8
+    assert mechanism.dim == strategy.upload_length(1) == 8
     shown = strategy.releases(1, 6, 6)
     assert set(shown) == {"model", "client", "server"}
     assert "trusted" not in guarantee(strategy)

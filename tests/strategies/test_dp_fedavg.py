@@ -4,28 +4,28 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 from torch.nn import functional
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 PLAIN = ("strategy=dp_fedavg", "privacy=none", "secagg=none", "strategy.server.optimizer=sgd")
 
 
-def _play(strategy: FederatedStrategy, rounds: int) -> None:
+def _play(strategy: Strategy, rounds: int) -> None:
     grid = LocalGrid(app, strategy.config.clients.total)
     for round in range(1, rounds + 1):
-        messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(round, grid.send_and_receive(messages))
+        messages = ask(strategy, round, grid)
+        coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
 
 
-def _centralised(job: Workload, rounds: int, rate: float, momentum: float) -> torch.Tensor:
+def _centralised(workload: Workload, rounds: int, rate: float, momentum: float) -> torch.Tensor:
     """Full-batch training on the whole set, by torch alone."""
-    model, data = job.model(), job.dataset.train
+    model, data = workload.model(), workload.dataset.train
     parameters = list(model.module.parameters())
     optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum)
     for _ in range(rounds):
@@ -43,11 +43,11 @@ def test_without_noise_equals_centralised_training(
         *PLAIN, "strategy.server.lr=0.5", f"strategy.server.momentum={momentum}"
     )
     _play(strategy, 20)
-    job = Workload(strategy.config)
-    assert {len(job.shard(client)) for client in range(6)} == {10}  # equal shards
-    expected = _centralised(job, 20, 0.5, momentum)
+    workload = Workload(strategy.config)
+    assert {len(workload.shard(client)) for client in range(6)} == {10}  # equal shards
+    expected = _centralised(workload, 20, 0.5, momentum)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(expected, job.model().vector, atol=0.1)  # it did move
+    assert not torch.allclose(expected, workload.model().vector, atol=0.1)  # it did move
 
 
 def test_unit_example_without_noise_equals_centralised_training(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import compose
@@ -20,32 +19,33 @@ from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies import fed_sgm
+from fedsketch.strategies.algorithm import LocalWork, Strategy
 from fedsketch.strategies.noise.device import DeviceNoise
-from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sketch_size import sketch_size
 from fedsketch.strategies.rounds.uploads import uploaded
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
 NOISELESS = ("strategy=fed_sgm", "privacy=none", "secagg=none")
 LOCAL = ("strategy.local.steps=3", "strategy.local.batch=4", "strategy.local.lr=0.2")
 SECRET = ("rounds=1", "strategy.clip=before", "strategy.accounting=r_secret")
 
 
-def _ask(strategy: FederatedStrategy, round: int = 1) -> Broadcast:
+def _ask(strategy: Strategy, round: int = 1) -> Broadcast:
     """The broadcast of a round as it arrives at a device."""
     grid = LocalGrid(app, strategy.config.clients.total)
-    messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
+    messages = ask(strategy, round, grid)
     return Broadcast.from_records(messages[0].content)
 
 
-def _play(strategy: FederatedStrategy, rounds: int) -> torch.Tensor:
+def _play(strategy: Strategy, rounds: int) -> torch.Tensor:
     grid = LocalGrid(app, strategy.config.clients.total)
     for round in range(1, rounds + 1):
-        messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(round, grid.send_and_receive(messages))
+        messages = ask(strategy, round, grid)
+        coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
     return strategy.model.vector.clone()
 
 
@@ -86,11 +86,11 @@ def test_without_noise_the_server_steps_along_the_desketched_mean(
     broadcast, start = _ask(strategy), strategy.model.vector.clone()
     sketched = _sketch_of(strategy, _seed(broadcast))
     matrix = sketched.forward(torch.eye(21)).T
-    job, updates = Workload(strategy.config), []
+    workload, updates = Workload(strategy.config), []
     for client in range(6):
-        model = job.model()
+        model = workload.model()
         row = fed_sgm.FedSgmDevice().rows(
-            LocalWork(broadcast, job.shard(client), model, torch.Generator(), {})
+            LocalWork(broadcast, workload.shard(client), model, torch.Generator(), {})
         )
         updates.append(start - model.vector)
         torch.testing.assert_close(row[0], matrix @ updates[-1], rtol=1e-4, atol=1e-6)
@@ -99,13 +99,13 @@ def test_without_noise_the_server_steps_along_the_desketched_mean(
     assert not torch.allclose(expected, start, atol=1e-3)
 
 
-def _sketch_of(strategy: FederatedStrategy, seed: bytes) -> Sketch:
+def _sketch_of(strategy: Strategy, seed: bytes) -> Sketch:
     assert isinstance(strategy, fed_sgm.FedSgm)
     return fed_sgm.make_sketch(strategy.settings, strategy.model.size, seed)
 
 
 def _seed(broadcast: Broadcast) -> bytes:
-    seed = broadcast.numbers[fed_sgm.SEED]
+    seed = broadcast.scalars[fed_sgm.SEED]
     assert isinstance(seed, bytes)
     assert len(seed) == 16
     return seed
@@ -118,6 +118,7 @@ import torch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.sketch import Sketch
+from tests.rounds import ask, coordinator_of
 
 sketch = GaussianSketch(40, 30_000, int(sys.argv[1]))
 print(torch.get_num_threads(), hashlib.sha256(sketch.block(slice(0, 40)).numpy().tobytes()).hexdigest())
@@ -170,7 +171,7 @@ def test_a_public_sketch_follows_from_the_runs_seed_and_a_secret_one_from_nothin
 def test_neither_the_sketch_nor_anything_of_its_size_is_sent(make_strategy: MakeStrategy) -> None:
     broadcast = _ask(make_strategy(*SGM))
     assert set(broadcast.arrays) == {"model"}
-    assert set(broadcast.numbers) == {fed_sgm.SEED}
+    assert set(broadcast.scalars) == {fed_sgm.SEED}
 
 
 # ---------------------------------------------------------------------- b
@@ -183,7 +184,7 @@ def test_uploads_have_as_many_numbers_as_asked_for(make_strategy: MakeStrategy) 
     strategy = make_strategy(*SGM, "strategy.sketch_dim=5")
     assert strategy.noise.dim == 5
     grid = LocalGrid(app, 6)
-    messages = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+    messages = ask(strategy, 1, grid)
     (reply, *_) = grid.send_and_receive(messages)
     assert uploaded(reply.content).shape == (5,)
 
@@ -196,9 +197,11 @@ def _longest(clip: str, sketch: str, make_strategy: MakeStrategy) -> tuple[float
         *("strategy.local.lr=100", f"strategy.clip={clip}", f"strategy.sketch={sketch}"),
         *("strategy.sketch_dim=7", "privacy.clip=0.01"),
     )
-    broadcast, job = _ask(strategy), Workload(strategy.config)
+    broadcast, workload = _ask(strategy), Workload(strategy.config)
     rows = fed_sgm.FedSgmDevice().rows(
-        LocalWork(broadcast, job.shard(0), job.model(), torch.Generator().manual_seed(1), {})
+        LocalWork(
+            broadcast, workload.shard(0), workload.model(), torch.Generator().manual_seed(1), {}
+        )
     )
     with Stream() as stream:
         sent = torch.from_numpy(broadcast.mechanism.protect(rows, stream, 1).vector)
@@ -238,11 +241,13 @@ def test_clipped_before_sketching_the_update_is_what_is_bounded(
     rows = []
     for choice in (clip, "after"):
         strategy = make_strategy(*common, f"strategy.clip={choice}")
-        broadcast, job = _ask(strategy), Workload(strategy.config)
-        model = job.model()
+        broadcast, workload = _ask(strategy), Workload(strategy.config)
+        model = workload.model()
         generator = torch.Generator().manual_seed(1)
         rows.append(
-            fed_sgm.FedSgmDevice().rows(LocalWork(broadcast, job.shard(0), model, generator, {}))
+            fed_sgm.FedSgmDevice().rows(
+                LocalWork(broadcast, workload.shard(0), model, generator, {})
+            )
         )
         length = float((strategy.model.vector - model.vector).norm())
     assert length > 0.1

@@ -3,34 +3,37 @@
 from collections.abc import Callable
 
 import torch
-from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.local.update import client_update
-from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
 
 def test_weights_are_the_numbers_of_examples(
-    make_strategy: Callable[..., FederatedStrategy],
+    make_strategy: Callable[..., Strategy],
 ) -> None:
     strategy = make_strategy(
         "strategy=fedavg", "data/partition=by_size", "strategy.local.batch=0", "privacy=none"
     )
-    job = Workload(strategy.config)
-    sizes = [len(job.shard(client)) for client in range(6)]
+    workload = Workload(strategy.config)
+    sizes = [len(workload.shard(client)) for client in range(6)]
     assert len(set(sizes)) > 3
     start = strategy.model.vector.clone()
     updates = [
         client_update(
-            job.model(), job.shard(client), strategy.config.strategy.local, torch.Generator()
+            workload.model(),
+            workload.shard(client),
+            strategy.config.strategy.local,
+            torch.Generator(),
         ).clone()
         for client in range(6)
     ]
     grid = LocalGrid(app, 6)
-    messages = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
-    strategy.aggregate_train(1, grid.send_and_receive(messages))
+    messages = ask(strategy, 1, grid)
+    coordinator_of(strategy).aggregate_train(1, grid.send_and_receive(messages))
 
     weighted = sum(size * update for size, update in zip(sizes, updates, strict=True)) / sum(sizes)
     torch.testing.assert_close(strategy.model.vector, start - weighted, rtol=1e-4, atol=1e-6)

@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import compose
@@ -23,11 +22,12 @@ from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.sketching.tensor_svd import smooth
+from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.fedceo import FedCeo
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
+
 CEO = ("strategy=fedceo", "strategy.every=2", "strategy.local.batch=5", "strategy.local.epochs=2")
 QUIET = ("privacy=none", "secagg=none")
 SLOTS = ("strategy.start=slots",)
@@ -42,7 +42,7 @@ GROUPS = (
 )
 
 
-def _play(strategy: FederatedStrategy, rounds: range) -> list[Aggregate]:
+def _play(strategy: Strategy, rounds: range) -> list[Aggregate]:
     """Rounds over the real app, and what the strategy made of their replies."""
     local = LocalGrid(app, strategy.config.clients.total)
     grid = aggregating(WrappedGrid(local), strategy.config, strategy.parcels)
@@ -55,8 +55,8 @@ def _play(strategy: FederatedStrategy, rounds: range) -> list[Aggregate]:
 
     strategy.update = watched  # type: ignore[method-assign]
     for server_round in rounds:
-        asked = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(server_round, grid.send_and_receive(asked))
+        asked = ask(strategy, server_round, grid)
+        coordinator_of(strategy).aggregate_train(server_round, grid.send_and_receive(asked))
     strategy.update = update  # type: ignore[method-assign]
     return seen
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import compose
@@ -21,14 +20,15 @@ from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.server.guarantee import guarantee
 from fedsketch.sketching.subspace import SubspaceSketch
-from fedsketch.strategies import make_strategy as built
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.registry import make_strategy as built
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.workload import Workload
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 # 54 examples of clients, 9 each; logistic, so tensors of 18 and 3 numbers.
 SMALL = (
     "strategy=fedpcdp",
@@ -61,13 +61,13 @@ def _play(strategy: FedPcdp, rounds: int = 1) -> torch.Tensor:
     local, start = LocalGrid(app, strategy.config.clients.total), strategy.model.vector.clone()
     grid = aggregating(WrappedGrid(local), strategy.config, None)
     for round in range(1, rounds + 1):
-        messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(round, grid.send_and_receive(messages))
+        messages = ask(strategy, round, grid)
+        coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
     return strategy.model.vector - start
 
 
 def _directions(strategy: FedPcdp, round: int = 1) -> SubspaceSketch:
-    strategy.broadcast_extras(round)
+    strategy.broadcast(round)
     assert strategy._sketch is not None
     return strategy._sketch
 
@@ -102,7 +102,7 @@ def test_with_full_rank_it_is_dp_sgd(make: Callable[..., FedPcdp]) -> None:
     """The same draws, the same noise, the same steps: tensors with no more numbers than directions are sent whole."""
     projected = make(*FULL_RANK, "strategy.server.lr=0.5")
     plain = make("strategy.projection=none", "strategy.server.lr=0.5")
-    assert projected.upload_size(1) == plain.upload_size(1) == projected.model.size
+    assert projected.upload_length(1) == plain.upload_length(1) == projected.model.size
     # Rows come from two ways to the same gradients, which differ by rounding.
     torch.testing.assert_close(_play(projected, 2), _play(plain, 2), atol=1e-6, rtol=1e-5)
 
@@ -115,8 +115,8 @@ def test_without_noise_clip_and_draw_it_is_gradient_descent(
         *(*FULL_RANK, *one, "privacy.noise_multiplier=0"),
         *("strategy.local.batch=1000", "strategy.local.lr=0.5", "strategy.local.momentum=0.9"),
     )
-    job = Workload(strategy.config)
-    model, shard = job.model(), job.shard(0)
+    workload = Workload(strategy.config)
+    model, shard = workload.model(), workload.shard(0)
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.5, momentum=0.9)
     start = model.vector.clone()
     for _ in range(4):
@@ -129,8 +129,8 @@ def test_one_client_is_centralised_pcdp_sgd(make: Callable[..., FedPcdp]) -> Non
     """Algorithm 1 written out, with the same randomness."""
     one = ("clients.total=1", "clients.per_round=1", "strategy.local.steps=1")
     strategy = make(*one, "strategy.local.batch=27", "strategy.local.lr=0.3")
-    job, sketch = Workload(strategy.config), _directions(strategy)
-    shard, model = job.shard(0), job.model()
+    workload, sketch = Workload(strategy.config), _directions(strategy)
+    shard, model = workload.shard(0), workload.model()
     with Stream(derived_key(strategy.config.seed, "noise", 0, 1)) as stream:
         drawn = torch.from_numpy(np.flatnonzero(stream.uniform(54) < 0.5))
         noise = torch.from_numpy(0.1 * stream.gaussian(sketch.shape[0]))
@@ -168,12 +168,12 @@ def test_the_cnn_sends_490_numbers_and_a_fortieth_of_the_bytes() -> None:
                 *("privacy.epsilon=null", "privacy.noise_multiplier=4"),
             ]
         )
-        job = Workload(config)
-        strategy = built(config, job, job.model(), CohortSampler(config.clients, 0))
+        workload = Workload(config)
+        strategy = built(config, workload, workload.model(), CohortSampler(config.clients, 0))
         shape = strategy.mechanism(1, 10).ring
         assert shape is not None
         sizes[name] = shape.dim * shape.bits
-        assert strategy.upload_size(1) == (490 if name == "fedpcdp" else 26_010)
+        assert strategy.upload_length(1) == (490 if name == "fedpcdp" else 26_010)
     assert sizes["fedpcdp"] <= sizes["dp_fedavg"] / 40
 
 
@@ -233,7 +233,7 @@ def test_rate_and_expected_batch_are_the_same_for_unequal_clients(
     assert isinstance(mechanism, NoisyTraining)
     assert mechanism.rate == pytest.approx(3 / 9)
     assert mechanism.batch == pytest.approx(3)
-    assert mechanism.rows == strategy.job.largest_shard > 9
+    assert mechanism.rows == strategy.workload.largest_shard > 9
 
 
 def test_every_adversary_sees_the_steps_of_one_device(make: Callable[..., FedPcdp]) -> None:
@@ -294,7 +294,7 @@ def test_other_strategies_do_not_train_with_this_mechanism_nor_this_one_with_the
     for asked, mechanism in pairs:
         grid = LocalGrid(app, 6)
         monkeypatch.setattr(asked, "mechanism", lambda *_, chosen=mechanism: chosen)
-        messages = asked.configure_train(1, asked.arrays(), ConfigRecord(), grid)
+        messages = ask(asked, 1, grid)
         replies = list(grid.send_and_receive(messages))
         assert all(reply.has_error() for reply in replies)
 
@@ -303,11 +303,11 @@ def test_a_trainee_tells_of_the_examples_in_rows_only(make: Callable[..., FedPcd
     """Moves and uploads follow from what the mechanism hands in, not from the data."""
     strategy = make("strategy.projection=after")
     sketch = _directions(strategy)
-    shards = [strategy.job.shard(client) for client in (0, 1)]
+    shards = [strategy.workload.shard(client) for client in (0, 1)]
     update = torch.randn(21, generator=torch.Generator().manual_seed(1))
     made = []
     for shard in shards:
-        model = strategy.job.model()
+        model = strategy.workload.model()
         training = Training(model, shard, sketch, strategy.settings, 0.1)
         training.step(update)
         made.append((model.vector, training.upload(update)))

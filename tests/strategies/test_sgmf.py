@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from fedsketch.client.app import app
 from fedsketch.conf import compose
@@ -21,12 +20,12 @@ from fedsketch.privacy.accounting.releases import (
 )
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.accounts import Accounts
+from fedsketch.strategies.algorithm import Aggregate, LocalWork, Strategy
 from fedsketch.strategies.csgm import CsgmDevice
-from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.strategies.sgmf import Sgmf
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 # Six clients in passes of three rounds.
 PASSES = ("strategy=sgmf", "clients.per_round=2", "clients.sampling=passes", "rounds=6")
 CYCLE = (
@@ -43,13 +42,13 @@ def _sgmf(make: MakeStrategy, *overrides: str) -> Sgmf:
     return cast(Sgmf, make(*overrides))
 
 
-def _play(strategy: FederatedStrategy, rounds: range) -> torch.Tensor:
+def _play(strategy: Strategy, rounds: range) -> torch.Tensor:
     """The models after these rounds, as rows."""
     grid = LocalGrid(app, strategy.config.clients.total)
     models = []
     for server_round in rounds:
-        asked = strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(server_round, grid.send_and_receive(asked))
+        asked = ask(strategy, server_round, grid)
+        coordinator_of(strategy).aggregate_train(server_round, grid.send_and_receive(asked))
         models.append(strategy.model.vector.clone())
     return torch.stack(models).double()
 
@@ -110,7 +109,7 @@ def test_a_pass_costs_one_gaussian_whatever_the_factorisation(
         accounts.charge_applied(server_round, 2)
     spent = accounts.epsilon()
     assert set(spent) == {"model", "client"}  # nothing is said about the server
-    expected = exact_gaussian.epsilon(2**0.5 / strategy.noise_multiplier, 1e-5)
+    expected = exact_gaussian.epsilon(2**0.5 / strategy.noise.noise_multiplier, 1e-5)
     assert spent["model"] == spent["client"] == pytest.approx(expected, rel=1e-3)
     assert not accounts.affordable(7)
 
@@ -145,7 +144,7 @@ def test_every_client_is_in_one_round_of_a_pass(
     make_strategy: MakeStrategy, how: tuple[str, ...]
 ) -> None:
     strategy = _sgmf(make_strategy, *how, *GIVEN)
-    drawn = [strategy.cohorts.draw(server_round) for server_round in range(1, 7)]
+    drawn = [coordinator_of(strategy).sampler.draw(server_round) for server_round in range(1, 7)]
     for start in (0, 3):
         one_pass = [client for cohort in drawn[start : start + 3] for client in cohort]
         assert sorted(one_pass) == list(range(6))
@@ -164,14 +163,14 @@ class _Repeating:
 
 def test_who_was_in_a_pass_is_not_asked_again_before_the_next(make_strategy: MakeStrategy) -> None:
     strategy = _sgmf(make_strategy, *PASSES, *GIVEN)
-    strategy.cohorts = cast("object", _Repeating())  # type: ignore[assignment]
+    coordinator_of(strategy).sampler = cast("object", _Repeating())  # type: ignore[assignment]
     grid = LocalGrid(app, 6)
     _play(strategy, range(1, 2))
     assert strategy.took_part == {1: 1, 4: 1}
     for server_round in (2, 3):
-        assert not strategy.configure_train(server_round, strategy.arrays(), ConfigRecord(), grid)
-    strategy.lost.clear()
-    assert len(strategy.configure_train(4, strategy.arrays(), ConfigRecord(), grid)) == 2
+        assert not ask(strategy, server_round, grid)
+    coordinator_of(strategy).lost.clear()
+    assert len(ask(strategy, 4, grid)) == 2
 
 
 def test_without_restarts_a_client_waits_for_a_whole_pass(make_strategy: MakeStrategy) -> None:
@@ -186,10 +185,10 @@ def test_an_aborted_attempt_is_no_participation(make_strategy: MakeStrategy) -> 
     strategy = _sgmf(make_strategy, *PASSES, *GIVEN)
     grid = LocalGrid(app, 6)
     for _ in range(2):  # asked, and nothing came of it
-        asked = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
+        asked = ask(strategy, 1, grid)
         assert len(asked) == 2
-    strategy.aggregate_train(1, grid.send_and_receive(asked))
-    assert sorted(strategy.took_part) == strategy.cohorts.draw(1)
+    coordinator_of(strategy).aggregate_train(1, grid.send_and_receive(asked))
+    assert sorted(strategy.took_part) == coordinator_of(strategy).sampler.draw(1)
 
 
 def test_it_goes_on_from_its_state_with_the_same_noise(make_strategy: MakeStrategy) -> None:
@@ -205,7 +204,9 @@ def test_it_goes_on_from_its_state_with_the_same_noise(make_strategy: MakeStrate
 def test_sums_of_unequal_cohorts_are_divided_by_one_number(make_strategy: MakeStrategy) -> None:
     """Or what one round adds another would not take back."""
     strategy = _sgmf(make_strategy, *PASSES, *GIVEN, "clients.total=7")
-    sizes = {len(strategy.cohorts.draw(server_round)) for server_round in range(1, 5)}
+    sizes = {
+        len(coordinator_of(strategy).sampler.draw(server_round)) for server_round in range(1, 5)
+    }
     assert sizes == {1, 2}
     seen: list[float] = []
     units = strategy.units

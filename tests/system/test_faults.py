@@ -117,10 +117,10 @@ def _told(values: list[float], text: str) -> bool:
 
 def _plaintext(config: Config) -> list[list[float]]:
     """What each device computed in round 1 before clipping and noise: its loss and its gradient."""
-    job = Workload(config)
+    workload = Workload(config)
     known = []
     for client in range(config.clients.total):
-        shard = job.shard(client)
-        loss, gradient = job.model().loss_and_gradient(shard.inputs, shard.targets)
+        shard = workload.shard(client)
+        loss, gradient = workload.model().loss_and_gradient(shard.inputs, shard.targets)
         known.append([float(loss), *(v for v in gradient.tolist() if abs(v) > 1e-3)])
     return known

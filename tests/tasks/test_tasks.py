@@ -129,7 +129,7 @@ def test_targets_of_another_kind_are_refused_with_the_task_that_fits() -> None:
 
 def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = Examples(torch.zeros(30, 3), torch.arange(30.0))
-    job = Workload(
+    workload = Workload(
         compose(
             [
                 "task=regression",
@@ -139,15 +139,15 @@ def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPa
             ]
         )
     )
-    monkeypatch.setitem(vars(job), "dataset", Dataset("mine", numbers, numbers, 1))
+    monkeypatch.setitem(vars(workload), "dataset", Dataset("mine", numbers, numbers, 1))
     with pytest.raises(PartitionError, match="distributes classes"):
-        job.shard(0)
-    job = Workload(
+        workload.shard(0)
+    workload = Workload(
         compose(["task=regression", "clients.total=3", "clients.per_round=3", "data/partition=iid"])
     )
-    monkeypatch.setitem(vars(job), "dataset", Dataset("mine", numbers, numbers, 1))
-    assert len(job.shard(0)) == 10
-    assert job.histogram().tolist() == [[10]] * 3
+    monkeypatch.setitem(vars(workload), "dataset", Dataset("mine", numbers, numbers, 1))
+    assert len(workload.shard(0)) == 10
+    assert workload.histogram().tolist() == [[10]] * 3
 
 
 @frozen

@@ -25,18 +25,18 @@ def write(file: Path, examples: int) -> str:
 
 
 def test_clients_share_out_all_examples() -> None:
-    job = Workload(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
-    sizes = [len(job.shard(client)) for client in range(50)]
-    assert sum(sizes) == job.examples == 1437
-    assert max(sizes) == job.largest_shard
-    assert job.histogram().sum(1).tolist() == sizes
+    workload = Workload(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
+    sizes = [len(workload.shard(client)) for client in range(50)]
+    assert sum(sizes) == workload.examples == 1437
+    assert max(sizes) == workload.largest_shard
+    assert workload.histogram().sum(1).tolist() == sizes
 
 
 @pytest.mark.parametrize("client", [50, -1, 2**63])
 def test_a_client_without_a_part_is_told_which_there_are(client: int) -> None:
-    job = Workload(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
+    workload = Workload(compose(["clients.total=50", "clients.per_round=50", "device=cpu"]))
     with pytest.raises(DataError, match=r"clients 0 to 49.*partition-id=0"):
-        job.shard(client)
+        workload.shard(client)
 
 
 def test_natural_groups_are_the_clients_without_what_is_public(
@@ -65,28 +65,28 @@ def test_a_device_reads_its_own_folder_and_never_the_servers(
 ) -> None:
     write(tmp_path / "servers.npz", 3)
     monkeypatch.setenv("FEDSKETCH_DATA", write(tmp_path / "own.npz", 5))
-    job = Workload(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
-    assert len(job.shard(0)) == len(job.shard(2**64 - 1)) == 5
-    assert len(job.dataset.test) == 3
+    workload = Workload(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
+    assert len(workload.shard(0)) == len(workload.shard(2**64 - 1)) == 5
+    assert len(workload.dataset.test) == 3
     (tmp_path / "servers.npz").unlink()
     other = Workload(folder_config(f"data.root={tmp_path / 'servers.npz'}"))
     assert len(other.shard(0)) == 5
-    assert other.model().size == job.model().size  # needs no data at all
+    assert other.model().size == workload.model().size  # needs no data at all
 
 
 def test_a_device_without_a_folder_does_not_take_the_one_that_the_server_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FEDSKETCH_DATA", raising=False)
-    job = Workload(folder_config(f"data.root={write(tmp_path / 'servers.npz', 3)}"))
+    workload = Workload(folder_config(f"data.root={write(tmp_path / 'servers.npz', 3)}"))
     with pytest.raises(DataError, match="This device's data do not fit the run"):
-        job.shard(0)
+        workload.shard(0)
 
 
 def test_what_devices_hold_is_planned_by_a_public_bound() -> None:
-    job = Workload(folder_config())
-    assert (job.largest_shard, job.examples) == (7, 56)
-    assert job.histogram().tolist() == []
+    workload = Workload(folder_config())
+    assert (workload.largest_shard, workload.examples) == (7, 56)
+    assert workload.histogram().tolist() == []
 
 
 def test_the_bound_binds_where_examples_are_protected(

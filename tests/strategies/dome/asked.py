@@ -2,31 +2,30 @@
 
 from collections.abc import Callable
 
-from flwr.app import ConfigRecord
-
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.rounds.base import FederatedStrategy
 from fedsketch.strategies.rounds.messages import Broadcast
+from tests.rounds import coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 DOME = ("strategy=dome", "rounds=30", "strategy.broadcast=full")
 NOISELESS = (*DOME, "privacy=none", "secagg=none")
 LARGER = ("data.shape=[1,2,30]", "data.classes=10")  # 600 weights, sketched; 10 biases, whole
 
 
-def ask(strategy: FederatedStrategy, grid: LocalGrid, round: int) -> Broadcast:
+def ask(strategy: Strategy, grid: LocalGrid, round: int) -> Broadcast:
     """The broadcast of a round as it arrives at a device."""
-    messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
+    messages = ask(strategy, round, grid)
     return Broadcast.from_records(messages[0].content)
 
 
-def play(strategy: FederatedStrategy, rounds: range) -> None:
+def play(strategy: Strategy, rounds: range) -> None:
     grid = LocalGrid(app, strategy.config.clients.total)
     for round in rounds:
-        messages = strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid)
-        strategy.aggregate_train(round, grid.send_and_receive(messages))
+        messages = ask(strategy, round, grid)
+        coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
 
 
 def make_dome(make_strategy: MakeStrategy, *overrides: str) -> dome.Dome:

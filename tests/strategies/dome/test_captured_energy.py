@@ -6,8 +6,9 @@ import torch
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise import LayerwiseSketch
 from fedsketch.sketching.probes import probes
+from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.rounds.messages import Aggregate
+from tests.rounds import coordinator_of
 from tests.strategies.dome.asked import DOME, LARGER, MakeStrategy, make_dome
 
 # ---------------------------------------------------------------------- how much of the gradient is seen
@@ -73,7 +74,7 @@ def _with_noise(strategy: dome.Dome, gradient: torch.Tensor, rounds: int, seed: 
     generator = torch.Generator().manual_seed(seed)
     ranks = []
     for round in range(1, rounds + 1):
-        strategy.arrived = 6
+        coordinator_of(strategy).arrived = 6
         sent = strategy.state.sketch(round).forward(gradient)
         noisy = sent + torch.randn(sent.shape, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6.0))

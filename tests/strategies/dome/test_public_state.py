@@ -8,13 +8,12 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.delivery.parcels import Step
 from fedsketch.errors import ConfigError, DataError
+from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.strategy import Dome
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.tasks.workload import Workload
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 PUBLIC = ["strategy=dome", "strategy.directions=public"]
 SMALL = [
     *PUBLIC,
@@ -114,7 +113,7 @@ def test_an_eighteenth_of_the_numbers_is_sent(make_strategy: MakeStrategy) -> No
         *("data.shape=[1,28,28]", "data.classes=10", "data.public=40"),
     )
     assert strategy.model.size == 25_450
-    assert strategy.upload_size(1) <= 25_450 / 18
+    assert strategy.upload_length(1) <= 25_450 / 18
 
 
 def test_directions_are_renewed_on_time_and_only_where_they_change(
@@ -141,7 +140,7 @@ def test_directions_are_renewed_on_time_and_only_where_they_change(
 
 
 def _move(strategy: Dome, round: int) -> None:
-    numbers = strategy.upload_size(round)
+    numbers = strategy.upload_length(round)
     generator = torch.Generator().manual_seed(round)
     strategy.update(round, Aggregate(torch.randn(numbers, generator=generator), 6, 0.1))
 

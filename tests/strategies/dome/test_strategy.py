@@ -9,19 +9,21 @@ import torch
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.sketching.probes import probes
+from fedsketch.strategies.algorithm import Aggregate, LocalWork
 from fedsketch.strategies.dome import strategy as dome
-from fedsketch.strategies.rounds.base import LocalWork
-from fedsketch.strategies.rounds.messages import Aggregate
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.workload import Workload
 from tests.strategies.dome.asked import DOME, LARGER, NOISELESS, MakeStrategy, ask, make_dome, play
 
 
 def _centralised(
-    job: Workload, optimizer: type[torch.optim.Optimizer], rates: list[float], **settings: object
+    workload: Workload,
+    optimizer: type[torch.optim.Optimizer],
+    rates: list[float],
+    **settings: object,
 ) -> torch.Tensor:
     """Full-batch training on the whole set by torch alone, with these rates."""
-    model, data = job.model(), job.dataset.train
+    model, data = workload.model(), workload.dataset.train
     vector = torch.nn.Parameter(model.vector.clone())
     step = optimizer([vector], lr=rates[0], **settings)  # type: ignore[call-arg]
     for rate in rates:
@@ -44,13 +46,13 @@ def test_with_all_numbers_and_no_noise_it_is_adam_on_the_mean_gradient(
         f"strategy.sketch={sketch}",
         f"strategy.sketch_dim={dim}",
     )
-    assert strategy.upload_size(1) == strategy.model.size == 21
+    assert strategy.upload_length(1) == strategy.model.size == 21
     play(strategy, range(1, 21))
-    job = Workload(strategy.config)
-    assert {len(job.shard(client)) for client in range(6)} == {10}  # equal shards
-    expected = _centralised(job, torch.optim.Adam, [0.04] * 20)
+    workload = Workload(strategy.config)
+    assert {len(workload.shard(client)) for client in range(6)} == {10}  # equal shards
+    expected = _centralised(workload, torch.optim.Adam, [0.04] * 20)
     torch.testing.assert_close(strategy.model.vector, expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(expected, job.model().vector, atol=0.1)  # it did move
+    assert not torch.allclose(expected, workload.model().vector, atol=0.1)  # it did move
 
 
 def test_with_all_numbers_sgd_is_torchs_with_the_velocity_divided_by_its_weights(
@@ -74,8 +76,8 @@ def test_with_all_numbers_it_is_amsgrad(make_strategy: MakeStrategy) -> None:
         *NOISELESS, "strategy.sketch_dim=21", "strategy.server.optimizer=amsgrad"
     )
     play(strategy, range(1, 21))
-    job = Workload(strategy.config)
-    model, data = job.model(), job.dataset.train
+    workload = Workload(strategy.config)
+    model, data = workload.model(), workload.dataset.train
     first, second, largest = (torch.zeros(21) for _ in range(3))
     for t in range(1, 21):
         _, gradient = model.loss_and_gradient(data.inputs, data.targets)
@@ -107,9 +109,9 @@ def test_a_warm_up_is_adam_until_it_ends(make_strategy: MakeStrategy) -> None:
         *NOISELESS, *LARGER, "strategy.warm_up=3", "strategy.sketch_dim=30", "strategy.sketch=flat"
     )
     play(strategy, range(1, 4))
-    job = Workload(strategy.config)
-    expected = _centralised(job, torch.optim.Adam, [0.04] * 4)
-    before = _centralised(job, torch.optim.Adam, [0.04] * 3)
+    workload = Workload(strategy.config)
+    expected = _centralised(workload, torch.optim.Adam, [0.04] * 4)
+    before = _centralised(workload, torch.optim.Adam, [0.04] * 3)
     torch.testing.assert_close(strategy.model.vector, before, rtol=1e-4, atol=1e-5)
     play(strategy, range(4, 5))
     assert not torch.allclose(strategy.model.vector, expected, atol=1e-3)
@@ -226,7 +228,7 @@ def test_uploads_have_the_planned_size(
         f"strategy.sketch_dim={dim}",
         "strategy.warm_up=2",
     )
-    sizes = [strategy.upload_size(r) for r in (1, 2, 3, 30)]
+    sizes = [strategy.upload_length(r) for r in (1, 2, 3, 30)]
     assert sizes == [610, 610, numbers, numbers]
     assert strategy.noise.dim == 610
     grid, shard = LocalGrid(app, 6), Workload(strategy.config).shard(0)

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedsketch.strategies import make_device_half
+from fedsketch.strategies.algorithm import LocalWork, Strategy
 from fedsketch.strategies.local import product_cache as kept_products
-from fedsketch.strategies.rounds.base import FederatedStrategy, LocalWork
+from fedsketch.strategies.registry import make_device_half
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.examples import Examples
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 PUBLIC = (
     "strategy=dome",
     "strategy.directions=public",
@@ -40,12 +40,12 @@ COMMON = (
 )
 
 
-def _work(strategy: FederatedStrategy, shard: Examples | None = None) -> LocalWork:
+def _work(strategy: Strategy, shard: Examples | None = None) -> LocalWork:
     config = strategy.config
-    arrays, numbers = strategy.broadcast_extras(1)
+    arrays, numbers = strategy.broadcast(1)
     mechanism = strategy.mechanism(1, config.clients.per_round)
     arrays = {"model": strategy.model.vector, **arrays}
-    shard = strategy.job.shard(0) if shard is None else shard
+    shard = strategy.workload.shard(0) if shard is None else shard
     return LocalWork(
         Broadcast(config, 1, mechanism, arrays, numbers),
         shard,

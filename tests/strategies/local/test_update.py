@@ -16,13 +16,13 @@ BY_EXAMPLE = compose(["privacy=example"])
 
 
 @pytest.fixture
-def job() -> Workload:
+def workload() -> Workload:
     return Workload(compose(["clients.total=40", "clients.per_round=40", "seed=3", "device=cpu"]))
 
 
 @pytest.fixture
-def shard(job: Workload) -> Examples:
-    return job.shard(0)
+def shard(workload: Workload) -> Examples:
+    return workload.shard(0)
 
 
 def _generator() -> torch.Generator:
@@ -36,19 +36,25 @@ def _autograd(model: FlatModel, inputs: torch.Tensor, targets: torch.Tensor) -> 
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
 
 
-def test_one_step_is_the_gradient_of_the_shard(job: Workload, shard: Examples) -> None:
-    model, settings = job.model(), LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0)
+def test_one_step_is_the_gradient_of_the_shard(workload: Workload, shard: Examples) -> None:
+    model, settings = (
+        workload.model(),
+        LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0),
+    )
     before = model.vector.clone()
     update = client_update(model, shard, settings, _generator())
     torch.testing.assert_close(update, _autograd(model, shard.inputs, shard.targets))
     assert torch.equal(model.vector, before)
 
 
-def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(job: Workload) -> None:
+def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(workload: Workload) -> None:
     """A shard of copies of two examples: the mean gradient tells how many of each were in the batch."""
-    two = Examples(job.dataset.train.inputs[:2], job.dataset.train.targets[:2])
+    two = Examples(workload.dataset.train.inputs[:2], workload.dataset.train.targets[:2])
     index = torch.tensor([0] * 3 + [1] * 3)
-    model, settings = job.model(), LocalConfig(steps=1, epochs=None, batch=5, lr=0.1, momentum=0.0)
+    model, settings = (
+        workload.model(),
+        LocalConfig(steps=1, epochs=None, batch=5, lr=0.1, momentum=0.0),
+    )
     update = client_update(model, two.take(index), settings, _generator())
     each = [_autograd(model, two.inputs[i : i + 1], two.targets[i : i + 1]) for i in range(2)]
     # Five of six without replacement: three of one and two of the other.
@@ -58,13 +64,13 @@ def test_one_step_on_a_batch_is_the_gradient_of_distinct_examples(job: Workload)
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_several_steps_equal_a_hand_written_loop(
-    job: Workload, shard: Examples, momentum: float
+    workload: Workload, shard: Examples, momentum: float
 ) -> None:
-    model, steps, rate = job.model(), 7, 0.3
+    model, steps, rate = workload.model(), 7, 0.3
     settings = LocalConfig(steps=steps, epochs=None, batch=0, lr=rate, momentum=momentum)
     update = client_update(model, shard, settings, _generator())
 
-    twin = job.model()
+    twin = workload.model()
     start, velocity = twin.vector.clone(), torch.zeros(twin.size)
     for _ in range(steps):
         velocity = momentum * velocity + _autograd(twin, shard.inputs, shard.targets)
@@ -75,12 +81,12 @@ def test_several_steps_equal_a_hand_written_loop(
 
 @pytest.mark.parametrize(("epochs", "batch"), [(1, 0), (3, 5), (2, 10_000)])
 def test_epochs_are_shuffled_passes_in_batches(
-    job: Workload, shard: Examples, epochs: int, batch: int
+    workload: Workload, shard: Examples, epochs: int, batch: int
 ) -> None:
     settings = LocalConfig(steps=1, epochs=epochs, batch=batch, lr=0.3, momentum=0.5)
-    update = client_update(job.model(), shard, settings, _generator())
+    update = client_update(workload.model(), shard, settings, _generator())
 
-    twin, generator = job.model(), _generator()
+    twin, generator = workload.model(), _generator()
     start, velocity, sizes = twin.vector.clone(), torch.zeros(twin.size), []
     for _ in range(epochs):
         order = torch.randperm(len(shard), generator=generator)
@@ -94,27 +100,27 @@ def test_epochs_are_shuffled_passes_in_batches(
     assert sum(sizes) == epochs * len(shard)  # everyone once in every pass
 
 
-def test_batches_are_drawn_from_the_generator_alone(job: Workload, shard: Examples) -> None:
+def test_batches_are_drawn_from_the_generator_alone(workload: Workload, shard: Examples) -> None:
     settings = LocalConfig(steps=4, epochs=None, batch=3, lr=0.5, momentum=0.0)
     torch.manual_seed(1)
-    first = client_update(job.model(), shard, settings, _generator())
+    first = client_update(workload.model(), shard, settings, _generator())
     torch.manual_seed(2)
-    again = client_update(job.model(), shard, settings, _generator())
-    other = client_update(job.model(), shard, settings, torch.Generator().manual_seed(6))
+    again = client_update(workload.model(), shard, settings, _generator())
+    other = client_update(workload.model(), shard, settings, torch.Generator().manual_seed(6))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_a_batch_as_large_as_the_shard_is_the_shard(job: Workload, shard: Examples) -> None:
+def test_a_batch_as_large_as_the_shard_is_the_shard(workload: Workload, shard: Examples) -> None:
     whole = LocalConfig(steps=1, epochs=None, batch=0, lr=0.1, momentum=0.0)
     large = LocalConfig(steps=1, epochs=None, batch=10_000, lr=0.1, momentum=0.0)
-    a = client_update(job.model(), shard, whole, _generator()).clone()
-    b = client_update(job.model(), shard, large, _generator())
+    a = client_update(workload.model(), shard, whole, _generator()).clone()
+    b = client_update(workload.model(), shard, large, _generator())
     assert torch.equal(a, b)
 
 
-def test_example_gradients_are_each_examples_own(job: Workload, shard: Examples) -> None:
-    model = job.model()
+def test_example_gradients_are_each_examples_own(workload: Workload, shard: Examples) -> None:
+    model = workload.model()
     rows = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
     assert rows.shape == (len(shard), model.size)
     for i in (0, len(shard) - 1):
@@ -122,17 +128,17 @@ def test_example_gradients_are_each_examples_own(job: Workload, shard: Examples)
         torch.testing.assert_close(rows[i], own, rtol=1e-4, atol=1e-6)
 
 
-def test_example_gradients_sum_to_n_times_the_gradient(job: Workload, shard: Examples) -> None:
-    model = job.model()
+def test_example_gradients_sum_to_n_times_the_gradient(workload: Workload, shard: Examples) -> None:
+    model = workload.model()
     mean = _autograd(model, shard.inputs, shard.targets)
     total = unit_rows(BY_EXAMPLE, model, shard, torch.Generator()).sum(dim=0)
     torch.testing.assert_close(total, mean * len(shard), rtol=1e-4, atol=1e-5)
 
 
 def test_rows_of_examples_are_shortened_a_few_at_a_time(
-    job: Workload, shard: Examples, monkeypatch: pytest.MonkeyPatch
+    workload: Workload, shard: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, sizes = job.model(), []
+    model, sizes = workload.model(), []
 
     def shorten(rows: torch.Tensor) -> torch.Tensor:
         sizes.append(len(rows))

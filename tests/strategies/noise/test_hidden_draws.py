@@ -16,11 +16,12 @@ from fedsketch.privacy.accounting import releases as release
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.noise.device import DeviceNoise
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
+from tests.rounds import coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
+
 DRAWN = ["clients.total=40", "clients.per_round=10", "rounds=12", "privacy.epsilon=3"]
 MASKED = ["secagg=pairwise", "secagg.colluders=0.1"]
 SAMPLINGS = ("fixed", "poisson")
@@ -97,7 +98,7 @@ def test_no_round_costs_more_than_it_is_priced_at(case: str, sampling: str) -> N
     assert accountant.epsilon().epsilon <= 3.0
 
 
-def _sum(strategy: FederatedStrategy, cohort: int, dim: int) -> np.ndarray:
+def _sum(strategy: Strategy, cohort: int, dim: int) -> np.ndarray:
     """The sum of a cohort that says nothing, made by the devices' and the server's own code."""
     mechanism = strategy.noise.mechanism(cohort, dim)
     parts = []
@@ -105,7 +106,7 @@ def _sum(strategy: FederatedStrategy, cohort: int, dim: int) -> np.ndarray:
         with Stream() as stream:
             upload = mechanism.protect(torch.zeros(1, dim), stream, 1)
         parts.append((upload.vector, [client]))
-    return strategy._aggregate(1, mechanism, cohort, parts).sum.double().numpy()
+    return coordinator_of(strategy).aggregate(1, mechanism, cohort, parts).sum.double().numpy()
 
 
 def test_the_noise_of_real_sums_does_not_tell_the_size(make_strategy: MakeStrategy) -> None:
@@ -152,7 +153,7 @@ def test_a_round_that_nobody_is_asked_for_is_noise_like_any_other(
     sums: list[Aggregate] = []
     monkeypatch.setattr(strategy, "update", lambda round, aggregate: sums.append(aggregate))
     for _ in range(400):
-        strategy.skip_round(1)
+        coordinator_of(strategy).skip_round(1)
     values = torch.stack([one.sum for one in sums]).double()
     expected = strategy.noise.mechanism(1).noise_std(strategy.noise.variance(1, 1))
     assert {(one.noise_std, one.clients) for one in sums} == {(expected, 0)}

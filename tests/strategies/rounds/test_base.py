@@ -11,15 +11,16 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from fedsketch.client.app import app
 from fedsketch.errors import RoundAborted
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast, signal_to_noise
+from fedsketch.strategies.algorithm import Aggregate, Strategy
+from fedsketch.strategies.rounds.messages import Broadcast, signal_to_noise
 from fedsketch.strategies.rounds.uploads import summed
+from tests.rounds import ask, coordinator_of
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 
 
-def _ask(strategy: FederatedStrategy, grid: LocalGrid, round: int = 1) -> list[Message]:
-    return list(strategy.configure_train(round, strategy.arrays(), ConfigRecord(), grid))
+def _ask(strategy: Strategy, grid: LocalGrid, round: int = 1) -> list[Message]:
+    return list(ask(strategy, round, grid))
 
 
 def _answer(messages: Iterable[Message], value: float, size: int) -> list[Message]:
@@ -45,8 +46,10 @@ def test_a_cohort_gets_one_broadcast_with_model_round_and_mechanism(
 ) -> None:
     strategy = make_strategy("clients.per_round=3")
     messages = _ask(strategy, LocalGrid(app, 6), round=4)
-    assert len(messages) == strategy.cohort_size == 3
-    assert [m.metadata.dst_node_id for m in messages] == [c + 2 for c in strategy.cohorts.draw(4)]
+    assert len(messages) == coordinator_of(strategy).cohort_size == 3
+    assert [m.metadata.dst_node_id for m in messages] == [
+        c + 2 for c in coordinator_of(strategy).sampler.draw(4)
+    ]
     for message in messages:
         broadcast = Broadcast.from_records(message.content)
         assert (broadcast.round, broadcast.config) == (4, strategy.config)
@@ -58,11 +61,11 @@ def test_a_retry_asks_the_same_draw_without_those_who_failed(make_strategy: Make
     strategy = make_strategy("clients.per_round=4")
     grid = LocalGrid(app, 6)
     first = [m.metadata.dst_node_id for m in _ask(strategy, grid)]
-    strategy.leave_out(first[1:2])
+    coordinator_of(strategy).leave_out(first[1:2])
     assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == [first[0], *first[2:]]
-    strategy.leave_out(first[2:3])
+    coordinator_of(strategy).leave_out(first[2:3])
     assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == [first[0], first[3]]
-    strategy.lost.clear()
+    coordinator_of(strategy).lost.clear()
     assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == first
 
 
@@ -70,7 +73,7 @@ def test_if_hardly_anybody_delivers_all_are_asked_again(make_strategy: MakeStrat
     strategy = make_strategy("clients.per_round=4")
     grid = LocalGrid(app, 6)
     first = [m.metadata.dst_node_id for m in _ask(strategy, grid)]
-    strategy.leave_out(first)
+    coordinator_of(strategy).leave_out(first)
     assert [m.metadata.dst_node_id for m in _ask(strategy, grid)] == first
 
 
@@ -79,17 +82,17 @@ def test_dropped_clients_are_told_with_their_reasons(make_strategy: MakeStrategy
     messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
     replies = _answer(messages[:4], 1.0, strategy.model.size)
     replies.append(_from(messages[4], Error(2, "the battery is empty")))
-    strategy.aggregate_train(1, replies)  # client 5 says nothing at all
-    assert strategy.arrived == 4
-    assert strategy.dropped.keys() == {4, 5}
-    assert "battery" in strategy.dropped[4]
-    assert "in time" in strategy.dropped[5]
+    coordinator_of(strategy).aggregate_train(1, replies)  # client 5 says nothing at all
+    assert coordinator_of(strategy).arrived == 4
+    assert coordinator_of(strategy).dropped.keys() == {4, 5}
+    assert "battery" in coordinator_of(strategy).dropped[4]
+    assert "in time" in coordinator_of(strategy).dropped[5]
 
 
 def test_too_few_abort_the_round_and_nothing_is_changed(make_strategy: MakeStrategy) -> None:
     strategy = make_strategy("clients.tolerated_dropouts=0.34", "strategy.server.optimizer=adam")
     grid = LocalGrid(app, 6)
-    strategy.aggregate_train(
+    coordinator_of(strategy).aggregate_train(
         1, _answer(_numbered(_ask(strategy, grid)), 1.0, strategy.model.size)
     )  # the optimiser has a state now
     model, state = strategy.model.vector.clone(), copy.deepcopy(strategy.state_dict())
@@ -97,7 +100,7 @@ def test_too_few_abort_the_round_and_nothing_is_changed(make_strategy: MakeStrat
     replies = _answer(messages[:3], 1.0, strategy.model.size)
     replies.append(_from(messages[3], Error(2, "out of memory")))
     with pytest.raises(RoundAborted, match=r"3 of 6 clients delivered, 4 are needed .*memory"):
-        strategy.aggregate_train(2, replies)
+        coordinator_of(strategy).aggregate_train(2, replies)
     assert torch.equal(strategy.model.vector, model)
     after = strategy.state_dict()["optimizer"]["state"][0]
     for key, value in state["optimizer"]["state"][0].items():
@@ -108,7 +111,7 @@ def test_exactly_enough_are_applied(make_strategy: MakeStrategy) -> None:
     strategy = make_strategy("clients.tolerated_dropouts=0.34")
     before = strategy.model.vector.clone()
     messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
-    strategy.aggregate_train(1, _answer(messages[:4], 1.0, strategy.model.size))
+    coordinator_of(strategy).aggregate_train(1, _answer(messages[:4], 1.0, strategy.model.size))
     assert not torch.equal(strategy.model.vector, before)
 
 
@@ -122,7 +125,7 @@ def test_the_sum_does_not_depend_on_the_order_of_arrival(make_strategy: MakeStra
             _from(m, summed((10.0**k * rng.standard_normal(strategy.model.size)).astype("f4")))
             for k, m in enumerate(messages)
         ]
-        strategy.aggregate_train(1, replies[::step])
+        coordinator_of(strategy).aggregate_train(1, replies[::step])
         ends.append(strategy.model.vector.clone())
     assert torch.equal(*ends)
 
@@ -175,7 +178,9 @@ def test_a_strategy_runs_under_flowers_own_loop(make_strategy: MakeStrategy) -> 
     result = flower.start(LocalGrid(app, 6), initial, num_rounds=3)
     grid = LocalGrid(app, 6)
     for round in (1, 2, 3):
-        by_hand.aggregate_train(round, grid.send_and_receive(_ask(by_hand, grid, round)))
+        coordinator_of(by_hand).aggregate_train(
+            round, grid.send_and_receive(_ask(by_hand, grid, round))
+        )
     ended = result.arrays.to_torch_state_dict()
     assert ended.keys() == by_hand.model.module.state_dict().keys()
     for name, tensor in by_hand.model.module.state_dict().items():
@@ -198,11 +203,11 @@ def test_without_masks_a_client_that_names_survivors_counts_as_one(
     replies = _answer(messages[:3], 1.0, strategy.model.size)
     everybody = [message.metadata.dst_node_id for message in messages]
     _record(replies[0], survivors=everybody)
-    strategy.aggregate_train(1, replies)
-    assert strategy.arrived == 3
-    assert strategy.dropped.keys() == {3, 4, 5}
+    coordinator_of(strategy).aggregate_train(1, replies)
+    assert coordinator_of(strategy).arrived == 3
+    assert coordinator_of(strategy).dropped.keys() == {3, 4, 5}
     with pytest.raises(RoundAborted, match="1 of 6 clients delivered, 3 are needed"):
-        strategy.aggregate_train(1, replies[:1])
+        coordinator_of(strategy).aggregate_train(1, replies[:1])
 
 
 @pytest.mark.parametrize("shape", [(20,), (22,), (1, 21), (0,), ()])
@@ -214,11 +219,11 @@ def test_a_vector_of_a_wrong_shape_is_a_dropout(
     messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
     replies = _answer(messages[:5], 1.0, 21)
     replies.append(_from(messages[5], summed(np.ones(shape, dtype=np.float32))))
-    strategy.aggregate_train(1, replies)
-    assert strategy.arrived == 5
-    assert strategy.dropped.keys() == {5}
-    assert "instead of 21" in strategy.dropped[5]
-    assert str(shape) in strategy.dropped[5]
+    coordinator_of(strategy).aggregate_train(1, replies)
+    assert coordinator_of(strategy).arrived == 5
+    assert coordinator_of(strategy).dropped.keys() == {5}
+    assert "instead of 21" in coordinator_of(strategy).dropped[5]
+    assert str(shape) in coordinator_of(strategy).dropped[5]
 
 
 def test_a_refusal_is_a_dropout_with_its_sentence(make_strategy: MakeStrategy) -> None:
@@ -227,9 +232,9 @@ def test_a_refusal_is_a_dropout_with_its_sentence(make_strategy: MakeStrategy) -
     replies = _answer(messages[:4], 1.0, strategy.model.size)
     replies.append(_record(_from(messages[4], RecordDict()), refusal="The budget is spent."))
     replies.append(_from(messages[5], RecordDict()))
-    strategy.aggregate_train(1, replies)
-    assert strategy.arrived == 4
-    assert strategy.dropped == {4: "The budget is spent.", 5: "sent no update"}
+    coordinator_of(strategy).aggregate_train(1, replies)
+    assert coordinator_of(strategy).arrived == 4
+    assert coordinator_of(strategy).dropped == {4: "The budget is spent.", 5: "sent no update"}
 
 
 def test_a_reply_of_an_unknown_node_is_ignored(make_strategy: MakeStrategy) -> None:
@@ -242,6 +247,6 @@ def test_a_reply_of_an_unknown_node_is_ignored(make_strategy: MakeStrategy) -> N
         replies = _answer(messages, 1.0, strategy.model.size)
         (stranger,) = _answer(messages[:1], 1e6, strategy.model.size)
         stranger.metadata.__dict__["_src_node_id"] = 12345
-        strategy.aggregate_train(1, [stranger, *replies] if extra else replies)
-        assert (strategy.arrived, strategy.dropped) == (3, {})
+        coordinator_of(strategy).aggregate_train(1, [stranger, *replies] if extra else replies)
+        assert (coordinator_of(strategy).arrived, coordinator_of(strategy).dropped) == (3, {})
     assert torch.equal(strategies[0].model.vector, strategies[1].model.vector)

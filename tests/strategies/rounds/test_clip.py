@@ -16,13 +16,14 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.rounds.clip import AdaptiveClip, clipping_of, with_counts
-from fedsketch.strategies.rounds.messages import Aggregate, Broadcast
+from fedsketch.strategies.rounds.messages import Broadcast
+from tests.rounds import coordinator_of
 
 ADAPTIVE = ["data=synthetic", "privacy.clip=adaptive"]
 DIM, ROWS = 8, 200
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 
 
 def _broadcast(mechanism: Mechanism, *overrides: str) -> Broadcast:
@@ -105,8 +106,8 @@ def test_a_run_costs_what_one_more_number_costs(
     common = (f"secagg={secagg}", f"privacy={unit}", "privacy.epsilon=4")
     adaptive = make_strategy(*common, "privacy.clip=adaptive", "privacy.adaptive.start=0.3")
     fixed = make_strategy(*common, "privacy.clip=0.3")
-    assert adaptive.numbers(1) == fixed.numbers(1) + 1
-    longer = replace(fixed.noise, dim=adaptive.numbers(1), clip=adaptive.clipping.bound)
+    assert adaptive.vector_length(1) == fixed.vector_length(1) + 1
+    longer = replace(fixed.noise, dim=adaptive.vector_length(1), clip=adaptive.clipping.bound)
     assert adaptive.releases(1, 6, 6) == longer.releases(6, 6)
     assert adaptive.noise_multiplier == longer.noise_multiplier
     for clip in (0.03, 0.3, 7.0):
@@ -200,8 +201,8 @@ def test_a_round_that_nobody_is_asked_for_moves_the_clip_like_any_other(
     """By noise alone: a clip that stood still would tell how the draw came out."""
     strategy = make_strategy(*HIDDEN, "privacy.clip=adaptive")
     before = strategy.model.vector.clone()
-    strategy.skip_round(1)
-    told = strategy.all_metrics()
+    coordinator_of(strategy).skip_round(1)
+    told = coordinator_of(strategy).all_metrics()
     assert told["clip"] == 0.3
     assert 0.0 <= told["clip_fraction"] <= 1.0
     assert strategy.clipping.state_dict()["clip"] != 0.3

@@ -17,12 +17,13 @@ from fedsketch.privacy.mechanisms.encoding import squared_norms
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.strategies import make_strategy
+from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, bound_of, evaluation_rows
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Workload
+from tests.rounds import coordinator_of
 
 SMALL = [
     *("strategy=dp_fedavg", "data=synthetic", "data.examples=120", "data.test_examples=20"),
@@ -38,8 +39,8 @@ def _config(*overrides: str) -> Config:
 
 def _evaluation(*overrides: str) -> FederatedEvaluation:
     config = _config(*overrides)
-    job = Workload(config)
-    trained = make_strategy(config, job, job.model(), CohortSampler(config.clients, 1))
+    workload = Workload(config)
+    trained = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 1))
     return FederatedEvaluation(trained, 1)
 
 
@@ -137,12 +138,12 @@ def _played(
     size = cohort // groups
     parts = [(g * size, (g + 1) * size) for g in range(groups)]
     sums = [
-        evaluation._aggregate(
+        coordinator_of(evaluation).aggregate(
             round, mechanism, cohort, [(uploads[c], [c]) for c in range(start, stop)]
         )
         for start, stop in parts
     ]
-    whole = evaluation._aggregate(
+    whole = coordinator_of(evaluation).aggregate(
         round, mechanism, cohort, [(upload, [c]) for c, upload in enumerate(uploads)]
     )
     evaluation.update(round, type(whole)(**{**vars(whole), "parts": tuple(sums)}))
@@ -232,14 +233,14 @@ def test_noise_is_planned_for_the_evaluations_alone() -> None:
     twice = _evaluation(
         "evaluation.every=3", "privacy.epsilon=1"
     )  # training's budget is not theirs
-    assert twice.noise_multiplier == pytest.approx(evaluation.noise_multiplier)
-    assert _evaluation().noise_multiplier < evaluation.noise_multiplier
+    assert twice.noise_multiplier == pytest.approx(evaluation.noise.noise_multiplier)
+    assert _evaluation().noise_multiplier < evaluation.noise.noise_multiplier
 
 
 def test_evaluations_are_drawn_apart_from_training() -> None:
     evaluation = _evaluation("clients.per_round=6")
-    draws = [evaluation.cohorts.draw(r) for r in range(1, 30)]
-    trained = [evaluation.trained.cohorts.draw(r) for r in range(1, 30)]
+    draws = [coordinator_of(evaluation).sampler.draw(r) for r in range(1, 30)]
+    trained = [coordinator_of(evaluation.trained).sampler.draw(r) for r in range(1, 30)]
     assert draws != trained
     assert all(len(draw) == 6 for draw in draws)
 

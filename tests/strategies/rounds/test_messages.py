@@ -9,10 +9,10 @@ import torch
 from flwr.app import RecordDict
 
 from fedsketch.errors import ConfigError
-from fedsketch.strategies.rounds.base import FederatedStrategy
+from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.rounds.messages import Broadcast
 
-MakeStrategy = Callable[..., FederatedStrategy]
+MakeStrategy = Callable[..., Strategy]
 
 
 def _broadcast(make_strategy: MakeStrategy, *overrides: str) -> Broadcast:
@@ -35,7 +35,7 @@ def test_to_records_and_back_is_the_identity(
     assert received.config == sent.config
     assert received.round == sent.round
     assert received.mechanism == sent.mechanism
-    assert dict(received.numbers) == dict(sent.numbers)
+    assert dict(received.scalars) == dict(sent.scalars)
     assert received.arrays.keys() == sent.arrays.keys()
     for name, array in sent.arrays.items():
         assert torch.equal(received.arrays[name], array)

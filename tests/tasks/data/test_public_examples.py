@@ -38,18 +38,20 @@ def saved(path: Path, examples: Examples) -> str:
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "shards", "by_size"])
 def test_held_out_examples_are_in_no_shard_and_in_no_test(partition: str) -> None:
-    job = digits("data.public=100", f"data/partition={partition}")
-    shards = [job.shard(client) for client in range(CLIENTS)]
-    assert len(job.public) == 100
-    assert job.examples == sum(map(len, shards)) == 1437 - 100
-    assert job.histogram().sum() == 1337
-    for other in (*shards, job.dataset.test):
-        assert not rows(job.public) & rows(other)
+    workload = digits("data.public=100", f"data/partition={partition}")
+    shards = [workload.shard(client) for client in range(CLIENTS)]
+    assert len(workload.public) == 100
+    assert workload.examples == sum(map(len, shards)) == 1437 - 100
+    assert workload.histogram().sum() == 1337
+    for other in (*shards, workload.dataset.test):
+        assert not rows(workload.public) & rows(other)
 
 
 def test_one_example_for_each_client_leaves_public_ones_alone() -> None:
-    job = digits("data.public=1400", "data/partition=one_example")
-    assert not rows(job.public) & set().union(*(rows(job.shard(c)) for c in range(CLIENTS)))
+    workload = digits("data.public=1400", "data/partition=one_example")
+    assert not rows(workload.public) & set().union(
+        *(rows(workload.shard(c)) for c in range(CLIENTS))
+    )
 
 
 def test_without_public_data_shards_stay_as_they_were() -> None:
@@ -82,10 +84,10 @@ def test_clients_need_examples_too() -> None:
 
 def test_a_folder_of_public_examples_leaves_the_training_set_to_the_clients(tmp_path: Path) -> None:
     other = Examples(torch.rand(7, 1, 8, 8), torch.arange(7))
-    job = digits(f"data.public_root={saved(tmp_path / 'public.npz', other)}")
-    assert torch.equal(job.public.inputs, other.inputs)
-    assert job.public.targets.tolist() == list(range(7))
-    assert job.examples == 1437
+    workload = digits(f"data.public_root={saved(tmp_path / 'public.npz', other)}")
+    assert torch.equal(workload.public.inputs, other.inputs)
+    assert workload.public.targets.tolist() == list(range(7))
+    assert workload.examples == 1437
 
 
 @pytest.mark.parametrize("which", ["test", "training"])
@@ -94,9 +96,11 @@ def test_a_folder_with_examples_of_the_data_set_itself_is_refused(
 ) -> None:
     plain = digits()
     own = plain.dataset.test if which == "test" else plain.dataset.train
-    job = digits(f"data.public_root={saved(tmp_path / 'public.npz', own.take(torch.tensor([5])))}")
+    workload = digits(
+        f"data.public_root={saved(tmp_path / 'public.npz', own.take(torch.tensor([5])))}"
+    )
     with pytest.raises(DataError, match=f"1 examples of the {which} set: take them out"):
-        _ = job.public
+        _ = workload.public
 
 
 def test_pixels_of_a_folder_are_normalised_as_the_data_set_is(tmp_path: Path) -> None:

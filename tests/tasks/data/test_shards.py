@@ -69,13 +69,13 @@ def test_memory_of_batches_is_used_again_but_never_that_of_the_examples(shards: 
 
 def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
     settings = ["data=synthetic", "data.examples=50", "clients.total=7", "clients.per_round=7"]
-    job = Workload(compose([*settings, "data/partition=by_size", "data.public=5"]))
-    together = job.shards([5, 0, 6])
+    workload = Workload(compose([*settings, "data/partition=by_size", "data.public=5"]))
+    together = workload.shards([5, 0, 6])
     for place, client in enumerate([5, 0, 6]):
-        own, alone = together.of([place]).together(), job.shard(client)
+        own, alone = together.of([place]).together(), workload.shard(client)
         assert torch.equal(own.inputs, alone.inputs)
         assert torch.equal(own.targets, alone.targets)
-        assert job.size(client) == len(alone)
+        assert workload.size(client) == len(alone)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) 
     """At the model's parameters, and at parameters of each client's own; also where shards are not equally large."""
     settings = ["data=synthetic", "data.examples=12", "data.shape=[1,28,28]", "device=cpu"]
     settings += ["clients.total=3", "clients.per_round=3", "data/partition=by_size"]
-    job = Workload(compose([*settings, *f"model={model}".split()]))
-    flat, shards = job.model(), job.shards([0, 1, 2])
+    workload = Workload(compose([*settings, *f"model={model}".split()]))
+    flat, shards = workload.model(), workload.shards([0, 1, 2])
     gradients = PerClient(flat)
-    assert gradients.possible(job.train.inputs[:1])
+    assert gradients.possible(workload.train.inputs[:1])
     starts = flat.vector.repeat(3, 1)
     if own:
         starts += 0.1 * torch.randn(starts.shape, generator=torch.Generator().manual_seed(1))
@@ -102,6 +102,6 @@ def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) 
         made = gradients.gradients(shards.batches())
     for client, row in enumerate(made):
         flat.load(starts[client])
-        shard = job.shard(client)
+        shard = workload.shard(client)
         _, alone = flat.loss_and_gradient(shard.inputs, shard.targets)
         torch.testing.assert_close(row, alone, rtol=1e-3, atol=1e-5 * float(alone.abs().max()))

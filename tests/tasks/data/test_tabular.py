@@ -150,14 +150,14 @@ def _config(table: Path, *overrides: str) -> Config:
 
 
 def test_a_table_is_split_by_the_seed_and_dealt_out_by_hospital(hospitals: Path) -> None:
-    job = Workload(_config(hospitals, "data/partition=natural"))
-    dataset = job.dataset
+    workload = Workload(_config(hospitals, "data/partition=natural"))
+    dataset = workload.dataset
     assert (len(dataset.train), len(dataset.test)) == (48, 12)
     assert dataset.group_names == ("a", "b", "c")
     rows = torch.cat([dataset.train.inputs, dataset.test.inputs]).mul(100).round().long()
     assert sorted(rows.flatten().tolist()) == list(range(60))
     for client in range(3):
-        shard = job.shard(client).inputs.mul(100).round().long().flatten()
+        shard = workload.shard(client).inputs.mul(100).round().long().flatten()
         assert {min(row % 6, 2) for row in shard.tolist()} == {client}
     other = Workload(_config(hospitals, "seed=1")).dataset
     assert not torch.equal(other.test.inputs, dataset.test.inputs)
@@ -212,12 +212,12 @@ def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) 
     the
     schema's."""
     config = _config(hospitals, "data/partition=natural", "data.public=5")
-    job = Workload(config)
+    workload = Workload(config)
     files = [tmp_path / f"part{client}.csv" for client in range(3)]
-    write_parts(config, job.parts, files)
+    write_parts(config, workload.parts, files)
     fingerprint = load_schema(hospitals.with_name("patients.schema.yaml")).fingerprint
     for client, file in enumerate(files):
-        own, shard = own_table(file, fingerprint), job.shard(client)
+        own, shard = own_table(file, fingerprint), workload.shard(client)
         assert torch.equal(own.inputs, shard.inputs)
         assert torch.equal(own.targets, shard.targets)
         assert file.read_text().startswith("x,y\n")
@@ -244,10 +244,10 @@ def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) ->
     _csv(tmp_path, schema, "p.schema.yaml")
     table = _csv(tmp_path, "x,y\n" + "0,150\n0,250\n" * 5, "p.csv")
     config = resolved(_config(table, "task=regression"))
-    job = Workload(config)
-    model = job.model()
+    workload = Workload(config)
+    model = workload.model()
     model.load(torch.zeros(model.size))
-    found = evaluate(model, job.dataset.train)
+    found = evaluate(model, workload.dataset.train)
     assert (found["rmse"], found["mae"]) == pytest.approx((50.0, 50.0))
     assert found["loss"] == pytest.approx(0.25)
 
@@ -306,13 +306,13 @@ def test_texts_are_a_data_set_whose_schema_is_its_settings(tmp_path: Path) -> No
     keys = ["data=text", f"data.root={file}", "data.buckets=64", "data.ngrams=2", "model=logistic"]
     clients = ["clients.total=2", "clients.per_round=2", "runtime=processes", "device=cpu"]
     config = resolved(compose([*keys, *clients]))
-    job = Workload(config)
-    assert job.kind == ((64,), 2)
-    assert (len(job.dataset.train), len(job.dataset.test)) == (16, 4)
+    workload = Workload(config)
+    assert workload.data_shape == ((64,), 2)
+    assert (len(workload.dataset.train), len(workload.dataset.test)) == (16, 4)
     files = [tmp_path / f"part{client}.csv" for client in range(2)]
-    write_parts(config, job.parts, files)
+    write_parts(config, workload.parts, files)
     assert config.data.on_devices is not None  # type: ignore[attr-defined]
     fingerprint = config.data.on_devices.fingerprint  # type: ignore[attr-defined]
-    assert torch.equal(own_table(files[1], fingerprint).inputs, job.shard(1).inputs)
+    assert torch.equal(own_table(files[1], fingerprint).inputs, workload.shard(1).inputs)
     with pytest.raises(ValueError, match="at least two different classes"):
         compose([*keys, "data.classes=[ham]"])

@@ -265,11 +265,11 @@ def test_a_plan_takes_what_is_published_and_downloads_nothing(
     monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
     asked = [f"data={name}", f"data.root={tmp_path}", "device=cpu"]
     (tmp_path / "MNIST" / "raw").mkdir(parents=True)  # a folder without files is no data set
-    job = Workload(compose(asked), only_to_plan=True)
+    workload = Workload(compose(asked), only_to_plan=True)
     color = name == "cifar10"
-    assert job.kind.shape == ((3, 32, 32) if color else (1, 28, 28))
-    assert job.kind.classes == (62 if name == "emnist" else 10)
-    assert job.examples == {"cifar10": 50_000, "emnist": 697_932}.get(name, 60_000)
+    assert workload.data_shape.shape == ((3, 32, 32) if color else (1, 28, 28))
+    assert workload.data_shape.classes == (62 if name == "emnist" else 10)
+    assert workload.examples == {"cifar10": 50_000, "emnist": 697_932}.get(name, 60_000)
 
 
 @pytest.mark.parametrize("more", ["privacy=example", "data.public=10"])
@@ -277,9 +277,9 @@ def test_a_plan_that_needs_contents_says_so(
     more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vision, "SYSTEM_FOLDERS", ())
-    job = Workload(compose(["data=mnist", f"data.root={tmp_path}", more]), only_to_plan=True)
+    workload = Workload(compose(["data=mnist", f"data.root={tmp_path}", more]), only_to_plan=True)
     with pytest.raises(DataError, match="downloads nothing"):
-        _ = job.dataset
+        _ = workload.dataset
 
 
 def test_a_plan_takes_the_files_if_they_are_there(

@@ -55,23 +55,23 @@ def _config(*overrides: str) -> Config:
 
 
 def test_all_that_meets_the_model_comes_through_the_map_and_the_data_stay_as_they_are() -> None:
-    job, plain = (
+    workload, plain = (
         Workload(_config("data.public=30")),
         Workload(_config("data.public=30", "model.features=null")),
     )
-    assert job.kind == plain.kind
-    assert job.largest_shard == plain.largest_shard
+    assert workload.data_shape == plain.kind
+    assert workload.largest_shard == plain.largest_shard
     for seen, raw in (
-        (job.shard(2), plain.shard(2)),
-        (job.public, plain.public),
-        (job.test, plain.test),
+        (workload.shard(2), plain.shard(2)),
+        (workload.public, plain.public),
+        (workload.test, plain.test),
     ):
         assert seen.shape == (81, 2, 2)
         assert torch.equal(seen.targets, raw.targets)
         expected = torch.nn.functional.group_norm(scattering(raw.inputs), 27)
         torch.testing.assert_close(seen.inputs, expected, rtol=1e-4, atol=1e-4)
-    assert job.parameters == job.model().size == 10 * (81 * 2 * 2 + 1)
-    job.model().module(job.test.inputs[:3])
+    assert workload.parameters == workload.model().size == 10 * (81 * 2 * 2 + 1)
+    workload.model().module(workload.test.inputs[:3])
 
 
 def test_a_devices_own_examples_come_through_the_map(
@@ -79,9 +79,9 @@ def test_a_devices_own_examples_come_through_the_map(
 ) -> None:
     np.savez(tmp_path / "own.npz", inputs=np.ones((4, 1, 8, 12), np.uint8), targets=np.arange(4))
     monkeypatch.setenv("FEDSKETCH_DATA", str(tmp_path / "own.npz"))
-    job = Workload(_config("data=folder", "data.shape=[1,8,12]"))
-    assert job.shard(7).shape == (81, 2, 3)
-    assert job.kind.shape == (1, 8, 12)
+    workload = Workload(_config("data=folder", "data.shape=[1,8,12]"))
+    assert workload.shard(7).shape == (81, 2, 3)
+    assert workload.data_shape.shape == (1, 8, 12)
 
 
 def test_groups_of_channels_are_normalised_within_an_example() -> None:
@@ -214,16 +214,19 @@ def own(install: Install) -> Iterator[Callable[..., None]]:
 
 def test_a_map_of_an_installed_package_is_in_front_of_any_model(own: Install) -> None:
     own()
-    job, plain = Workload(_config("model.features=own")), Workload(_config("model.features=null"))
-    assert job.parameters == job.model().size == 10 * (3 + 1)
-    seen, raw = job.shard(1), plain.shard(1)
+    workload, plain = (
+        Workload(_config("model.features=own")),
+        Workload(_config("model.features=null")),
+    )
+    assert workload.parameters == workload.model().size == 10 * (3 + 1)
+    seen, raw = workload.shard(1), plain.shard(1)
     assert seen.shape == (3,)
     for made, example in zip(seen.inputs, raw.inputs, strict=True):
         # All weights and the shift are a half, twice the sum of the example, and batch norm with the statistics of a
         # new layer.
         total = 0.5 * (0.5 * example.sum() + 0.5) / (1 + 1e-5) ** 0.5 + 0.5 + example.sum()
         torch.testing.assert_close(made, total.expand(3), rtol=1e-4, atol=1e-4)
-    job.model().module(seen.inputs)
+    workload.model().module(seen.inputs)
 
 
 def test_its_module_sees_one_example_at_a_time_and_is_not_in_training(own: Install) -> None:

@@ -12,15 +12,40 @@ The privacy is that of the corrected algorithm, because clip and noise are the s
 """
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 
+from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DebiasedConfig, DomeConfig
+from fedsketch.delivery.parcels import Step
 from fedsketch.sketching.folding import Fold
 from fedsketch.strategies.dome.debiased_step import EPSILON
+from fedsketch.strategies.dome.state import SketchedState
+from fedsketch.tasks.models.flat_model import FlatModel
 
 
-class LiteralStep:
+class PrintedState(SketchedState):
+    """The state of the printed algorithm."""
+
+    def __init__(self, config: Config, model: FlatModel, vector: torch.Tensor) -> None:
+        server = cast(DomeConfig, config.strategy).server
+        super().__init__(config, model, vector, PrintedStep(vector, server), PrintedSketch)
+
+    def reference(self) -> torch.Tensor:
+        return self.optimizer.corrected_moment.float()
+
+    def apply(self, step: Step) -> None:
+        sketch = self.sketch(step.round)
+        released = sketch.adjoint(step.mean.to(self.vector.device, torch.float64))  # S y
+        gradient = released + self.reference().double()
+        # Line 19: a^2 diag(S^T S).
+        noise = torch.full_like(released, step.deviation**2)
+        self.optimizer.step(gradient, noise)
+        self.learner.feed(gradient, step.deviation, sketch.folds)
+
+
+class PrintedStep:
     """Lines 17 to 20 of the algorithm. Moves `vector` in place."""
 
     def __init__(self, vector: torch.Tensor, settings: DebiasedConfig) -> None:
@@ -65,7 +90,7 @@ class LiteralStep:
         self._second.copy_(state["second"])
 
 
-class LiteralSketch:
+class PrintedSketch:
     """The paper's UpdateSketch, for the one fold of a flat sketch."""
 
     def __init__(self, settings: DomeConfig, folds: Sequence[Fold], device: torch.device) -> None:

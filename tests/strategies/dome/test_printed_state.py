@@ -8,10 +8,9 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold
+from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.dome.printed import LiteralSketch, LiteralStep
 from fedsketch.strategies.dome.strategy import Dome
-from fedsketch.strategies.rounds.base import FederatedStrategy
-from fedsketch.strategies.rounds.messages import Aggregate
 
 PAPER = ("strategy=dome", "strategy.variant=paper", "strategy.sketch=flat")
 
@@ -52,7 +51,7 @@ def test_the_first_update_credits_arbitrary_directions() -> None:
 
 
 def test_it_removes_the_whole_moment_and_subtracts_one_variance_everywhere(
-    make_strategy: Callable[..., FederatedStrategy],
+    make_strategy: Callable[..., Strategy],
 ) -> None:
     strategy = make_strategy(*PAPER, "strategy.sketch_dim=10", "strategy.broadcast=full")
     assert isinstance(strategy, Dome)
@@ -61,7 +60,7 @@ def test_it_removes_the_whole_moment_and_subtracts_one_variance_everywhere(
     reference = strategy.state.reference()
     assert reference is not None
     torch.testing.assert_close(reference, state["optimizer.first"])
-    arrays, _ = strategy.broadcast_extras(2)
+    arrays, _ = strategy.broadcast(2)
     assert {"model", "reference", "basis-0"} <= arrays.keys()
     strategy.load_state_dict({name: x.clone() for name, x in state.items()})
     strategy.update(2, Aggregate(torch.ones(10), 6, 0.6))

@@ -1,0 +1,16 @@
+"""Who is told of a run while it goes on: displays, event streams, trackers."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedsketch.conf import Config
+
+
+class Observer(Protocol):
+    """Is told when a run begins, after each round, and when it ends."""
+
+    def began(self, config: Config, done: int, guarantee: str) -> None: ...
+
+    def round_done(self, row: dict[str, Any]) -> None: ...
+
+    def ended(self, summary: dict[str, Any], report: Path) -> None: ...
