@@ -168,7 +168,7 @@ def _timed(settings: Config) -> Speed:
     ):
         cohort = isinstance(settings.runtime, CohortRuntimeConfig)
         grid = BatchedGrid(app, settings) if cohort else LocalGrid(app, settings.clients.total)
-        Rounds(settings, Path(folder) / "run", clock).play(grid)
+        Rounds(settings, Path(folder) / "run", clock).run(grid)
     (start, cpu, _), *counted, (stop, cpu_then, last) = clock.notes[WARM_UP - 1 : -1]
     updates = sum(clients for *_, clients in counted) + last
     return Speed(updates / (stop - start), 1e3 * (cpu_then - cpu) / updates)

@@ -68,8 +68,7 @@ class Scene:
         self.workload = Workload(self.config)
         self.model = self.workload.model()
         self.strategy: Strategy = make_strategy(
-            self.config, self.workload, self.model, CohortSampler(self.config.clients, 1)
-        )
+            self.config, self.workload, self.model)
         self.mechanism = self.strategy.mechanism(1, CLIENTS)
         extra, numbers = self.strategy.broadcast(1)
         arrays = {"model": self.model.vector.clone(), **extra}

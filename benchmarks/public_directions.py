@@ -140,7 +140,7 @@ def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks:
 def _strategy(overrides: list[str]) -> Strategy:
     config = compose(overrides)
     workload = Workload(config)
-    return make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    return make_strategy(config, workload, workload.model())
 
 
 def _unmasked(overrides: list[str], masked: Strategy) -> list[str]:

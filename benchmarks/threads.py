@@ -77,7 +77,7 @@ def measured(model: list[str], rounds: int) -> tuple[int, float, float]:
     config, grid = compose(overrides), TimedGrid()
     with tempfile.TemporaryDirectory() as folder, simulated_devices(config):
         run = Rounds(config, Path(folder), Silent())
-        run.play(grid)
+        run.run(grid)
     return run.model.size, min(grid.seconds[1]), min(grid.seconds[2])
 
 

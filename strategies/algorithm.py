@@ -322,6 +322,11 @@ class DeviceHalf(Generic[Prepared]):
         own = type(self)
         return own.shorten is not base.shorten or own.shorten_clients is not base.shorten_clients
 
+    @property
+    def is_trained_by_mechanism(self) -> bool:
+        """Whether the mechanism adds noise in every local step, so that there are no rows."""
+        return type(self).trained_model is not DeviceHalf.trained_model
+
 
 def members_of(parts: Iterable[Aggregate]) -> tuple[int, ...]:
     """Return the clients in these sums, in ascending order."""

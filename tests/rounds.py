@@ -5,8 +5,10 @@ from weakref import WeakKeyDictionary
 
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
-from fedsketch.strategies.algorithm import Strategy
+from fedsketch.strategies.algorithm import DeviceHalf, LocalWork, Strategy
+from fedsketch.strategies.local.forms import rows
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.sampling import CohortSampler
 
@@ -25,3 +27,8 @@ def ask(strategy: Strategy[Any], server_round: int, grid: Grid) -> list[Message]
     """Return the messages of a round, as the round loop sends them."""
     coordinator = coordinator_of(strategy)
     return coordinator.configure_train(server_round, coordinator.arrays(), ConfigRecord(), grid)
+
+
+def rows_of(half: DeviceHalf[Any], work: LocalWork) -> Tensor:
+    """Return the rows that a device computes, before clip and noise."""
+    return rows(half, half.prepare(work.broadcast, work.model), work)

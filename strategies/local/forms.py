@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from fedsketch.conf import Config
+from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.bound_half import TrainedModel
 from fedsketch.privacy.mechanisms.clipping import finite_rows
@@ -31,6 +32,10 @@ Half = DeviceHalf[Any]
 def rows(half: Half, prepared: Any, work: LocalWork) -> Tensor:
     """Return one row for each privacy unit of a device."""
     config = work.broadcast.config
+    if half.is_trained_by_mechanism:
+        raise UnsafeUpdateError(
+            "the mechanism adds noise to uploads, and this strategy adds it during training."
+        )
     if _has_row_per_example(half, config):
         return rows_of_examples(work.model, work.shard, _shorten(half, prepared))
     starts = half.starts(prepared, [work.client])
@@ -42,7 +47,7 @@ def rows(half: Half, prepared: Any, work: LocalWork) -> Tensor:
 
 def row_blocks(half: Half, prepared: Any, work: LocalWork, cache: ProductCache) -> Iterator[Rows]:
     """Yield the same rows in blocks."""
-    if not _has_row_per_example(half, work.broadcast.config):
+    if half.is_trained_by_mechanism or not _has_row_per_example(half, work.broadcast.config):
         yield Rows.of(rows(half, prepared, work))
         return
     shorten, sketch = _shorten(half, prepared), half.factor_sketch(prepared)

@@ -25,7 +25,6 @@ from itertools import combinations
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -44,7 +43,7 @@ from fedsketch.tasks.workload import Workload
 from tests.privacy.own_accountant.sums import epsilon
 from tests.privacy.seen import everything_seen, largest_squared_norm, stated
 from tests.privacy.witness import Witnessed, witnessed
-from tests.rounds import coordinator_of
+from tests.rounds import ask, coordinator_of
 
 FALSE_ALARM = 1e-8  # of a single comparison
 KEY = 5  # of the cohorts of which some are lost
@@ -161,13 +160,11 @@ def _asked(config: Config) -> NDArray[np.bool_]:
     asked = np.zeros((_COHORTS, config.clients.total), dtype=bool)
     with simulated_devices(config):
         workload = Workload(config)
-        cohorts = CohortSampler(config.clients, secrets.randbits(128))
-        strategy = make_strategy(config, workload, workload.model(), cohorts)
+        strategy = make_strategy(config, workload, workload.model())
+        coordinator_of(strategy, secrets.randbits(128))
         grid = LocalGrid(make_app(), config.clients.total)
         for current in range(_COHORTS):
-            for message in coordinator_of(strategy).configure_train(
-                current + 1, coordinator_of(strategy).arrays(), ConfigRecord(), grid
-            ):
+            for message in ask(strategy, current + 1, grid):
                 asked[current, message.metadata.dst_node_id - FIRST_NODE] = True
     return asked
 

@@ -15,9 +15,10 @@ from fedsketch.audit.audit import audit
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
-from fedsketch.strategies.algorithm import Aggregate, Strategy
-from fedsketch.strategies.noise import device as device_noise
+from fedsketch.strategies.algorithm import Aggregate
+from fedsketch.strategies.noise import device_mechanism
 from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.rounds.coordinator import Coordinator
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 BASE = (
@@ -32,25 +33,25 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def aggregates(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Aggregate]) -> None:
-    made = Strategy._aggregate
+    made = Coordinator.aggregate
 
-    def changed(self: Strategy, round: int, mechanism: Mechanism, *rest: Any) -> Aggregate:
+    def changed(self: Coordinator, round: int, mechanism: Mechanism, *rest: Any) -> Aggregate:
         return change(made(self, round, mechanism, *rest), mechanism)
 
-    monkeypatch.setattr(Strategy, "_aggregate", changed)
+    monkeypatch.setattr(Coordinator, "aggregate", changed)
 
 
 def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices share the noise among those of whom some may collude, and the server adds nothing: sums of odd and even
     cohorts differ."""
-    monkeypatch.setattr(DeviceNoise, "_known", lambda self, cohort: cohort // 2)
-    monkeypatch.setattr(DeviceNoise, "_contributing_fraction", property(lambda self: 0.5))
-    made = Strategy._aggregate
+    monkeypatch.setattr(DeviceNoise, "known", lambda self, cohort: cohort // 2)
+    monkeypatch.setattr(DeviceNoise, "contributing_fraction", property(lambda self: 0.5))
+    made = Coordinator.aggregate
 
     def without(
-        self: Strategy, round: int, mechanism: Mechanism, cohort: int, parts: Any
+        self: Coordinator, round: int, mechanism: Mechanism, cohort: int, parts: Any
     ) -> Aggregate:
-        nominal = self.noise_of(round).variance(cohort, cohort)
+        nominal = self.strategy.noise_of(round).variance(cohort, cohort)
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(
                 DeviceNoise,
@@ -60,13 +61,13 @@ def variance_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
             made_up = made(self, round, mechanism, cohort, parts)
         return replace(made_up, noise_std=mechanism.noise_std(nominal))
 
-    monkeypatch.setattr(Strategy, "_aggregate", without)
+    monkeypatch.setattr(Coordinator, "aggregate", without)
 
 
 def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small rings with a scale for each cohort: the lattice of the sum shows its size. The noise is as nominal as
     ever."""
-    made = device_noise._mechanism
+    made = device_mechanism.of_plan
 
     def own(noise: DeviceNoise, cohort: int, dim: int) -> Mechanism:
         common = made(noise, cohort, dim)
@@ -75,7 +76,7 @@ def scale_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
         scale = common.scale / factor  # type: ignore[attr-defined]
         return replace(common, scale=scale, local_variance=int(share))  # type: ignore[call-arg]
 
-    monkeypatch.setattr(device_noise, "_mechanism", own)
+    monkeypatch.setattr(device_mechanism, "of_plan", own)
 
 
 def deviation_of_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +130,7 @@ CASES: dict[str, tuple[str, str, Patch, bool]] = {
 def test_a_leak_is_found(
     overrides: str, who: str, plant: Patch, found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device_noise._mechanism.cache_clear()
+    device_mechanism.of_plan.cache_clear()
     plant(monkeypatch)
     # The variance tells less than the others: the more trials, the surer.
     trials = 8000 if plant is variance_of_the_cohort else 2400

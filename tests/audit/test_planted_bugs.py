@@ -27,7 +27,7 @@ from fedsketch.privacy.mechanisms import rows as rows_module
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.noise import device as device_noise
+from fedsketch.strategies.noise import device_mechanism
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.sampling import CohortSampler
@@ -161,8 +161,8 @@ def own_noise_of_colluding_clients_forgotten(patch: pytest.MonkeyPatch) -> None:
 def colluding_clients_under_masks_do_not_know_the_cohort(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         DeviceNoise,
-        "_draw_without",
-        lambda self, colluding_clients, cohort, clients: self._draw(cohort, clients),
+        "draw_without",
+        lambda self, colluding_clients, cohort, clients: self.secret_draw(cohort, clients),
     )
 
 
@@ -187,7 +187,7 @@ def size_of_the_cohort_in_the_scale(patch: pytest.MonkeyPatch) -> None:
     healthy = DeviceNoise.mechanism
 
     def mechanism(self: DeviceNoise, cohort: int, dim: int | None = None) -> Any:
-        ring, _ = device_noise._ring(self, cohort)
+        ring, _ = device_mechanism._ring(self, cohort)
         return replace(healthy(self, cohort, dim), scale=ring.scale)  # type: ignore[arg-type]
 
     patch.setattr(DeviceNoise, "mechanism", mechanism)

@@ -21,7 +21,6 @@ from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from fedsketch.tasks.workload import Workload
 from tests.client.fleet import CARD, POLICY, Fleet
@@ -65,9 +64,7 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
             config: Config = compose([*SMALL, *overrides])
             stack.enter_context(simulated_devices(config))
             workload = Workload(config)
-            strategy = make_strategy(
-                config, workload, workload.model(), CohortSampler(config.clients, 1)
-            )
+            strategy = make_strategy(config, workload, workload.model())
             local = LocalGrid(app, config.clients.total)
             grid = aggregating(WrappedGrid(local), config, strategy.parcels)
             return Exchange(strategy, grid)

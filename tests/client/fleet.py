@@ -19,7 +19,6 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data.tabular import resolved
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of
@@ -106,9 +105,7 @@ class Fleet:
         self.grid = _Watching(local)
         config = resolved(compose([*RUN, *self.overrides]))
         workload = Workload(config)
-        self.strategy = make_strategy(
-            config, workload, workload.model(), CohortSampler(config.clients, 1)
-        )
+        self.strategy = make_strategy(config, workload, workload.model())
         self.aggregating = aggregating(
             self.grid, config, self.strategy.parcels, frozen=coordinator_of(self.strategy).frozen
         )

@@ -26,7 +26,6 @@ from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.strategies.rounds.uploads import EVALUATION
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from fedsketch.tasks.workload import Workload
@@ -285,7 +284,7 @@ def crafted_model(rng: random.Random, size: int) -> torch.Tensor:
 def _strategy(run: tuple[str, ...]) -> Strategy:
     config = compose([*COMMON, *run])
     workload = Workload(config)
-    return make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 1))
+    return make_strategy(config, workload, workload.model())
 
 
 @cache
@@ -293,7 +292,7 @@ def _evaluation(run: tuple[str, ...]) -> Strategy:
     """The evaluations of a run, or, where it has none, its training once more."""
     trained = _strategy(run)
     federated = trained.config.evaluation.name == "federated"
-    return FederatedEvaluation(trained, 1) if federated else trained
+    return FederatedEvaluation(trained) if federated else trained
 
 
 def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanism]:

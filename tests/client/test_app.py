@@ -84,7 +84,7 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
 ) -> None:
     """Devices with nothing to say: the decoded sum is noise. Skellam noise of this size is normal for a chi-square
     test."""
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(0.0))
+    monkeypatch.setattr("fedsketch.strategies.local.forms.rows", _says(0.0))
     exchange = make_exchange(*secagg)
     seen: list[Aggregate] = []
     monkeypatch.setattr(exchange.strategy, "update", lambda _, aggregate: seen.append(aggregate))
@@ -98,7 +98,7 @@ def test_integer_noise_of_a_sum_is_what_is_booked(
 def _says(value: float) -> Callable[..., torch.Tensor]:
     """The rows of a device half: one, of this value."""
 
-    def rows(self: Any, work: LocalWork) -> torch.Tensor:
+    def rows(half: object, prepared: object, work: LocalWork) -> torch.Tensor:
         return torch.full((1, work.model.size), value)
 
     return rows
@@ -109,7 +109,7 @@ def _says(value: float) -> Callable[..., torch.Tensor]:
 def test_no_update_however_large_passes_the_clip(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, huge: float, unit: str
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(huge))
+    monkeypatch.setattr("fedsketch.strategies.local.forms.rows", _says(huge))
     exchange = make_exchange(
         "privacy.noise_multiplier=0", "privacy.epsilon=null", f"privacy={unit}"
     )
@@ -123,7 +123,7 @@ def test_no_update_however_large_passes_the_clip(
 def test_what_has_no_norm_is_an_error_and_not_a_vector(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, bad: float, noise: str
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(bad))
+    monkeypatch.setattr("fedsketch.strategies.local.forms.rows", _says(bad))
     replies = make_exchange(f"secagg.noise={noise}").replies()
     assert len(replies) == 6
     for reply in replies:
@@ -134,7 +134,7 @@ def test_what_has_no_norm_is_an_error_and_not_a_vector(
 def test_what_has_no_norm_aborts_a_masked_round(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(float("nan")))
+    monkeypatch.setattr("fedsketch.strategies.local.forms.rows", _says(float("nan")))
     with pytest.raises(Aborted, match="nothing was released"):
         make_exchange("secagg=pairwise").replies()
 
@@ -143,7 +143,7 @@ def test_what_has_no_norm_aborts_a_masked_round(
 def test_without_a_clip_nan_is_an_error_too(
     make_exchange: MakeExchange, monkeypatch: pytest.MonkeyPatch, bad: float
 ) -> None:
-    monkeypatch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(bad))
+    monkeypatch.setattr("fedsketch.strategies.local.forms.rows", _says(bad))
     exchange = make_exchange(*OPEN)
     assert all(reply.has_error() for reply in exchange.replies())
 
@@ -158,7 +158,7 @@ def test_seeded_noise_is_a_function_of_seed_client_and_round(make_exchange: Make
     """Devices with nothing to say, so that only noise is compared."""
     noises = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsketch.strategies.dp_fedavg.DPFedAvgDevice.rows", _says(0.0))
+        patch.setattr("fedsketch.strategies.local.forms.rows", _says(0.0))
         for seed in (1, 2):
             exchange = make_exchange("privacy.randomness=seeded", f"seed={seed}")
             for round in (1, 2):

@@ -33,7 +33,7 @@ class Evaluated(Fleet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.evaluation: Strategy = FederatedEvaluation(self.strategy, 1)
+        self.evaluation: Strategy = FederatedEvaluation(self.strategy)
 
     def evaluate(self, vector: torch.Tensor, **numbers: Any) -> str:
         """One evaluation of this model, with changes to the numbers of the broadcast (None: taken away)."""

@@ -22,7 +22,6 @@ from fedsketch.strategies.dome.state import DomeState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.messages import Broadcast, announced
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Assignment, Workload
 
 SMALL = [
@@ -60,9 +59,7 @@ def server() -> Iterator[Make]:
             config = compose([*SMALL, f"seed={seed}"])
             stack.enter_context(simulated_devices(config))
             workload = Workload(config)
-            strategy = make_strategy(
-                config, workload, workload.model(), CohortSampler(config.clients, 1)
-            )
+            strategy = make_strategy(config, workload, workload.model())
             _rounds(cast(Dome, strategy), range(1, rounds + 1))
             return cast(Dome, strategy)
 
@@ -98,7 +95,7 @@ def _receive(device: Workspace, content: RecordDict, folder: Path | None) -> str
 
 def _arrays(device: Workspace, content: RecordDict) -> dict[str, torch.Tensor]:
     broadcast = Broadcast.from_records(content)
-    return dict(device._completed(broadcast, Assignment(broadcast.config)).arrays)
+    return dict(device.completed(broadcast, Assignment(broadcast.config)).arrays)
 
 
 def _check(strategy: Dome, device: Workspace, content: RecordDict, round: int) -> None:

@@ -19,7 +19,6 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of
 
@@ -83,9 +82,8 @@ def witnessed(
     seen = []
     with simulated_devices(config), _listening(heard):
         workload = Workload(config)
-        strategy = make_strategy(
-            config, workload, workload.model(), CohortSampler(config.clients, key)
-        )
+        strategy = make_strategy(config, workload, workload.model())
+        coordinator = coordinator_of(strategy, key)
         grid = aggregating(
             LocalGrid(device, config.clients.total),  # type: ignore[arg-type]
             config,
@@ -95,13 +93,13 @@ def witnessed(
             draws.clear()
             messages = ask(strategy, current, grid)
             with mock.patch.object(strategy, "update") as update:
-                coordinator_of(strategy).aggregate_train(
+                coordinator.aggregate_train(
                     current, grid.send_and_receive(messages, timeout=config.clients.timeout)
                 )
-            assert coordinator_of(strategy)._expected is not None
+            assert coordinator._expected is not None
             told, cohort = (
-                coordinator_of(strategy)._expected[0].to_record(),
-                coordinator_of(strategy).cohort_size,
+                coordinator._expected[0].to_record(),
+                coordinator.cohort_size,
             )
             drawn = {client: tuple(variances) for client, variances in draws.items()}
             seen.append(Witnessed(strategy, told, cohort, drawn, update.call_args.args[1]))

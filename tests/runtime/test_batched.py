@@ -31,8 +31,9 @@ MASKED = (*COHORT, "secagg=semi_honest", "privacy.against=server")
 
 
 def _grid(strategy: Strategy) -> WrappedGrid:
-    _, grid = build_grids(BatchedGrid(app, strategy.config), strategy)
-    strategy.identify_clients(grid)
+    coordinator = coordinator_of(strategy)
+    _, grid = build_grids(BatchedGrid(app, strategy.config), coordinator)
+    coordinator.identify_clients(grid)
     return grid
 
 
@@ -150,7 +151,6 @@ import json, resource, sys
 from pathlib import Path
 from fedsketch.conf import compose
 from fedsketch.runtime.cli import run
-from tests.rounds import ask, coordinator_of
 run(compose(sys.argv[2:]), Path(sys.argv[1]))
 print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

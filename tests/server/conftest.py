@@ -81,7 +81,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         app = app if failing is None else _unreliable(app, failing)
         with simulated_devices(config):
             grid = LocalGrid(app, config.clients.total)
-            Rounds(config, tmp_path / folder, recorder).play(grid)
+            Rounds(config, tmp_path / folder, recorder).run(grid)
         return recorder
 
     return run

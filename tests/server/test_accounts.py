@@ -9,7 +9,7 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import NoSampling
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.attempts import Attempt
+from fedsketch.server.run_folder import Attempt
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.fed_sgm import EAVESDROPPER
 

@@ -14,15 +14,14 @@ import torch
 from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.attempts import Attempt
-from fedsketch.server.device_evaluations import DeviceEvaluations
-from fedsketch.server.evaluation import evaluate
+from fedsketch.server.device_evaluations import DeviceEvaluations, NoEvaluations, evaluations_of
 from fedsketch.server.plan import make_plan
-from fedsketch.server.run_folder import RunFolder
+from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.tasks.scores import evaluate
 from fedsketch.tasks.workload import Workload
+from tests.rounds import coordinator_of
 
 Play = Callable[..., Any]
 EVALUATED = (
@@ -35,18 +34,17 @@ EXAMPLE = ("privacy=example", "privacy.noise_multiplier=0.5", "privacy.epsilon=n
 
 def _trained(config: Config) -> Strategy:
     workload = Workload(config)
-    return make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 1))
+    return make_strategy(config, workload, workload.model())
 
 
 def _evaluations(small: list[str], *overrides: str) -> DeviceEvaluations:
-    evaluations = DeviceEvaluations.of(_trained(compose([*small, *EVALUATED, *overrides])))
-    assert evaluations is not None
-    return evaluations
+    trained = _trained(compose([*small, *EVALUATED, *overrides]))
+    return DeviceEvaluations(coordinator_of(trained))
 
 
 def test_without_them_nothing_changes(small: list[str]) -> None:
     config = compose(small)
-    assert DeviceEvaluations.of(_trained(config)) is None
+    assert isinstance(evaluations_of(coordinator_of(_trained(config))), NoEvaluations)
     assert Workload(config).examples == 60
     plan = make_plan(config)
     assert (plan.evaluations, plan.evaluation_facts()) == (None, {})

@@ -21,10 +21,9 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.attempts import Attempt
 from fedsketch.server.plan import make_plan
+from fedsketch.server.run_folder import Attempt
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]
@@ -82,7 +81,7 @@ def test_what_was_seen_before_a_kill_is_charged_with_the_draws_of_the_devices(
     """Devices that are asked again draw other batches: their draw hides as much as the first time."""
     config = compose([*small, *RUN])
     workload = Workload(config)
-    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    strategy = make_strategy(config, workload, workload.model())
     accounts = Accounts(strategy)
     accounts.charge_lost([Attempt(1, 6), Attempt(2, 6)])
     spent = accounts.epsilon()

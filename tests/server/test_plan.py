@@ -14,7 +14,6 @@ from fedsketch.errors import ImpossibleBudgetError, RingTooSmallError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.plan import Plan, make_plan
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
 SMALL = [
@@ -62,14 +61,15 @@ def test_rounds_in_one_go_cost_what_they_cost_one_by_one(overrides: tuple[str, .
 
 OWN_STRATEGY = """
 from dataclasses import replace
-from fedsketch.strategies.dp_fedavg import DPFedAvg, DPFedAvgDevice
+from fedsketch.strategies.algorithm import DeviceHalf
+from fedsketch.strategies.dp_fedavg import DPFedAvg
 
 class Own(DPFedAvg):
     def releases(self, server_round, cohort, clients):
         seen = super().releases(server_round, cohort, clients)
         return {name: replace(one, times=1 + server_round % 3) for name, one in seen.items()}
 
-SERVER, DEVICE = Own, DPFedAvgDevice
+SERVER, DEVICE = Own, DeviceHalf
 """
 
 
@@ -94,7 +94,7 @@ def test_a_strategy_of_a_package_is_planned_by_what_its_rounds_show(
 def _check_one_by_one(overrides: tuple[str, ...]) -> Plan:
     config = compose([*SMALL, *CLIENTS, "rounds=120", *overrides])
     plan, workload = make_plan(config), Workload(config)
-    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    strategy = make_strategy(config, workload, workload.model())
     accounts, cohort = Accounts(strategy), config.clients.per_round
     for current in range(1, 121):
         accounts.charge_attempt(current, cohort)
@@ -191,7 +191,7 @@ def test_the_plan_says_after_which_round_the_budget_ends_the_run() -> None:
     config = compose([*SMALL, *CLIENTS, "rounds=130", "privacy.noise_multiplier=5"])
     plan = make_plan(config)
     workload = Workload(config)
-    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    strategy = make_strategy(config, workload, workload.model())
     accounts, played = Accounts(strategy), 0
     while accounts.affordable(played + 1):
         played += 1

@@ -13,9 +13,8 @@ import yaml
 
 from fedsketch.conf import Config, compose, to_json
 from fedsketch.errors import CheckpointError, ConfigError
-from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
-from fedsketch.server.run_folder import RunFolder
+from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.tasks.workload import Workload
 
 ROOT = Path(__file__).parent.parent.parent

@@ -14,8 +14,8 @@ from fedsketch.conf import compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
+from tests.rounds import coordinator_of
 
 Play = Callable[..., Any]
 SEEDED = ("rounds=2", "privacy.randomness=seeded")
@@ -55,12 +55,12 @@ def test_the_result_of_flowers_start_fits_the_module(small: list[str]) -> None:
     """`result.arrays` has the names of the state dict, as in every app of Flower's."""
     config = compose([*small, "rounds=2"])
     workload = Workload(config)
-    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    strategy = make_strategy(config, workload, workload.model())
     other = workload.model().module
     with simulated_devices(config):
         grid = LocalGrid(client_app, config.clients.total)
         first = {name: torch.full_like(x, 0.5) for name, x in other.state_dict().items()}
-        result = strategy.start(grid, ArrayRecord(first), num_rounds=2)
+        result = coordinator_of(strategy).start(grid, ArrayRecord(first), num_rounds=2)
     ended = result.arrays.to_torch_state_dict()
     other.load_state_dict(ended)
     for name, tensor in strategy.model.module.state_dict().items():

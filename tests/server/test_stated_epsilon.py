@@ -136,7 +136,7 @@ def test_fellow_clients_learn_no_less_than_all_who_see_the_models(unit: str) -> 
     """One that is never drawn sees what all see: also where small cohorts came."""
     config = compose([*SMALL, *f"{NONE} {unit} {SAMPLED} clients.sampling=poisson".split()])
     workload = Workload(config)
-    strategy = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, KEY))
+    strategy = make_strategy(config, workload, workload.model())
     for cohort in (2, 4, 6, 10):
         accounts = Accounts(strategy)
         for current in range(1, config.rounds + 1):

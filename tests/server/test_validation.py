@@ -13,11 +13,11 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.server.checkpoint import Checkpoint
-from fedsketch.server.evaluation import evaluate
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.server.validation import Validation
 from fedsketch.tasks.data.examples import Examples
+from fedsketch.tasks.scores import evaluate
 from fedsketch.tasks.workload import Workload
 
 Play = Callable[..., Any]

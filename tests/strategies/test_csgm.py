@@ -148,9 +148,9 @@ def test_the_guarantee_says_that_the_server_is_trusted(make_strategy: MakeStrate
     whole = make_strategy(*OWN, "strategy.rate=1", "rounds=3")
     for strategy in (compressed, whole):
         assert "The server is trusted" in guarantee(strategy)
-    ratio = compressed.noise_multiplier / whole.noise_multiplier
+    ratio = compressed.noise.noise_multiplier / whole.noise.noise_multiplier
     assert ratio > 1
-    assert f"would be {whole.noise_multiplier:.4g}: this is {ratio:.4g} times" in guarantee(
+    assert f"would be {whole.noise.noise_multiplier:.4g}: this is {ratio:.4g} times" in guarantee(
         compressed
     )
 

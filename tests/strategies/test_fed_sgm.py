@@ -25,7 +25,7 @@ from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sketch_size import sketch_size
 from fedsketch.strategies.rounds.uploads import uploaded
 from fedsketch.tasks.workload import Workload
-from tests.rounds import ask, coordinator_of
+from tests.rounds import ask, coordinator_of, rows_of
 
 MakeStrategy = Callable[..., Strategy]
 SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
@@ -89,8 +89,9 @@ def test_without_noise_the_server_steps_along_the_desketched_mean(
     workload, updates = Workload(strategy.config), []
     for client in range(6):
         model = workload.model()
-        row = fed_sgm.FedSgmDevice().rows(
-            LocalWork(broadcast, workload.shard(client), model, torch.Generator(), {})
+        row = rows_of(
+            fed_sgm.FedSgmDevice(),
+            LocalWork(broadcast, workload.shard(client), model, torch.Generator(), {}),
         )
         updates.append(start - model.vector)
         torch.testing.assert_close(row[0], matrix @ updates[-1], rtol=1e-4, atol=1e-6)
@@ -198,10 +199,11 @@ def _longest(clip: str, sketch: str, make_strategy: MakeStrategy) -> tuple[float
         *("strategy.sketch_dim=7", "privacy.clip=0.01"),
     )
     broadcast, workload = _ask(strategy), Workload(strategy.config)
-    rows = fed_sgm.FedSgmDevice().rows(
+    rows = rows_of(
+        fed_sgm.FedSgmDevice(),
         LocalWork(
             broadcast, workload.shard(0), workload.model(), torch.Generator().manual_seed(1), {}
-        )
+        ),
     )
     with Stream() as stream:
         sent = torch.from_numpy(broadcast.mechanism.protect(rows, stream, 1).vector)
@@ -245,8 +247,9 @@ def test_clipped_before_sketching_the_update_is_what_is_bounded(
         model = workload.model()
         generator = torch.Generator().manual_seed(1)
         rows.append(
-            fed_sgm.FedSgmDevice().rows(
-                LocalWork(broadcast, workload.shard(0), model, generator, {})
+            rows_of(
+                fed_sgm.FedSgmDevice(),
+                LocalWork(broadcast, workload.shard(0), model, generator, {}),
             )
         )
         length = float((strategy.model.vector - model.vector).norm())

@@ -23,7 +23,6 @@ from fedsketch.sketching.subspace import SubspaceSketch
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
 from fedsketch.strategies.registry import make_strategy as built
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of
@@ -169,7 +168,7 @@ def test_the_cnn_sends_490_numbers_and_a_fortieth_of_the_bytes() -> None:
             ]
         )
         workload = Workload(config)
-        strategy = built(config, workload, workload.model(), CohortSampler(config.clients, 0))
+        strategy = built(config, workload, workload.model())
         shape = strategy.mechanism(1, 10).ring
         assert shape is not None
         sizes[name] = shape.dim * shape.bits
@@ -256,7 +255,7 @@ def test_the_papers_accounting_gives_more_noise_and_says_its_epsilon(
 ) -> None:
     asked = ("privacy.noise_multiplier=null", "privacy.epsilon=2")
     exact, paper = make(*asked), make(*asked, "privacy.accounting=paper")
-    assert 1.01 < paper.noise_multiplier / exact.noise_multiplier < 1.5
+    assert 1.01 < paper.noise.noise_multiplier / exact.noise.noise_multiplier < 1.5
     assert "The paper's conversion gives epsilon 2." in paper.remarks()
     assert "conversion" not in exact.remarks()
 

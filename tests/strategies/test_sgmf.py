@@ -21,7 +21,7 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.accounts import Accounts
 from fedsketch.strategies.algorithm import Aggregate, LocalWork, Strategy
-from fedsketch.strategies.csgm import CsgmDevice
+from fedsketch.strategies.local import forms
 from fedsketch.strategies.sgmf import Sgmf
 from tests.rounds import ask, coordinator_of
 
@@ -57,11 +57,11 @@ def _play(strategy: Strategy, rounds: range) -> torch.Tensor:
 def _linear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client's loss is linear: it sends the same vector in every round, whatever the model."""
 
-    def rows(self: CsgmDevice, work: LocalWork) -> torch.Tensor:
+    def rows(half: object, prepared: object, work: LocalWork) -> torch.Tensor:
         generator = torch.Generator().manual_seed(work.client)
         return torch.randn(1, work.model.size, generator=generator)
 
-    monkeypatch.setattr(CsgmDevice, "rows", rows)
+    monkeypatch.setattr(forms, "rows", rows)
 
 
 @pytest.mark.usefixtures("_linear")
@@ -176,7 +176,7 @@ def test_who_was_in_a_pass_is_not_asked_again_before_the_next(make_strategy: Mak
 def test_without_restarts_a_client_waits_for_a_whole_pass(make_strategy: MakeStrategy) -> None:
     strategy = _sgmf(make_strategy, *CYCLE, *GIVEN)
     strategy.took_part = {0: 3}
-    assert [strategy._too_early(0, server_round) for server_round in (3, 4, 5, 6)] == [
+    assert [strategy.must_pause(0, server_round) for server_round in (3, 4, 5, 6)] == [
         *(True, True, True, False)
     ]
 

@@ -64,7 +64,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
         with simulated_devices(config), suppress(_Stopped):
             cohort = isinstance(config.runtime, CohortRuntimeConfig)
             grid = BatchedGrid(app, config) if cohort else LocalGrid(app, config.clients.total)
-            Rounds(config, tmp_path / folder, watcher).play(grid)
+            Rounds(config, tmp_path / folder, watcher).run(grid)
         return watcher.done
 
     return run

@@ -73,7 +73,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
         config, folder = compose(overrides), tmp_path / name
         grid = LocalGrid(make_app(), config.clients.total)
         with simulated_devices(config), suppress(_Stopped):
-            Rounds(config, folder, _Watcher(stop_after)).play(grid)
+            Rounds(config, folder, _Watcher(stop_after)).run(grid)
         model = folder / "model.safetensors"
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return model.read_bytes() if model.exists() else b"", rows

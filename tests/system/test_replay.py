@@ -111,10 +111,10 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, kept: bool)
             app = make_app()
             if stop:
                 with pytest.raises(_Stop):
-                    Rounds(config, tmp_path / folder, _Watcher(stop)).play(LocalGrid(app, 6))
+                    Rounds(config, tmp_path / folder, _Watcher(stop)).run(LocalGrid(app, 6))
                 if not kept:
                     app = make_app()
-            Rounds(config, tmp_path / folder, _Watcher(0)).play(LocalGrid(app, 6))
+            Rounds(config, tmp_path / folder, _Watcher(0)).run(LocalGrid(app, 6))
     models = [(tmp_path / f / "model.safetensors").read_bytes() for f in ("whole", "stopped")]
     assert models[0] == models[1]
 

@@ -50,7 +50,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch, make: Callable[..., object]) -> 
 
 def _play(config: Config, folder: Path, display: _Noted) -> None:
     with simulated_devices(config):
-        Rounds(config, folder, display).play(LocalGrid(app, config.clients.total))
+        Rounds(config, folder, display).run(LocalGrid(app, config.clients.total))
 
 
 def test_both_are_told_and_the_tracker_first(

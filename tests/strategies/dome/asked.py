@@ -7,7 +7,7 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.dome import strategy as dome
 from fedsketch.strategies.rounds.messages import Broadcast
-from tests.rounds import coordinator_of
+from tests import rounds
 
 MakeStrategy = Callable[..., Strategy]
 DOME = ("strategy=dome", "rounds=30", "strategy.broadcast=full")
@@ -17,15 +17,15 @@ LARGER = ("data.shape=[1,2,30]", "data.classes=10")  # 600 weights, sketched; 10
 
 def ask(strategy: Strategy, grid: LocalGrid, round: int) -> Broadcast:
     """The broadcast of a round as it arrives at a device."""
-    messages = ask(strategy, round, grid)
+    messages = rounds.ask(strategy, round, grid)
     return Broadcast.from_records(messages[0].content)
 
 
-def play(strategy: Strategy, rounds: range) -> None:
+def play(strategy: Strategy, numbers: range) -> None:
     grid = LocalGrid(app, strategy.config.clients.total)
-    for round in rounds:
-        messages = ask(strategy, round, grid)
-        coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
+    for round in numbers:
+        messages = rounds.ask(strategy, round, grid)
+        rounds.coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
 
 
 def make_dome(make_strategy: MakeStrategy, *overrides: str) -> dome.Dome:

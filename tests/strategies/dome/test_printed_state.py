@@ -9,7 +9,7 @@ from fedsketch.conf import compose
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold
 from fedsketch.strategies.algorithm import Aggregate, Strategy
-from fedsketch.strategies.dome.printed import LiteralSketch, LiteralStep
+from fedsketch.strategies.dome.printed_state import PrintedSketch, PrintedStep
 from fedsketch.strategies.dome.strategy import Dome
 
 PAPER = ("strategy=dome", "strategy.variant=paper", "strategy.sketch=flat")
@@ -23,7 +23,7 @@ def _settings() -> DomeConfig:
 
 def test_the_first_moment_that_is_fed_back_never_decays() -> None:
     """One gradient, then none: the corrected moment fades by 0.9 a step, the printed one by 0.9 / (1 - 0.9^t)."""
-    step = LiteralStep(torch.zeros(1), _settings().server)
+    step = PrintedStep(torch.zeros(1), _settings().server)
     step.step(torch.ones(1, dtype=torch.float64), torch.zeros(1))
     moments = []
     for _ in range(5):
@@ -40,7 +40,7 @@ def test_the_first_moment_that_is_fed_back_never_decays() -> None:
 def test_the_first_update_credits_arbitrary_directions() -> None:
     """QR of zeros and one vector: the vector is not the first direction, and the energy rule keeps all up to where it
     is."""
-    sketch = LiteralSketch(_settings(), (Fold(0, 1, 30, 6),), torch.device("cpu"))
+    sketch = PrintedSketch(_settings(), (Fold(0, 1, 30, 6),), torch.device("cpu"))
     vector = torch.randn(30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     sketch.feed(vector, 0.1, ())
     (basis,) = sketch.learned()
@@ -60,8 +60,8 @@ def test_it_removes_the_whole_moment_and_subtracts_one_variance_everywhere(
     reference = strategy.state.reference()
     assert reference is not None
     torch.testing.assert_close(reference, state["optimizer.first"])
-    arrays, _ = strategy.broadcast(2)
-    assert {"model", "reference", "basis-0"} <= arrays.keys()
+    tensors = strategy.broadcast(2).tensors
+    assert {"model", "reference", "basis-0"} <= tensors.keys()
     strategy.load_state_dict({name: x.clone() for name, x in state.items()})
     strategy.update(2, Aggregate(torch.ones(10), 6, 0.6))
     assert strategy.state.version == 2

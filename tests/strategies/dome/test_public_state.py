@@ -128,7 +128,6 @@ def test_directions_are_renewed_on_time_and_only_where_they_change(
             *("data.shape=[1,2,30]", "data.classes=10", "data.public=20"),
         )
         assert isinstance(strategy, Dome)
-        strategy.parcels = None
         seen = [strategy.state.sketch(1).fingerprint()]
         for round in range(1, 6):
             _move(strategy, round)

@@ -13,6 +13,7 @@ from fedsketch.strategies.algorithm import Aggregate, LocalWork
 from fedsketch.strategies.dome import strategy as dome
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.workload import Workload
+from tests.rounds import rows_of
 from tests.strategies.dome.asked import DOME, LARGER, NOISELESS, MakeStrategy, ask, make_dome, play
 
 
@@ -145,7 +146,9 @@ def test_noise_costs_k_and_not_d(make_strategy: MakeStrategy) -> None:
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         truth = gradient.clone()
         broadcast = ask(strategy, grid, round)
-        (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, strategy.model, generator, {}))
+        (sent,) = rows_of(
+            dome.DomeDevice(), LocalWork(broadcast, shard, strategy.model, generator, {})
+        )
         noisy = sent + sigma * torch.randn(k, generator=generator)
         strategy.update(round, Aggregate(6 * noisy, 6, 6 * sigma))
         released = start - strategy.model.vector
@@ -185,8 +188,9 @@ def test_what_a_sketch_did_not_see_comes_again(make_strategy: MakeStrategy) -> N
         broadcast = ask(strategy, LocalGrid(app, 6), round)
         _, gradient = strategy.model.loss_and_gradient(shard.inputs, shard.targets)
         gradients += gradient
-        (sent,) = dome.DomeDevice().rows(
-            LocalWork(broadcast, shard, strategy.model, torch.Generator(), memory)
+        (sent,) = rows_of(
+            dome.DomeDevice(),
+            LocalWork(broadcast, shard, strategy.model, torch.Generator(), memory),
         )
         seen += strategy.state.sketch(round).adjoint(sent)  # type: ignore[attr-defined]
         strategy.update(round, Aggregate(6 * sent, 6, 0.0))
@@ -203,7 +207,7 @@ def test_a_removed_mean_comes_back(make_strategy: MakeStrategy) -> None:
     torch.testing.assert_close(plain.model.vector, centred.model.vector, rtol=1e-4, atol=1e-5)
     broadcast = ask(centred, LocalGrid(app, 6), 11)
     shard, model = Workload(centred.config).shard(0), centred.model
-    (sent,) = dome.DomeDevice().rows(LocalWork(broadcast, shard, model, torch.Generator(), {}))
+    (sent,) = rows_of(dome.DomeDevice(), LocalWork(broadcast, shard, model, torch.Generator(), {}))
     _, gradient = model.loss_and_gradient(shard.inputs, shard.targets)
     reference = broadcast.arrays["reference"]
     assert float(reference.norm()) > 0.1
@@ -233,8 +237,9 @@ def test_uploads_have_the_planned_size(
     assert strategy.noise.dim == 610
     grid, shard = LocalGrid(app, 6), Workload(strategy.config).shard(0)
     for round in (2, 3):
-        rows = dome.DomeDevice().rows(
-            LocalWork(ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {})
+        rows = rows_of(
+            dome.DomeDevice(),
+            LocalWork(ask(strategy, grid, round), shard, strategy.model, torch.Generator(), {}),
         )
         assert rows.shape == (1, sizes[round - 1])
 
@@ -258,7 +263,7 @@ def test_a_device_makes_the_servers_sketch_from_what_travelled(
         else:
             directions = broadcast.arrays["basis-0"].shape[1]
             assert 0 < directions < (120 if sketch == "flat" else 11)  # and so there are probes
-        device, _ = dome.DomeDevice()._sketch(broadcast, strategy.model)
+        device = dome.DomeDevice().prepare(broadcast, strategy.model).sketch
         assert device.fingerprint() == strategy.state.sketch(round).fingerprint()
         seen.add(device.fingerprint())
     assert len(seen) == 2

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from fedsketch.strategies.algorithm import LocalWork, Strategy
-from fedsketch.strategies.local import product_cache as kept_products
+from fedsketch.privacy.mechanisms.rows import Rows
+from fedsketch.strategies.algorithm import DeviceHalf, LocalWork, Strategy
+from fedsketch.strategies.local import product_cache
+from fedsketch.strategies.local.forms import row_blocks
 from fedsketch.strategies.registry import make_device_half
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.examples import Examples
+from tests.rounds import rows_of
 
 MakeStrategy = Callable[..., Strategy]
 PUBLIC = (
@@ -42,16 +46,25 @@ COMMON = (
 
 def _work(strategy: Strategy, shard: Examples | None = None) -> LocalWork:
     config = strategy.config
-    arrays, numbers = strategy.broadcast(1)
+    payload = strategy.broadcast(1)
     mechanism = strategy.mechanism(1, config.clients.per_round)
-    arrays = {"model": strategy.model.vector, **arrays}
+    arrays = {"model": strategy.model.vector, **payload.tensors}
     shard = strategy.workload.shard(0) if shard is None else shard
     return LocalWork(
-        Broadcast(config, 1, mechanism, arrays, numbers),
+        Broadcast(config, 1, mechanism, arrays, payload.scalars),
         shard,
         strategy.model,
         torch.Generator(),
         {},
+    )
+
+
+def _blocks(
+    half: DeviceHalf[Any], work: LocalWork, cache: product_cache.ProductCache | None = None
+) -> list[Rows]:
+    prepared = half.prepare(work.broadcast, work.model)
+    return list(
+        row_blocks(half, prepared, work, product_cache.ProductCache() if cache is None else cache)
     )
 
 
@@ -60,8 +73,8 @@ def test_blocks_are_the_rows(make_strategy: MakeStrategy, name: str) -> None:
     strategy = make_strategy(*CHOICES[name], *COMMON)
     half, work = make_device_half(strategy.config.strategy.name), _work(strategy)
     assert work.broadcast.mechanism.takes_blocks
-    rows = half.rows(work).double()
-    blocks = list(half.blocks(work))
+    rows = rows_of(half, work).double()
+    blocks = _blocks(half, work)
     dense = torch.cat([torch.from_numpy(block.dense()) for block in blocks])
     torch.testing.assert_close(dense, rows, rtol=1e-4, atol=1e-5 * float(rows.abs().max()))
     factored = any(piece.right is not None for block in blocks for piece in block.pieces)
@@ -73,30 +86,31 @@ def test_products_are_kept_from_round_to_round_and_follow_the_examples(
 ) -> None:
     strategy = make_strategy(*CHOICES["dome, public"], *COMMON)
     half, work = make_device_half("dome"), _work(strategy)
-    first = next(half.blocks(work)).dense()
-    count = len(work.kept)
+    cache = product_cache.ProductCache()
+    first = _blocks(half, work, cache)[0].dense()
+    count = len(cache)
     assert count >= 1
     made: list[object] = []
-    product = kept_products.ProductCache.product
+    product = product_cache.ProductCache.product
 
     def watched(
-        self: kept_products.ProductCache, inputs: torch.Tensor, basis: torch.Tensor, key: object
+        self: product_cache.ProductCache, inputs: torch.Tensor, basis: torch.Tensor, key: object
     ) -> torch.Tensor:
         before = len(self)
         found = product(self, inputs, basis, key)  # type: ignore[arg-type]
         made.extend([key] * (len(self) - before))
         return found
 
-    monkeypatch.setattr(kept_products.ProductCache, "product", watched)
+    monkeypatch.setattr(product_cache.ProductCache, "product", watched)
     later = replace(work, broadcast=replace(work.broadcast, round=2))
-    assert (next(half.blocks(later)).dense() == first).all()
+    assert (_blocks(half, later, cache)[0].dense() == first).all()
     assert made == []
     # The same client with one example changed: nothing of the old one is found.
     inputs = work.shard.inputs.clone()
     inputs[0] += 1.0
     changed = replace(work, shard=Examples(inputs, work.shard.targets))
-    expected = half.rows(changed).double()
-    got = torch.from_numpy(next(half.blocks(changed)).dense())
+    expected = rows_of(half, changed).double()
+    got = torch.from_numpy(_blocks(half, changed, cache)[0].dense())
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
     assert len(made) == count
 
@@ -104,5 +118,6 @@ def test_products_are_kept_from_round_to_round_and_follow_the_examples(
 def test_learned_directions_leave_nothing_behind(make_strategy: MakeStrategy) -> None:
     strategy = make_strategy(*CHOICES["dome"], *COMMON)
     work = _work(strategy)
-    list(make_device_half("dome").blocks(work))
-    assert len(work.kept) == 0
+    cache = product_cache.ProductCache()
+    _blocks(make_device_half("dome"), work, cache)
+    assert len(cache) == 0

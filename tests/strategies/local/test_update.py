@@ -7,12 +7,10 @@ from torch.nn import functional
 from fedsketch.conf import compose
 from fedsketch.conf.settings import LocalConfig
 from fedsketch.strategies.local import update as local_update
-from fedsketch.strategies.local.update import client_update, unit_rows
+from fedsketch.strategies.local.update import client_update, rows_of_examples
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Workload
-
-BY_EXAMPLE = compose(["privacy=example"])
 
 
 @pytest.fixture
@@ -121,7 +119,7 @@ def test_a_batch_as_large_as_the_shard_is_the_shard(workload: Workload, shard: E
 
 def test_example_gradients_are_each_examples_own(workload: Workload, shard: Examples) -> None:
     model = workload.model()
-    rows = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
+    rows = rows_of_examples(model, shard, None)
     assert rows.shape == (len(shard), model.size)
     for i in (0, len(shard) - 1):
         own = _autograd(model, shard.inputs[i : i + 1], shard.targets[i : i + 1])
@@ -131,7 +129,7 @@ def test_example_gradients_are_each_examples_own(workload: Workload, shard: Exam
 def test_example_gradients_sum_to_n_times_the_gradient(workload: Workload, shard: Examples) -> None:
     model = workload.model()
     mean = _autograd(model, shard.inputs, shard.targets)
-    total = unit_rows(BY_EXAMPLE, model, shard, torch.Generator()).sum(dim=0)
+    total = rows_of_examples(model, shard, None).sum(dim=0)
     torch.testing.assert_close(total, mean * len(shard), rtol=1e-4, atol=1e-5)
 
 
@@ -144,9 +142,9 @@ def test_rows_of_examples_are_shortened_a_few_at_a_time(
         sizes.append(len(rows))
         return rows[:, :3]
 
-    whole = unit_rows(BY_EXAMPLE, model, shard, torch.Generator())
+    whole = rows_of_examples(model, shard, None)
     monkeypatch.setattr(local_update, "MEMORY", 4 * 10 * model.size)  # of ten rows
-    short = unit_rows(BY_EXAMPLE, model, shard, torch.Generator(), shorten)
+    short = rows_of_examples(model, shard, shorten)
     torch.testing.assert_close(short, whole[:, :3], rtol=1e-4, atol=1e-6)
     assert max(sizes) < 10
     assert sum(sizes) == len(shard)

@@ -109,7 +109,7 @@ def test_a_run_costs_what_one_more_number_costs(
     assert adaptive.vector_length(1) == fixed.vector_length(1) + 1
     longer = replace(fixed.noise, dim=adaptive.vector_length(1), clip=adaptive.clipping.bound)
     assert adaptive.releases(1, 6, 6) == longer.releases(6, 6)
-    assert adaptive.noise_multiplier == longer.noise_multiplier
+    assert adaptive.noise.noise_multiplier == longer.noise_multiplier
     for clip in (0.03, 0.3, 7.0):
         adaptive.clipping.load_state_dict({"clip": clip})
         asked = adaptive.clipping.of_round(adaptive.mechanism(1, 6))

@@ -18,8 +18,12 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, bound_of, evaluation_rows
-from fedsketch.strategies.rounds.sampling import CohortSampler
+from fedsketch.strategies.rounds.evaluation import (
+    FederatedEvaluation,
+    bound_of,
+    evaluation_rows,
+    sampler_of,
+)
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Workload
@@ -40,8 +44,8 @@ def _config(*overrides: str) -> Config:
 def _evaluation(*overrides: str) -> FederatedEvaluation:
     config = _config(*overrides)
     workload = Workload(config)
-    trained = make_strategy(config, workload, workload.model(), CohortSampler(config.clients, 1))
-    return FederatedEvaluation(trained, 1)
+    trained = make_strategy(config, workload, workload.model())
+    return FederatedEvaluation(trained)
 
 
 def _ring(numbers: int) -> SkellamRing:
@@ -132,7 +136,7 @@ def _played(
     evaluation: FederatedEvaluation, rows: Sequence[torch.Tensor], stream: Stream, round: int = 1
 ) -> None:
     """One evaluation in which these clients' rows are what the mechanism gets."""
-    cohort, groups = len(rows), evaluation.settings.groups
+    cohort, groups = len(rows), evaluation.evaluation.groups
     mechanism = evaluation.mechanism(round, cohort)
     uploads = [mechanism.protect(one, stream, round).vector for one in rows]
     size = cohort // groups
@@ -233,13 +237,13 @@ def test_noise_is_planned_for_the_evaluations_alone() -> None:
     twice = _evaluation(
         "evaluation.every=3", "privacy.epsilon=1"
     )  # training's budget is not theirs
-    assert twice.noise_multiplier == pytest.approx(evaluation.noise.noise_multiplier)
-    assert _evaluation().noise_multiplier < evaluation.noise.noise_multiplier
+    assert twice.noise.noise_multiplier == pytest.approx(evaluation.noise.noise_multiplier)
+    assert _evaluation().noise.noise_multiplier < evaluation.noise.noise_multiplier
 
 
 def test_evaluations_are_drawn_apart_from_training() -> None:
     evaluation = _evaluation("clients.per_round=6")
-    draws = [coordinator_of(evaluation).sampler.draw(r) for r in range(1, 30)]
+    draws = [sampler_of(evaluation.config, 1).draw(r) for r in range(1, 30)]
     trained = [coordinator_of(evaluation.trained).sampler.draw(r) for r in range(1, 30)]
     assert draws != trained
     assert all(len(draw) == 6 for draw in draws)

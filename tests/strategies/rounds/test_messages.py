@@ -22,7 +22,7 @@ def _broadcast(make_strategy: MakeStrategy, *overrides: str) -> Broadcast:
         round=12,
         mechanism=strategy.mechanism(12, strategy.config.clients.per_round),
         arrays={"model": strategy.model.vector, "extra": torch.arange(6).view(2, 3)},
-        numbers={"rank": 3, "decay": 0.1, "name": "q", "flag": True, "seed": b"\x00\xff"},
+        scalars={"rank": 3, "decay": 0.1, "name": "q", "flag": True, "seed": b"\x00\xff"},
     )
 
 

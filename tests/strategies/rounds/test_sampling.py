@@ -87,7 +87,7 @@ def test_poisson_cohorts_take_each_client_on_its_own() -> None:
 @pytest.mark.parametrize(("total", "per_round"), [(20, 8), (21, 7), (10, 10), (5, 4), (7, 1)])
 def test_a_pass_takes_everybody_exactly_once(total: int, per_round: int) -> None:
     cohorts = _cohorts("passes", total, per_round)
-    length = cohorts.rounds_per_pass
+    length = cohorts.settings.rounds_per_pass
     assert length == -(-total // per_round)
     for first in range(1, 3 * length, length):
         draws = [cohorts.draw(round) for round in range(first, first + length)]

@@ -238,7 +238,7 @@ def test_public_rows_come_from_another_table(hospitals: Path, tmp_path: Path) ->
 
 def test_errors_of_numbers_are_told_in_the_units_of_the_table(tmp_path: Path) -> None:
     """Prices from 100 to 300: a model that always says 200 errs by 50 on 150 and 250."""
-    from fedsketch.server.evaluation import evaluate
+    from fedsketch.tasks.scores import evaluate
 
     schema = "columns: {x: {number: [0, 1]}}\ntarget: {column: y, number: [100, 300]}"
     _csv(tmp_path, schema, "p.schema.yaml")
@@ -288,7 +288,7 @@ def test_a_loaded_model_reads_new_rows_without_their_targets(
     )
     with simulated_devices(config), pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedsketch.server.report.run_page.write_report", lambda path: path)
-        Rounds(config, tmp_path / "run", Nobody()).play(LocalGrid(app, 3))
+        Rounds(config, tmp_path / "run", Nobody()).run(LocalGrid(app, 3))
     hospitals.unlink()
     hospitals.with_name("patients.schema.yaml").unlink()
     model = fedsketch.load(tmp_path / "run")

@@ -59,7 +59,7 @@ def test_all_that_meets_the_model_comes_through_the_map_and_the_data_stay_as_the
         Workload(_config("data.public=30")),
         Workload(_config("data.public=30", "model.features=null")),
     )
-    assert workload.data_shape == plain.kind
+    assert workload.data_shape == plain.data_shape
     assert workload.largest_shard == plain.largest_shard
     for seen, raw in (
         (workload.shard(2), plain.shard(2)),

@@ -12,7 +12,8 @@ from fedsketch.client.app import app
 from fedsketch.errors import RoundAborted
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.algorithm import Aggregate, Strategy
-from fedsketch.strategies.rounds.messages import Broadcast, signal_to_noise
+from fedsketch.strategies.rounds.coordinator import signal_to_noise
+from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.uploads import summed
 from tests.rounds import ask, coordinator_of
 
@@ -173,9 +174,9 @@ def test_a_strategy_runs_under_flowers_own_loop(make_strategy: MakeStrategy) -> 
     """The same rounds by hand and by `start()`, which also hands over the initial model."""
     overrides = ("privacy.randomness=seeded", "clients.per_round=4", "seed=2")
     flower, by_hand = make_strategy(*overrides), make_strategy(*overrides)
-    initial = copy.deepcopy(flower.arrays())
+    initial = copy.deepcopy(coordinator_of(flower).arrays())
     flower.model.vector.zero_()
-    result = flower.start(LocalGrid(app, 6), initial, num_rounds=3)
+    result = coordinator_of(flower).start(LocalGrid(app, 6), initial, num_rounds=3)
     grid = LocalGrid(app, 6)
     for round in (1, 2, 3):
         coordinator_of(by_hand).aggregate_train(

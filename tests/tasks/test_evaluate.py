@@ -5,16 +5,16 @@ import torch
 from torch.nn import functional
 
 from fedsketch.conf import compose
-from fedsketch.server import evaluation
+from fedsketch.tasks import scores
 from fedsketch.tasks.workload import Workload
 
 
 @pytest.mark.parametrize("chunk", [7, 360, 100_000])
 def test_equals_one_pass_over_the_test_set(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(evaluation, "CHUNK", chunk)
+    monkeypatch.setattr(scores, "_CHUNK", chunk)
     workload = Workload(compose(["device=cpu"]))
     model, test = workload.model(), workload.dataset.test
-    found = evaluation.evaluate(model, test)
+    found = scores.evaluate(model, test)
     with torch.no_grad():
         logits = model.module(test.inputs)
     assert found.keys() == {"accuracy", "loss"}
