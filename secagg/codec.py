@@ -14,8 +14,8 @@ from typing import Protocol
 
 from flwr.app import RecordDict
 
-from fedsketch.secagg.packing import Ring
-from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
+from .packing import Ring
+from .settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsketch.secagg import keys, messages, shamir
-from fedsketch.secagg.errors import Refusal
-from fedsketch.secagg.graph import neighbours
-from fedsketch.secagg.grouping import draw_groups
-from fedsketch.secagg.guard import Guard
-from fedsketch.secagg.identity import verify
-from fedsketch.secagg.masking import apply_masks
-from fedsketch.secagg.packing import Ring, pack, reduce, ring_dtype
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.state import DeviceState, Session, Stage
-from fedsketch.secagg.wire import bitmap, digest_of
+from . import keys, messages, shamir
+from .errors import Refusal
+from .graph import neighbours
+from .grouping import draw_groups
+from .guard import Guard
+from .identity import verify
+from .masking import apply_masks
+from .packing import Ring, pack, reduce, ring_dtype
+from .settings import RoundSettings
+from .state import DeviceState, Session, Stage
+from .wire import bitmap, digest_of
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.secagg.codec import Sum, VectorFormat
-from fedsketch.secagg.errors import Refusal, SettingsError
-from fedsketch.secagg.packing import Ring, centred, ring_dtype
-from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
+from .codec import Sum, VectorFormat
+from .errors import Refusal, SettingsError
+from .packing import Ring, centred, ring_dtype
+from .settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsketch.secagg.errors import SettingsError
+from .errors import SettingsError
 
 LARGEST_COMPLETE = (
     1024  # clients that all exchange masks; bounds the work that settings can ask of a device

@@ -21,16 +21,16 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsketch.secagg.broadcast import RECORD, broadcast_hash
-from fedsketch.secagg.codec import Codec, VectorFormat
-from fedsketch.secagg.coordinator import Coordinator, Step
-from fedsketch.secagg.errors import Aborted, SettingsError
-from fedsketch.secagg.exchange import exchange
-from fedsketch.secagg.identity import Directory
-from fedsketch.secagg.mod import ACTION, VECTOR_RECORD
-from fedsketch.secagg.options import SecAggOptions
-from fedsketch.secagg.report import RoundReport
-from fedsketch.secagg.wrapped_grid import WrappedGrid
+from .broadcast import RECORD, broadcast_hash
+from .codec import Codec, VectorFormat
+from .coordinator import Coordinator, Step
+from .errors import Aborted, SettingsError
+from .exchange import exchange
+from .identity import Directory
+from .mod import ACTION, VECTOR_RECORD
+from .options import SecAggOptions
+from .report import RoundReport
+from .wrapped_grid import WrappedGrid
 
 log = getLogger(__name__)
 _REASON_LENGTH = 300

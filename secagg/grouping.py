@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsketch.secagg.settings import RoundSettings
+from .settings import RoundSettings
 
 
 def draw_groups(

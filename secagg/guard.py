@@ -19,9 +19,9 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedsketch.secagg.errors import Refusal
-from fedsketch.secagg.identity import Directory, Identity
-from fedsketch.secagg.settings import RoundSettings
+from .errors import Refusal
+from .identity import Directory, Identity
+from .settings import RoundSettings
 
 
 class Guard(Protocol):

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fedsketch.secagg.errors import SettingsError
+from .errors import SettingsError
 
 SIGNATURE_BYTES = 64
 ROSTER_FORMAT = "secagg-roster/1"

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedsketch.secagg.errors import Malformed, Refusal
-from fedsketch.secagg.masking import KEY_BYTES
-from fedsketch.secagg.shamir import SHARE_BYTES
+from .errors import Malformed, Refusal
+from .masking import KEY_BYTES
+from .shamir import SHARE_BYTES
 
 PUBLIC_BYTES = 32
 SHARES_BYTES = 2 * SHARE_BYTES  # a share of the self mask's seed and one of the key s

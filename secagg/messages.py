@@ -11,12 +11,12 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 
-from fedsketch.secagg.errors import Malformed
-from fedsketch.secagg.identity import SIGNATURE_BYTES
-from fedsketch.secagg.keys import PUBLIC_BYTES, SEALED_BYTES
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.shamir import SHARE_BYTES
-from fedsketch.secagg.wire import HASH_BYTES, Kind, Reader, Writer
+from .errors import Malformed
+from .identity import SIGNATURE_BYTES
+from .keys import PUBLIC_BYTES, SEALED_BYTES
+from .settings import RoundSettings
+from .shamir import SHARE_BYTES
+from .wire import HASH_BYTES, Kind, Reader, Writer
 
 PAIR_BYTES = 2 * PUBLIC_BYTES
 ADVERT_BYTES = PAIR_BYTES + SIGNATURE_BYTES

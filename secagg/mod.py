@@ -23,13 +23,13 @@ from logging import getLogger
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsketch.secagg import device
-from fedsketch.secagg.broadcast import RECORD, broadcast_hash
-from fedsketch.secagg.codec import Codec
-from fedsketch.secagg.device import Node
-from fedsketch.secagg.errors import Malformed, Refusal, SecAggError
-from fedsketch.secagg.guard import Guard
-from fedsketch.secagg.packing import Ring
+from . import device
+from .broadcast import RECORD, broadcast_hash
+from .codec import Codec
+from .device import Node
+from .errors import Malformed, Refusal, SecAggError
+from .guard import Guard
+from .packing import Ring
 
 ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
 VECTOR_RECORD = "secagg-vector"

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedsketch.secagg import graph
-from fedsketch.secagg.codec import VectorFormat
-from fedsketch.secagg.errors import SettingsError
-from fedsketch.secagg.exchange import POLL_INTERVAL
-from fedsketch.secagg.settings import NONCE_BYTES, RoundSettings, Sizes, majority
+from . import graph
+from .codec import VectorFormat
+from .errors import SettingsError
+from .exchange import POLL_INTERVAL
+from .settings import NONCE_BYTES, RoundSettings, Sizes, majority
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsketch.secagg.errors import Malformed
+from .errors import Malformed
 
 Ring = NDArray[np.unsignedinteger[Any]]
 

@@ -27,10 +27,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from fedsketch.secagg import graph
-from fedsketch.secagg.errors import Malformed, SettingsError
-from fedsketch.secagg.packing import LARGEST_RING, SMALLEST_RING
-from fedsketch.secagg.wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
+from . import graph
+from .errors import Malformed, SettingsError
+from .packing import LARGEST_RING, SMALLEST_RING
+from .wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
 
 NONCE_BYTES = 16
 MAX_DIM = 2**31

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from fedsketch.secagg.errors import Malformed, Refusal
-from fedsketch.secagg.keys import PUBLIC_BYTES, SHARES_BYTES
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.wire import HASH_BYTES, Kind, Reader, Writer
+from .errors import Malformed, Refusal
+from .keys import PUBLIC_BYTES, SHARES_BYTES
+from .settings import RoundSettings
+from .wire import HASH_BYTES, Kind, Reader, Writer
 
 PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedsketch.secagg import keys, shamir
-from fedsketch.secagg.device import peers_of
-from fedsketch.secagg.errors import Malformed
-from fedsketch.secagg.masking import apply_masks
-from fedsketch.secagg.packing import Ring
-from fedsketch.secagg.settings import RoundSettings
+from . import keys, shamir
+from .device import peers_of
+from .errors import Malformed
+from .masking import apply_masks
+from .packing import Ring
+from .settings import RoundSettings
 
 
 class Secrets:

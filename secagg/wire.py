@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from fedsketch.secagg.errors import Malformed
+from .errors import Malformed
 
 HASH_BYTES = 32
 MAX_MEMBERS = 100_000

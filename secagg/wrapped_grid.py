@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsketch.secagg.exchange import exchange
+from .exchange import exchange
 
 
 class WrappedGrid(Grid):

@@ -27,6 +27,8 @@ ALLOWED = {
 }
 ALLOWED["audit"] = {*ALLOWED, "runtime"}  # it plays everything, and nothing knows it
 OURS = {*ALLOWED, "runtime"}
+# What can be installed without the rest, under a name of its own: inside it everything is imported by relative names.
+ALONE = {"secagg"}
 
 
 def _sources() -> list[Path]:
@@ -39,8 +41,18 @@ def _modules(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} has a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            origin = _origin(path, node)
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def _origin(path: Path, node: ast.ImportFrom) -> str:
+    """The full name of the package or module that a file imports from."""
+    if node.level == 0:
+        return str(node.module)
+    folder = path.parent.relative_to(ROOT).parts
+    assert folder[0] in ALONE, f"{path} has a relative import"
+    above = ("fedsketch", *folder)[: len(folder) + 2 - node.level]
+    return ".".join([*above, *([node.module] if node.module else [])])
 
 
 def _packages(path: Path) -> set[str]:
