@@ -16,6 +16,7 @@ from .grid import SecAggGrid
 from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
+from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, is_train
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
 from .report import RoundReport
@@ -23,6 +24,10 @@ from .settings import RoundSettings, Sizes
 from .wrapped_grid import WrappedGrid
 
 __all__ = [
+    "RECORD",
+    "REFUSAL",
+    "SURVIVORS",
+    "VECTOR_RECORD",
     "Aborted",
     "Codec",
     "Directory",
@@ -47,6 +52,7 @@ __all__ = [
     "WrappedGrid",
     "centred",
     "client_app",
+    "is_train",
     "reduce",
     "ring_dtype",
 ]

@@ -14,11 +14,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-RECORD = "secagg"  # the protocol's own record in a message, left out of the hash
+from .names import RECORD
 
 
 def broadcast_hash(content: RecordDict) -> bytes:
-    """SHA-256 over a canonical reading of the content."""
+    """Return SHA-256 over a canonical reading of the content. The protocol's own record is left out."""
     sha = hashlib.sha256(b"secagg/1 broadcast")
 
     def put(tag: bytes, data: bytes) -> None:

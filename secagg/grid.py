@@ -21,13 +21,25 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from .broadcast import RECORD, broadcast_hash
+from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
 from .coordinator import Coordinator, Step
 from .errors import Aborted, SettingsError
 from .exchange import exchange
 from .identity import Directory
-from .mod import ACTION, VECTOR_RECORD
+from .names import (
+    ACTION,
+    BODY,
+    NEXT,
+    NEXT_REFUSAL,
+    NEXT_STEP,
+    RECORD,
+    REFUSAL,
+    SURVIVORS,
+    VECTOR,
+    VECTOR_RECORD,
+    is_train,
+)
 from .options import SecAggOptions
 from .report import RoundReport
 from .wrapped_grid import WrappedGrid
@@ -84,8 +96,7 @@ class SecAggGrid(WrappedGrid):
         train: list[Message] = []
         other: list[Message] = []
         for message in messages:
-            is_train = message.metadata.message_type.split(".")[0] == "train"
-            (train if is_train else other).append(message)
+            (train if is_train(message) else other).append(message)
         replies = list(super().send_and_receive(other, timeout=timeout)) if other else []
         if train:
             replies += self._secure_round(train, timeout)
@@ -157,12 +168,12 @@ class SecAggGrid(WrappedGrid):
         for node in [*requests, *(node for node in riding if node not in requests)]:
             record = ConfigRecord()
             if node in requests:
-                record["body"] = requests[node]
+                record[BODY] = requests[node]
                 if ahead and node in riding:
-                    record["next-step"] = ahead.step.name.lower()
-                    record["next"] = riding[node]
+                    record[NEXT_STEP] = ahead.step.name.lower()
+                    record[NEXT] = riding[node]
             else:
-                record["body"] = riding[node]
+                record[BODY] = riding[node]
             report.bytes_down += sum(len(v) for v in record.values() if isinstance(v, bytes))
             content, kind, group = RecordDict(), "", ""
             if node in requests and step is Step.MASK:
@@ -185,11 +196,11 @@ class SecAggGrid(WrappedGrid):
         ):
             node = message.metadata.dst_node_id
             if node in requests:
-                report.bytes_up += _feed(coordinator, node, reply, "body", "refusal")
+                report.bytes_up += _feed(coordinator, node, reply, BODY, REFUSAL)
                 if ahead and node in riding:
-                    report.bytes_up += _feed(ahead, node, reply, "next", "next-refusal")
+                    report.bytes_up += _feed(ahead, node, reply, NEXT, NEXT_REFUSAL)
             elif ahead:
-                report.bytes_up += _feed(ahead, node, reply, "body", "refusal")
+                report.bytes_up += _feed(ahead, node, reply, BODY, REFUSAL)
         report.round_trips += 1
         try:
             coordinator.close()
@@ -218,7 +229,7 @@ class SecAggGrid(WrappedGrid):
                 "round": settings.round,
                 "group": result.group,
                 "cohort": settings.n,
-                "survivors": list(result.survivors),
+                SURVIVORS: list(result.survivors),
                 "dropouts": len(coordinator.lost),
             }
         )
@@ -257,7 +268,7 @@ def _feed(
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     body: Any = record.get(body_key)
     if coordinator.step is Step.MASK:
-        vector = reply.content.array_records.get(VECTOR_RECORD, ArrayRecord()).get("vector")
+        vector = reply.content.array_records.get(VECTOR_RECORD, ArrayRecord()).get(VECTOR)
         body = vector.data if vector is not None else None
     if isinstance(body, bytes):
         coordinator.receive(node, body)

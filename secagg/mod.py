@@ -24,16 +24,26 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from . import device
-from .broadcast import RECORD, broadcast_hash
+from .broadcast import broadcast_hash
 from .codec import Codec
 from .device import Node
 from .errors import Malformed, Refusal, SecAggError
 from .guard import Guard
+from .names import (
+    ACTION,
+    BODY,
+    NEXT,
+    NEXT_REFUSAL,
+    NEXT_STEP,
+    RECORD,
+    REFUSAL,
+    STATE,
+    VECTOR,
+    VECTOR_KIND,
+    VECTOR_RECORD,
+    is_train,
+)
 from .packing import Ring
-
-ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
-VECTOR_RECORD = "secagg-vector"
-VECTOR_KIND = "secagg.packed"
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
@@ -79,9 +89,9 @@ def _query_handler(step: str, guard_of: GuardFactory) -> Handler:
         try:
             node = _node(context, guard_of)
         except SecAggError as error:  # the device is not set up
-            answer["refusal"] = str(error)
+            answer[REFUSAL] = str(error)
         else:
-            _take_step(step, node, context, request, answer, "body")
+            _take_step(step, node, context, request, answer, BODY)
             _take_next_step(node, context, request, answer)
         return Message(RecordDict({RECORD: answer}), reply_to=message)
 
@@ -92,7 +102,7 @@ def _masking_mod(
     codec: Codec, guard_of: GuardFactory, prepare: Prepare | None, detached: Sequence[str]
 ) -> Mod:
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
-        if message.metadata.message_type.split(".")[0] != "train":
+        if not is_train(message):
             return call_next(message, context)
         content = message.content
         apart = RecordDict({name: content.pop(name) for name in detached if name in content})
@@ -119,7 +129,7 @@ def _masking_mod(
         content, answer = message.content, ConfigRecord()
         try:
             ticket = device.open_mask(
-                node, _state(context), _bytes(request, "body"), broadcast_hash(content)
+                node, _state(context), _bytes(request, BODY), broadcast_hash(content)
             )
             codec.restore(content, ticket.settings)
             instead = _prepared(prepare, node, content, apart, context)
@@ -127,7 +137,7 @@ def _masking_mod(
                 return Message(instead, reply_to=message)
             _keep(context, device.spend(node, ticket))
         except SecAggError as error:
-            answer["refusal"] = str(error)
+            answer[REFUSAL] = str(error)
             reply = RecordDict({RECORD: answer})
         else:
             # From here on nothing may refuse, because the vector is charged.
@@ -135,7 +145,7 @@ def _masking_mod(
             state, body = device.mask(ticket, vector)
             _keep(context, state)
             packed = Array("uint8", (len(body),), VECTOR_KIND, body)
-            reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({"vector": packed})})
+            reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({VECTOR: packed})})
         _take_next_step(node, context, request, answer)
         return Message(reply, reply_to=message)
 
@@ -204,14 +214,14 @@ def _unforeseen(node: Node) -> str:
 
 
 def _refused(message: Message, sentence: str) -> Message:
-    refusal = ConfigRecord({"refusal": sentence})
+    refusal = ConfigRecord({REFUSAL: sentence})
     return Message(RecordDict({RECORD: refusal}), reply_to=message)
 
 
 def _take_step(
     step: str, node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord, key: str
 ) -> None:
-    refusal = "refusal" if key == "body" else "next-refusal"
+    refusal = REFUSAL if key == BODY else NEXT_REFUSAL
     try:
         state, reply = _STEPS[step](node, _state(context), _bytes(request, key))
     except SecAggError as error:
@@ -227,9 +237,9 @@ def _take_next_step(
     node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord
 ) -> None:
     """Take the step of the next round that came with this message, if there is one."""
-    step = request.get("next-step")
+    step = request.get(NEXT_STEP)
     if step in ("advertise", "share"):
-        _take_step(str(step), node, context, request, answer, "next")
+        _take_step(str(step), node, context, request, answer, NEXT)
 
 
 def _node(context: Context, guard_of: GuardFactory) -> Node:
@@ -238,11 +248,11 @@ def _node(context: Context, guard_of: GuardFactory) -> Node:
 
 def _state(context: Context) -> bytes:
     record = context.state.config_records.get(RECORD, ConfigRecord())
-    return _bytes(record, "state") if "state" in record else b""
+    return _bytes(record, STATE) if STATE in record else b""
 
 
 def _keep(context: Context, state: bytes) -> None:
-    context.state[RECORD] = ConfigRecord({"state": state})
+    context.state[RECORD] = ConfigRecord({STATE: state})
 
 
 def _bytes(record: ConfigRecord, key: str) -> bytes:

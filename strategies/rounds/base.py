@@ -30,6 +30,7 @@ from fedsketch.errors import RoundAborted
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.secagg import RECORD, SURVIVORS
 from fedsketch.strategies.local.device_half import DeviceHalf, LocalWork
 from fedsketch.strategies.noise.adversaries import in_words
 from fedsketch.strategies.noise.device import DeviceNoise
@@ -378,5 +379,5 @@ class FederatedStrategy(Strategy):
         client that sent the reply."""
         nodes = [reply.metadata.src_node_id]
         if self.sizes.masked or self.config.runtime.name == "cohort":
-            nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
+            nodes = list(reply.content.config_records[RECORD][SURVIVORS])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]
