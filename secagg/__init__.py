@@ -20,7 +20,8 @@ from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, is_train
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
 from .report import RoundReport
-from .settings import RoundSettings, Sizes
+from .settings import RoundSettings
+from .sizes import Sizes
 from .wrapped_grid import WrappedGrid
 
 __all__ = [

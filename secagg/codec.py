@@ -15,7 +15,8 @@ from typing import Protocol
 from flwr.app import RecordDict
 
 from .packing import Ring
-from .settings import RoundSettings, Scalar, Sizes
+from .settings import RoundSettings, Scalar
+from .sizes import Sizes
 
 
 @dataclass(frozen=True)

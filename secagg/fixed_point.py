@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from .codec import Sum, VectorFormat
 from .errors import Refusal, SettingsError
 from .packing import Ring, centred, ring_dtype
-from .settings import RoundSettings, Scalar, Sizes
+from .settings import RoundSettings, Scalar
+from .sizes import Sizes
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from . import graph
 from .codec import VectorFormat
 from .errors import SettingsError
 from .exchange import POLL_INTERVAL
-from .settings import NONCE_BYTES, RoundSettings, Sizes, majority
+from .settings import NONCE_BYTES, RoundSettings
+from .sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,7 @@ class SecAggOptions:
 
     def sizes(self, n: int) -> Sizes:
         """The numbers of a round with n clients."""
-        return Sizes(
-            n, _count(self.drops, n // self.groups), _count(self.colluders, n), self.groups
-        )
+        return Sizes.of(n, self.drops, self.colluders, self.groups)
 
     def settings(
         self, run: int, round: int, cohort: Iterable[int], vector: VectorFormat, broadcast: bytes
@@ -61,8 +60,7 @@ class SecAggOptions:
         """The settings of a round, with the smallest threshold and quorum that the rules allow."""
         nodes = tuple(sorted(cohort))
         sizes = self.sizes(len(nodes))
-        quorum = majority(sizes.most, sizes.colluders)
-        degree, threshold = sizes.most - 1, quorum
+        degree, threshold = sizes.most - 1, sizes.needed
         if not self.consistency and self.groups == 1 and sizes.n > graph.RINGS_ABOVE:
             try:
                 ring_degree, ring_threshold = graph.ring_parameters(
@@ -79,7 +77,7 @@ class SecAggOptions:
             cohort=nodes,
             degree=degree,
             threshold=threshold,
-            quorum=quorum,
+            quorum=sizes.needed,
             drops=sizes.drops,
             colluders=sizes.colluders,
             groups=self.groups,
@@ -89,7 +87,3 @@ class SecAggOptions:
             broadcast=broadcast,
             application=vector.application,
         )
-
-
-def _count(value: int | float, n: int) -> int:
-    return int(value * n) if isinstance(value, float) else value

@@ -30,6 +30,7 @@ from functools import cached_property, lru_cache
 from . import graph
 from .errors import Malformed, SettingsError
 from .packing import LARGEST_RING, SMALLEST_RING
+from .sizes import Sizes, majority
 from .wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
 
 NONCE_BYTES = 16
@@ -37,33 +38,6 @@ MAX_DIM = 2**31
 MAX_APPLICATION = 64
 
 Scalar = bool | int | float | str | bytes
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The numbers of a round that a codec needs in order to plan its vector.
-
-    A released sum is over at least `least` and at most `most` clients, `colluders` of whom may
-    work with the server.
-    """
-
-    n: int
-    drops: int
-    colluders: int
-    groups: int = 1
-
-    @property
-    def least(self) -> int:
-        return self.n // self.groups - self.drops
-
-    @property
-    def most(self) -> int:
-        return -(-self.n // self.groups)
-
-
-def majority(n: int, colluders: int) -> int:
-    """Smallest threshold or quorum among n of whom `colluders` answer twice."""
-    return (n + colluders) // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -193,18 +167,17 @@ class RoundSettings:
                 "Drops and colluders are counts, and a group has 2 clients at least."
             )
         sizes = self.sizes
-        if sizes.least < majority(sizes.most, self.colluders):
+        if sizes.least < sizes.needed:
             raise SettingsError(
                 f"{sizes.most} clients with {self.drops} drops and {self.colluders} colluders cannot "
-                f"finish: at least {majority(sizes.most, self.colluders)} must stay, so tolerate "
+                f"finish: at least {sizes.needed} must stay, so tolerate "
                 "fewer drops or colluders, or take a larger cohort."
             )
-        need_quorum = majority(sizes.most, self.colluders)
         need_threshold = self._complete_threshold() if self.complete else self._ring_threshold()
-        if self.threshold < need_threshold or self.quorum < need_quorum:
+        if self.threshold < need_threshold or self.quorum < sizes.needed:
             raise SettingsError(
                 f"The threshold {self.threshold} and the quorum {self.quorum} are below the rule's "
-                f"{need_threshold} and {need_quorum}."
+                f"{need_threshold} and {sizes.needed}."
             )
         if sizes.least < max(self.threshold, self.quorum):
             raise SettingsError(
@@ -230,7 +203,7 @@ class RoundSettings:
                 f"At most {graph.LARGEST_COMPLETE} clients can all exchange masks with each other, not "
                 f"{most}: ask fewer clients per round, {otherwise}."
             )
-        return majority(most, self.colluders)
+        return self.sizes.needed
 
     def _ring_threshold(self) -> int:
         if self.consistency:

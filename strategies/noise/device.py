@@ -393,7 +393,7 @@ def _missed(noise: DeviceNoise) -> float:
     round tolerates dropouts."""
     settings, sizes = noise.config.clients, noise.sizes
     rate = settings.per_round / settings.total
-    there = settings.total - math.floor(settings.total * settings.tolerated_dropouts)
+    there = CohortSizes(noise.config).survivors(settings.total)
     decided = [n for n in range(1, sizes.largest) if not noise.accepts(n) and noise.accepts(n + 1)]
     return sum(
         max(poisson.missed(rate, population, n + 1) for population in (there, settings.total))

@@ -42,7 +42,6 @@ from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.secagg.settings import majority
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.base import FederatedStrategy
@@ -175,7 +174,7 @@ class FederatedEvaluation(FederatedStrategy):
         cohort = self.config.clients.per_round
         sizes = CohortSizes(self.config, self.settings.groups)
         members, colluders = sizes.members(cohort), sizes.colluders(cohort)
-        needed = majority(members, colluders)
+        needed = sizes.needed(cohort)
         unfinished = sizes.masked and sizes.survivors(cohort) < needed
         if unfinished or not self.noise.accepts(cohort):
             raise ConfigError(
