@@ -22,6 +22,7 @@ from .packing import Ring, centred, reduce, ring_dtype
 from .report import RoundReport
 from .settings import RoundSettings
 from .sizes import Sizes
+from .traffic import RoundTrip, round_trips
 from .wrapped_grid import WrappedGrid
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Roster",
     "RoundReport",
     "RoundSettings",
+    "RoundTrip",
     "SecAggError",
     "SecAggGrid",
     "SecAggOptions",
@@ -56,4 +58,5 @@ __all__ = [
     "is_train",
     "reduce",
     "ring_dtype",
+    "round_trips",
 ]

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from .broadcast import broadcast_hash
@@ -36,11 +35,10 @@ from .names import (
     RECORD,
     REFUSAL,
     SURVIVORS,
-    VECTOR,
-    VECTOR_RECORD,
     is_train,
 )
 from .options import SecAggOptions
+from .records import vector_in
 from .report import RoundReport
 from .wrapped_grid import WrappedGrid
 
@@ -129,8 +127,7 @@ class SecAggGrid(WrappedGrid):
         ]
 
     def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
-        options = self._options_for(vector)
-        settings = options.settings(self._run_id, self._round, nodes, vector, broadcast)
+        settings = self._options.settings(self._run_id, self._round, nodes, vector, broadcast)
         self._round += 1
         return Coordinator(settings, self._roster)
 
@@ -139,15 +136,10 @@ class SecAggGrid(WrappedGrid):
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.step is not Step.MASK:
             return None
-        settings, groups = ahead.settings, self._options_for(vector).groups
+        settings, groups = ahead.settings, self._options.for_vector(vector).groups
         planned = VectorFormat(settings.dim, settings.bits, settings.application, vector.groups)
         same = settings.cohort == cohort and settings.groups == groups and planned == vector
         return ahead if same else None
-
-    def _options_for(self, vector: VectorFormat) -> SecAggOptions:
-        if vector.groups is None:
-            return self._options
-        return replace(self._options, groups=vector.groups)
 
     def _stage(
         self,
@@ -268,8 +260,7 @@ def _feed(
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     body: Any = record.get(body_key)
     if coordinator.step is Step.MASK:
-        vector = reply.content.array_records.get(VECTOR_RECORD, ArrayRecord()).get(VECTOR)
-        body = vector.data if vector is not None else None
+        body = vector_in(reply.content)
     if isinstance(body, bytes):
         coordinator.receive(node, body)
         return len(body)

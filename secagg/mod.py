@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from logging import getLogger
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from . import device
@@ -38,12 +38,10 @@ from .names import (
     RECORD,
     REFUSAL,
     STATE,
-    VECTOR,
-    VECTOR_KIND,
-    VECTOR_RECORD,
     is_train,
 )
 from .packing import Ring
+from .records import with_vector
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
@@ -144,8 +142,7 @@ def _masking_mod(
             vector = _trained(codec, node, ticket, message, context, call_next)
             state, body = device.mask(ticket, vector)
             _keep(context, state)
-            packed = Array("uint8", (len(body),), VECTOR_KIND, body)
-            reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({VECTOR: packed})})
+            reply = with_vector(answer, body)
         _take_next_step(node, context, request, answer)
         return Message(reply, reply_to=message)
 
