@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from setuptools import find_packages
 
+from fedsketch import secagg
+
 ROOT = Path(__file__).parent.parent
 LONGEST = 400
 
@@ -33,6 +35,10 @@ ALONE = {"secagg"}
 
 def _sources() -> list[Path]:
     return sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+
+
+def _below(*folders: str) -> Iterator[Path]:
+    return (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
 
 
 def _modules(path: Path) -> Iterator[str]:
@@ -69,11 +75,7 @@ def test_imports_point_one_way(package: str) -> None:
 
 def test_everything_is_imported_by_its_installed_name() -> None:
     """A bare `import client` would find a user's own client.py."""
-    files = [
-        *_sources(),
-        *(p for d in ("tests", "benchmarks", "examples") for p in (ROOT / d).rglob("*.py")),
-    ]
-    for path in files:
+    for path in (*_sources(), *_below("tests", "benchmarks", "examples")):
         bare = {name.split(".")[0] for name in _modules(path)} & OURS
         assert not bare, f"{path.relative_to(ROOT)} imports {sorted(bare)}"
 
@@ -81,6 +83,20 @@ def test_everything_is_imported_by_its_installed_name() -> None:
 def test_secure_aggregation_imports_no_torch() -> None:
     for path in (ROOT / "secagg").rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in _modules(path)), path.name
+
+
+def test_others_import_from_secagg_what_it_exports() -> None:
+    """So its modules can change without them. Only its own tests and benchmarks look inside; other tests play the
+    protocol with `tests.secagg.protocol`."""
+    own = [ROOT / "secagg", ROOT / "tests" / "secagg"]
+    for path in (*_sources(), *_below("fedsketch", "tests", "examples")):
+        if any(path.is_relative_to(folder) for folder in own):
+            continue
+        taken = {
+            name.split(".")[2] for name in _modules(path) if name.startswith(f"{secagg.__name__}.")
+        }
+        inside = taken - set(secagg.__all__)
+        assert not inside, f"{path.relative_to(ROOT)} imports {sorted(inside)} of secagg"
 
 
 def test_every_package_has_a_link_and_is_found_by_the_installer() -> None:
