@@ -194,7 +194,7 @@ class RoundSettings:
                 otherwise = "or make more groups"
             elif self.consistency:
                 otherwise = (
-                    "or take secagg=semi_honest, which promises less: it protects from a server that "
+                    "or set consistency to False, which promises less: it protects from a server that "
                     "follows the protocol, not from one that lies"
                 )
             else:

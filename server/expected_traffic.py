@@ -7,7 +7,7 @@ from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.secagg import round_trips
 from fedsketch.server.grids.metered import serialised_size
-from fedsketch.server.grids.secagg_options import secagg_options
+from fedsketch.server.grids.secagg_options import config_errors, secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.uploads import summed
 
@@ -16,10 +16,11 @@ def expected_traffic(
     config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
 ) -> tuple[float, float]:
     """Bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
-    numbers."""
+    numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
         return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
-    planned = round_trips(secagg_options(config), RingCodec(), broadcast, cohort)
+    with config_errors():
+        planned = round_trips(secagg_options(config), RingCodec(), broadcast, cohort)
     return sum(_size(one.reply) for one in planned), sum(_size(one.request) for one in planned)
 
 

@@ -17,13 +17,14 @@ from flwr.serverapp import Grid
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
-from fedsketch.errors import RoundAborted, TooFewClients
-from fedsketch.secagg import Aborted, Directory, SettingsError
+from fedsketch.errors import ConfigError, RoundAborted, TooFewClients
+from fedsketch.secagg import Aborted, Directory
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.attempts import Attempt
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.device_evaluations import DeviceEvaluations
 from fedsketch.server.evaluation import evaluate
+from fedsketch.server.grids.secagg_options import config_errors
 from fedsketch.server.grids.stack import build_grids
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
 from fedsketch.server.observers.tracking import tracked
@@ -253,7 +254,7 @@ class Rounds:
         if evaluations.due(current, last=self._finished(current)):
             try:
                 self._exchange(current, evaluations.strategy, evaluations.accounts, None)
-            except (TooFewClients, SettingsError) as failed:
+            except (TooFewClients, ConfigError) as failed:
                 log.warning("No evaluation on devices after round %d: %s", current, failed)
         up, down = (total / max(evaluations.strategy.cohort_size, 1) for total in self.meter.take())
         self.traffic = (self.traffic[0] + up, self.traffic[1] + down)
@@ -304,7 +305,9 @@ class Rounds:
             self.grid.expect(None if following is None else strategy.nodes_of(following))
             start = time.monotonic()
             try:
-                replies = self.grid.send_and_receive(messages, timeout=self.config.clients.timeout)
+                with config_errors():
+                    timeout = self.config.clients.timeout
+                    replies = self.grid.send_and_receive(messages, timeout=timeout)
                 waited += time.monotonic() - start
                 strategy.aggregate_train(current, replies)
             except (RoundAborted, Aborted) as aborted:
