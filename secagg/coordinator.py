@@ -75,7 +75,7 @@ class Coordinator:
         self._broadcast = broadcast
 
     def requests(self) -> dict[int, bytes]:
-        """The request for every node that takes part in the current stage."""
+        """Return the request for every node that takes part in the current stage."""
         return {self.settings.cohort[index]: self._request(index) for index in sorted(self._asked)}
 
     def lose(self, node: int, reason: str) -> None:

@@ -38,7 +38,7 @@ from .names import (
     is_train,
 )
 from .options import SecAggOptions
-from .records import vector_in
+from .records import body_record, vector_in
 from .report import RoundReport
 from .wrapped_grid import WrappedGrid
 
@@ -85,12 +85,13 @@ class SecAggGrid(WrappedGrid):
 
     @property
     def dropouts(self) -> Mapping[int, str]:
+        """The nodes that the last round lost, with the stage and the reason."""
         return {} if self.report is None else self.report.dropouts
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """The replies to all messages; those to train messages are one sum per group."""
+        """Return the replies to all messages; those to train messages are one sum per group."""
         train: list[Message] = []
         other: list[Message] = []
         for message in messages:
@@ -132,7 +133,7 @@ class SecAggGrid(WrappedGrid):
         return Coordinator(settings, self._roster)
 
     def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> Coordinator | None:
-        """The round whose keys were exchanged in advance, if it is this one."""
+        """Return the round whose keys were exchanged in advance, if it is this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.step is not Step.MASK:
             return None
@@ -149,7 +150,7 @@ class SecAggGrid(WrappedGrid):
         timeout: float | None,
         report: RoundReport,
     ) -> None:
-        """One round trip: the requests of the stage, and the requests of the next round that are sent with them."""
+        """Make one round trip: send the requests of the stage, and the requests of the next round with them."""
         step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
         ahead = self._ahead
         requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
@@ -158,24 +159,16 @@ class SecAggGrid(WrappedGrid):
             limit = min(timeout or self._options.train_timeout, self._options.train_timeout)
         outgoing = []
         for node in [*requests, *(node for node in riding if node not in requests)]:
-            record = ConfigRecord()
-            if node in requests:
-                record[BODY] = requests[node]
-                if ahead and node in riding:
-                    record[NEXT_STEP] = ahead.step.name.lower()
-                    record[NEXT] = riding[node]
-            else:
-                record[BODY] = riding[node]
+            record = _record(node, requests, riding, ahead)
             report.bytes_down += sum(len(v) for v in record.values() if isinstance(v, bytes))
-            content, kind, group = RecordDict(), "", ""
             if node in requests and step is Step.MASK:
-                content = RecordDict(dict(broadcast))
+                content = RecordDict({**broadcast, RECORD: record})
                 original = train[node].metadata
                 kind, group = original.message_type, original.group_id
             else:
                 asked = step if node in requests or ahead is None else ahead.step
-                kind = "query." + ACTION.format(asked.name.lower())
-            content[RECORD] = record
+                content = RecordDict({RECORD: record})
+                kind, group = "query." + ACTION.format(asked.name.lower()), ""
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
         enough = min(len(requests), coordinator.settings.n - coordinator.settings.drops)
         for message, reply in exchange(
@@ -229,7 +222,7 @@ class SecAggGrid(WrappedGrid):
 
 
 def _one_content(train: list[Message]) -> RecordDict:
-    """The content that all train messages have in common."""
+    """Return the content that all train messages have in common."""
     content = train[0].content
     for message in train[1:]:
         same = message.content is content
@@ -239,6 +232,22 @@ def _one_content(train: list[Message]) -> RecordDict:
                 "the same content."
             )
     return content
+
+
+def _record(
+    node: int,
+    requests: Mapping[int, bytes],
+    riding: Mapping[int, bytes],
+    ahead: Coordinator | None,
+) -> ConfigRecord:
+    """Return the record of a message to a node: the request of the stage, that of the next round, or both."""
+    if node not in requests:
+        return body_record(riding[node])
+    record = body_record(requests[node])
+    if ahead is not None and node in riding:
+        record[NEXT_STEP] = ahead.step.name.lower()
+        record[NEXT] = riding[node]
+    return record
 
 
 def _log_dropouts(coordinator: Coordinator, known: int) -> None:
@@ -252,7 +261,7 @@ def _log_dropouts(coordinator: Coordinator, known: int) -> None:
 def _feed(
     coordinator: Coordinator, node: int, reply: Message, body_key: str, refusal_key: str
 ) -> int:
-    """Pass a reply to the round to which it belongs; returns the number of bytes that it carried."""
+    """Pass a reply to the round to which it belongs, and return the number of bytes that it carried."""
     if reply.has_error():
         reason = " ".join((reply.error.reason or "no reason given").split())
         coordinator.lose(node, f"error {reply.error.code}: {reason[:_REASON_LENGTH]}")

@@ -152,7 +152,7 @@ def _masking_mod(
 def _prepared(
     prepare: Prepare | None, node: Node, content: RecordDict, apart: RecordDict, context: Context
 ) -> RecordDict | None:
-    """What the application answers instead of training, if anything. It has not read the device's data yet."""
+    """Return what the application answers instead of training, if anything. It has not read the device's data yet."""
     if prepare is None:
         return None
     try:
@@ -174,7 +174,7 @@ def _trained(
     context: Context,
     call_next: Handler,
 ) -> Ring:
-    """The vector of the handler's reply; if the handler fails in any way, that of a device without data."""
+    """Return the vector of the handler's reply; if the handler fails in any way, that of a device without data."""
     try:
         reply = call_next(message, context)
         if reply.has_error():
@@ -202,7 +202,7 @@ def _unmasked(
 
 
 def _unforeseen(node: Node) -> str:
-    """The fixed answer to any exception that is being handled. Where devices are simulated, the exception is raised
+    """Return the fixed answer to any exception that is being handled. Where devices are simulated, raise the exception
     again."""
     if not node.guard.quiet:
         raise

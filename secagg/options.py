@@ -17,7 +17,7 @@ from .sizes import Sizes
 
 @dataclass(frozen=True)
 class SecAggOptions:
-    """How rounds are run.
+    """The server's choices about all rounds.
 
     `drops` are the dropouts that a sum tolerates and `colluders` the clients that may work with the
     server; a float below 1 is a fraction (of a group, of the cohort), an int a count. With

@@ -72,10 +72,12 @@ class RoundSettings:
 
     @property
     def n(self) -> int:
+        """The number of clients."""
         return len(self.cohort)
 
     @property
     def sizes(self) -> Sizes:
+        """The numbers of clients in a sum."""
         return Sizes(self.n, self.drops, self.colluders, self.groups)
 
     @property
@@ -84,13 +86,15 @@ class RoundSettings:
         return self.groups > 1 or self.degree == self.n - 1
 
     def threshold_of(self, members: int) -> int:
-        """Share threshold in a group of this many clients."""
+        """Return the share threshold in a group of this many clients."""
         return self.threshold if self.groups == 1 else majority(members, self.colluders)
 
     def quorum_of(self, members: int) -> int:
+        """Return the quorum of signatures in a group of this many clients."""
         return self.quorum if self.groups == 1 else majority(members, self.colluders)
 
     def index(self, node: int) -> int | None:
+        """Return the position of a node in the cohort; None if it is not in it."""
         return self._places.get(node)
 
     @cached_property
@@ -99,6 +103,7 @@ class RoundSettings:
 
     @cached_property
     def digest(self) -> bytes:
+        """The hash of the settings, by which all messages and keys are bound to the round."""
         return hashlib.sha256(b"secagg/1 settings" + self.encoded).digest()
 
     @cached_property
@@ -118,7 +123,7 @@ class RoundSettings:
     @classmethod
     @lru_cache(maxsize=4)  # a process that simulates many devices decodes the same bytes for each
     def decode(cls, data: bytes) -> RoundSettings:
-        """Settings from bytes; raises Malformed or, if a rule is broken, SettingsError."""
+        """Return the settings in these bytes. Raise `Malformed` or, if a rule is broken, `SettingsError`."""
         reader = Reader(data, Kind.ADVERTISE_REQUEST)
         run, round_, nonce = reader.u64(), reader.u64(), reader.raw(NONCE_BYTES)
         n = reader.u32()
@@ -157,7 +162,9 @@ class RoundSettings:
         if not 1 <= self.dim < MAX_DIM:
             raise SettingsError(f"A vector has 1 to {MAX_DIM - 1} coordinates, not {self.dim}.")
         if not SMALLEST_RING <= self.bits <= LARGEST_RING:
-            raise SettingsError(f"A ring has 16 to 64 bits, not {self.bits}.")
+            raise SettingsError(
+                f"A ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {self.bits}."
+            )
         if len(self.application) > MAX_APPLICATION:
             raise SettingsError(f"The application commits to at most {MAX_APPLICATION} values.")
 
@@ -212,7 +219,9 @@ class RoundSettings:
                 "server that lies about dropouts cuts a sparse graph: set the degree to n - 1."
             )
         if self.n <= graph.RINGS_ABOVE:
-            raise SettingsError("Up to 128 clients the graph is complete: set the degree to n - 1.")
+            raise SettingsError(
+                f"Up to {graph.RINGS_ABOVE} clients the graph is complete: set the degree to n - 1."
+            )
         if self.degree % 2 or not 0 < self.degree < self.n:
             raise SettingsError("A ring's degree is even and smaller than the cohort.")
         least, _ = graph.ring_parameters(self.n, self.colluders, self.drops)
