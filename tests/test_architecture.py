@@ -2,6 +2,8 @@
 
 import ast
 import fnmatch
+import json
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 from setuptools import find_packages
 
 from fedsketch import secagg
+from fedsketch.conf import compose, to_json
 
 ROOT = Path(__file__).parent.parent
 LONGEST = 400
@@ -97,6 +100,24 @@ def test_others_import_from_secagg_what_it_exports() -> None:
         }
         inside = taken - set(secagg.__all__)
         assert not inside, f"{path.relative_to(ROOT)} imports {sorted(inside)} of secagg"
+
+
+def test_secure_aggregation_names_no_key_of_fedsketch() -> None:
+    """Its errors are for users of any app. The server adds the keys (`server.grids.secagg_options`)."""
+    groups = json.loads(to_json(compose([])))
+    keys = {
+        f"{name}.{key}"
+        for name, group in groups.items()
+        if isinstance(group, dict)
+        for key in group
+    }
+    assert {"secagg.bits", "clients.tolerated_dropouts"} <= keys
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, keys))}|secagg=\w+|fedsketch)\b")
+    for path in (ROOT / "secagg").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found = named.findall(node.value)
+                assert not found, f"{path.relative_to(ROOT)}:{node.lineno} says {found}"
 
 
 def test_every_package_has_a_link_and_is_found_by_the_installer() -> None:
