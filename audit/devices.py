@@ -23,6 +23,7 @@ from fedsketch.delivery.parcels import Parcels
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
+from fedsketch.secagg import RECORD, SURVIVORS, is_train
 from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, SCALARS, summed, uploaded
 
 Vector = NDArray[np.generic]
@@ -65,7 +66,7 @@ class Devices(LocalGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         asked = list(messages)
-        if not asked or asked[0].metadata.message_type != "train":
+        if not asked or not is_train(asked[0]):
             return super().send_and_receive(asked, timeout=timeout)
         content = asked[0].content
         self._deliver(content)
@@ -91,7 +92,7 @@ class Devices(LocalGrid):
             total &= np.uint64((1 << mechanism.ring.bits) - 1)
             self.last.parts.append((members, total))
             reply = summed(total)
-            reply["secagg"] = ConfigRecord({"survivors": [_FIRST_NODE + c for c in members]})
+            reply[RECORD] = ConfigRecord({SURVIVORS: [_FIRST_NODE + c for c in members]})
             replies.append(Message(reply, reply_to=by_client[members[0]]))
         return replies
 

@@ -26,6 +26,7 @@ from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
+from fedsketch.secagg import is_train
 from fedsketch.server.rounds import Rounds
 
 CLIENTS = 11  # odd, so that a client's turn changes from round to round
@@ -45,7 +46,7 @@ class TimedGrid(LocalGrid):
         self.seconds: dict[int, list[float]] = {1: [], 2: []}
 
     def _answer(self, message: Message) -> Message:
-        if message.metadata.message_type != "train":
+        if not is_train(message):
             return super()._answer(message)
         threads = 1 if len(self.seconds[1]) <= len(self.seconds[2]) else 2
         torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsketch.delivery.records import PARCEL, STALE
-from fedsketch.secagg import WrappedGrid
+from fedsketch.secagg import WrappedGrid, is_train
 
 
 class Delivered(Protocol):
@@ -46,7 +46,7 @@ class DeliveryGrid(WrappedGrid):
         outgoing = list(messages)
         identifiers = list(self._grid.push_messages([self._with_parcel(m) for m in outgoing]))
         for identifier, message in zip(identifiers, outgoing, strict=True):
-            if identifier and _is_train(message):
+            if identifier and is_train(message):
                 self._sent[identifier] = (message, self._parcels.version)
         return identifiers
 
@@ -66,7 +66,7 @@ class DeliveryGrid(WrappedGrid):
         return replies
 
     def _with_parcel(self, message: Message) -> Message:
-        if not _is_train(message):
+        if not is_train(message):
             return message
         held = self._held.get(message.metadata.dst_node_id, 0)
         return _with(message, self._parcels.parcel(held))
@@ -86,10 +86,6 @@ class DeliveryGrid(WrappedGrid):
         # Flower has no public way to say which message a reply answers.
         reply.metadata.__dict__["_reply_to_message_id"] = first
         return reply
-
-
-def _is_train(message: Message) -> bool:
-    return message.metadata.message_type.split(".")[0] == "train"
 
 
 def _with(message: Message, parcel: RecordDict) -> Message:

@@ -42,5 +42,5 @@ def sentence_of(error: Exception) -> str | None:
 
 def _is_of_secagg(error: Exception) -> bool:
     # Looked up, because importing secagg takes a second. It is there if it has raised anything.
-    secagg = sys.modules.get("fedsketch.secagg.errors")
-    return secagg is not None and isinstance(error, secagg.SecAggError)
+    secagg = sys.modules.get("fedsketch.secagg")
+    return isinstance(error, getattr(secagg, "SecAggError", ()))

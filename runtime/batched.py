@@ -20,6 +20,7 @@ from fedsketch.delivery.records import FROZEN_ARRAYS
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.batched_clients import BatchedClients, BatchedSum
 from fedsketch.runtime.local import CLIENT_APP_RAISED, LocalGrid
+from fedsketch.secagg import RECORD, SURVIVORS, is_train
 from fedsketch.server.grids.simulated import SUMS
 from fedsketch.strategies.rounds.uploads import summed
 from fedsketch.tasks.workload import Workload
@@ -47,7 +48,7 @@ class BatchedGrid(LocalGrid):
         for each sum, and an error for each client that is in no sum."""
         train: list[Message] = []
         for message in messages:
-            if message.metadata.message_type == "train":
+            if is_train(message):
                 train.append(message)
             else:
                 yield from super().send_and_receive([message])
@@ -72,7 +73,7 @@ class BatchedGrid(LocalGrid):
         if made.vector is not None:
             nodes = [by_client[client].metadata.dst_node_id for client in made.members]
             reply = summed(made.vector)
-            reply["secagg"] = ConfigRecord({"survivors": nodes})
+            reply[RECORD] = ConfigRecord({SURVIVORS: nodes})
             yield Message(reply, reply_to=by_client[made.members[0]])
 
     def _groups(self, clients: list[int], count: int, server_round: str) -> list[list[int]]:

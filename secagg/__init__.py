@@ -9,20 +9,27 @@ On the server wrap the grid, on the devices make the ClientApp here::
 The package stands alone: it needs numpy, cryptography and Flower.
 """
 
-from fedsketch.secagg.codec import Codec, Sum, VectorFormat
-from fedsketch.secagg.errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
-from fedsketch.secagg.fixed_point import FixedPoint
-from fedsketch.secagg.grid import SecAggGrid
-from fedsketch.secagg.guard import Guard, SimulationGuard, SimulationRoster
-from fedsketch.secagg.identity import Directory, Identity, Roster
-from fedsketch.secagg.mod import client_app
-from fedsketch.secagg.options import SecAggOptions
-from fedsketch.secagg.packing import Ring, centred, reduce, ring_dtype
-from fedsketch.secagg.report import RoundReport
-from fedsketch.secagg.settings import RoundSettings, Sizes
-from fedsketch.secagg.wrapped_grid import WrappedGrid
+from .codec import Codec, Sum, VectorFormat
+from .errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
+from .fixed_point import FixedPoint
+from .grid import SecAggGrid
+from .guard import Guard, SimulationGuard, SimulationRoster
+from .identity import Directory, Identity, Roster
+from .mod import client_app
+from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, is_train
+from .options import SecAggOptions
+from .packing import Ring, centred, reduce, ring_dtype
+from .report import RoundReport
+from .settings import RoundSettings
+from .sizes import Sizes
+from .traffic import RoundTrip, round_trips
+from .wrapped_grid import WrappedGrid
 
 __all__ = [
+    "RECORD",
+    "REFUSAL",
+    "SURVIVORS",
+    "VECTOR_RECORD",
     "Aborted",
     "Codec",
     "Directory",
@@ -35,6 +42,7 @@ __all__ = [
     "Roster",
     "RoundReport",
     "RoundSettings",
+    "RoundTrip",
     "SecAggError",
     "SecAggGrid",
     "SecAggOptions",
@@ -47,6 +55,8 @@ __all__ = [
     "WrappedGrid",
     "centred",
     "client_app",
+    "is_train",
     "reduce",
     "ring_dtype",
+    "round_trips",
 ]

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-RECORD = "secagg"  # the protocol's own record in a message, left out of the hash
+from .names import RECORD
 
 
 def broadcast_hash(content: RecordDict) -> bytes:
-    """SHA-256 over a canonical reading of the content."""
+    """Return SHA-256 over a canonical reading of the content. The protocol's own record is left out."""
     sha = hashlib.sha256(b"secagg/1 broadcast")
 
     def put(tag: bytes, data: bytes) -> None:
@@ -41,17 +40,15 @@ def broadcast_hash(content: RecordDict) -> bytes:
             values: dict[str, Any] = dict(record)
             for key in sorted(values):
                 put(b"N", key.encode())
-                for part in _as_list(values[key]):
+                several = isinstance(values[key], list)
+                for part in values[key] if several else [values[key]]:
                     put(*_scalar(part))
-                put(b"L", b"list" if isinstance(values[key], list) else b"scalar")
+                put(b"L", b"list" if several else b"scalar")
     return sha.digest()
 
 
-def _as_list(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 def _scalar(value: Any) -> tuple[bytes, bytes]:
+    """Return a letter for the type of a value, and its bytes."""
     if isinstance(value, bool):
         return b"B", bytes([value])
     if isinstance(value, int):

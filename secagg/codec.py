@@ -14,8 +14,9 @@ from typing import Protocol
 
 from flwr.app import RecordDict
 
-from fedsketch.secagg.packing import Ring
-from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
+from .packing import Ring
+from .settings import RoundSettings, Scalar
+from .sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -39,27 +40,27 @@ class Sum:
 
 
 class Codec(Protocol):
-    """Plans, encodes and decodes vectors."""
+    """What plans, encodes and decodes vectors."""
 
     def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
-        """Server: the vector that answers this broadcast in a cohort of these sizes."""
+        """Server: return the vector that answers this broadcast in a cohort of these sizes."""
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
-        """Server: the broadcast as it is sent to the devices, without what the settings contain already."""
+        """Server: return the broadcast as it is sent to the devices, without what the settings contain already."""
 
     def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
         """Device: add again what `strip` removed, from the settings that the guard has admitted."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
-        """Device: the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
+        """Device: return the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
 
-        Raises `Refusal` when the reply does not fit or `settings.application` is not acceptable;
+        Raise `Refusal` when the reply does not fit or `settings.application` is not acceptable;
         the sentence goes to the server, so it must not quote the reply.
         """
 
     def encode_nothing(self, settings: RoundSettings) -> Ring:
-        """Device: the vector of a device whose handler failed. It is that of a device without data, protected like any
-        other."""
+        """Device: return the vector of a device whose handler failed. It is that of a device without data, protected
+        like any other."""
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
-        """Server: the records that the strategy sees as the one reply of a group."""
+        """Server: return the records that the strategy sees as the one reply of a group."""

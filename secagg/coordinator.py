@@ -15,16 +15,16 @@ from enum import IntEnum
 
 import numpy as np
 
-from fedsketch.secagg import messages
-from fedsketch.secagg.codec import Sum
-from fedsketch.secagg.device import peers_of
-from fedsketch.secagg.errors import Aborted, Malformed
-from fedsketch.secagg.grouping import draw_groups
-from fedsketch.secagg.identity import Directory, verify
-from fedsketch.secagg.packing import Ring, reduce, ring_dtype, unpack
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.unmasking import Secrets, remove_masks
-from fedsketch.secagg.wire import bitmap
+from . import messages
+from .codec import Sum
+from .device import peers_of
+from .errors import Aborted, Malformed
+from .grouping import draw_groups
+from .identity import Directory, verify
+from .packing import Ring, reduce, ring_dtype, unpack
+from .settings import RoundSettings
+from .unmasking import Secrets, remove_masks
+from .wire import bitmap
 
 
 class Step(IntEnum):
@@ -75,7 +75,7 @@ class Coordinator:
         self._broadcast = broadcast
 
     def requests(self) -> dict[int, bytes]:
-        """The request for every node that takes part in the current stage."""
+        """Return the request for every node that takes part in the current stage."""
         return {self.settings.cohort[index]: self._request(index) for index in sorted(self._asked)}
 
     def lose(self, node: int, reason: str) -> None:

@@ -18,22 +18,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsketch.secagg import keys, messages, shamir
-from fedsketch.secagg.errors import Refusal
-from fedsketch.secagg.graph import neighbours
-from fedsketch.secagg.grouping import draw_groups
-from fedsketch.secagg.guard import Guard
-from fedsketch.secagg.identity import verify
-from fedsketch.secagg.masking import apply_masks
-from fedsketch.secagg.packing import Ring, pack, reduce, ring_dtype
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.state import DeviceState, Session, Stage
-from fedsketch.secagg.wire import bitmap, digest_of
+from . import keys, messages, shamir
+from .errors import Refusal
+from .graph import neighbours
+from .grouping import draw_groups
+from .guard import Guard
+from .identity import verify
+from .masking import apply_masks
+from .packing import Ring, pack, reduce, ring_dtype
+from .settings import RoundSettings
+from .state import DeviceState, Session, Stage
+from .wire import bitmap, digest_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Node:
 
 
 def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
-    """Accept or refuse a round; draw its keys."""
+    """Accept or refuse a round, and draw its keys."""
     settings = RoundSettings.decode(request)
     memory = DeviceState.decode(state)
     if settings.run != node.run:
@@ -72,26 +72,12 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
 
 
 def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
-    """Check the peers' keys, share this device's two secrets among them."""
+    """Check the peers' keys, and share this device's two secrets among them."""
     memory = DeviceState.decode(state)
     session = memory.at(digest_of(request), Stage.ADVERTISED)
     settings, me = session.settings, _place(node, session.settings)
     present, adverts = messages.read_share_request(settings, request)
-    _need(me in present, "This device is missing among those who advertised keys.")
-    needed = peers_of(settings, present, me)
-    _need(set(adverts) == set(needed), "The keys that came are not those of this device's peers.")
-    own = keys.public_of(session.private_c) + keys.public_of(session.private_s)
-    public = {me: own}
-    for index, advert in adverts.items():
-        public[index], signature = advert[: messages.PAIR_BYTES], advert[messages.PAIR_BYTES :]
-        peer = settings.cohort[index]
-        statement = messages.key_statement(settings.digest, peer, public[index])
-        known = node.guard.roster.key_of(peer)
-        if known is None or not verify(known, signature, statement):
-            raise Refusal(f"The keys of node {peer} are not signed by it for these settings.")
-    halves = [pair[:32] for pair in public.values()] + [pair[32:] for pair in public.values()]
-    _need(len(set(halves)) == len(halves), "Two nodes advertise the same key.")
-
+    public = _verified_keys(node, session, present, adverts)
     context, groups = draw_groups(
         settings, public if settings.groups > 1 else dict.fromkeys(present, b"")
     )
@@ -130,6 +116,28 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     )
     commitment = keys.seed_commitment(seed, context, node.id)
     return memory.encode(), messages.share_reply(settings, commitment, sealed)
+
+
+def _verified_keys(
+    node: Node, session: Session, present: Sequence[int], adverts: Mapping[int, bytes]
+) -> dict[int, bytes]:
+    """Return the pairs of public keys of this device and of all its peers, each of which has signed its own."""
+    settings, me = session.settings, _place(node, session.settings)
+    _need(me in present, "This device is missing among those who advertised keys.")
+    needed = peers_of(settings, present, me)
+    _need(set(adverts) == set(needed), "The keys that came are not those of this device's peers.")
+    own = keys.public_of(session.private_c) + keys.public_of(session.private_s)
+    public = {me: own}
+    for index, advert in adverts.items():
+        public[index], signature = advert[: messages.PAIR_BYTES], advert[messages.PAIR_BYTES :]
+        peer = settings.cohort[index]
+        statement = messages.key_statement(settings.digest, peer, public[index])
+        known = node.guard.roster.key_of(peer)
+        if known is None or not verify(known, signature, statement):
+            raise Refusal(f"The keys of node {peer} are not signed by it for these settings.")
+    halves = [pair[:32] for pair in public.values()] + [pair[32:] for pair in public.values()]
+    _need(len(set(halves)) == len(halves), "Two nodes advertise the same key.")
+    return public
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,7 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
 
 
 def spend(node: Node, ticket: MaskTicket) -> bytes:
-    """Charge the guard, and end the only attempt of the round. Returns the state to keep before the train handler runs.
+    """Charge the guard, end the only attempt of the round, and return the state to keep before the train handler runs.
 
     Whatever happens afterwards, the server gets no second answer for the same round, with the same model or another.
     """
@@ -255,7 +263,7 @@ def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
 
 
 def peers_of(settings: RoundSettings, present: Sequence[int], me: int) -> list[int]:
-    """The positions of the present clients with whom `me` exchanges keys."""
+    """Return the positions of the present clients with whom `me` exchanges keys."""
     if settings.complete:
         return [index for index in present if index != me]
     ring = neighbours(settings.n, settings.degree, settings.nonce, me)
@@ -263,7 +271,7 @@ def peers_of(settings: RoundSettings, present: Sequence[int], me: int) -> list[i
 
 
 def survivor_statement(session: Session, survivors: Sequence[int]) -> bytes:
-    """What a device signs about the survivors: the round, the model, and both lists."""
+    """Return what a device signs about the survivors: the round, the model, and both lists."""
     n = session.settings.n
     return messages.survivor_statement(
         session.context, session.broadcast, bitmap(n, session.alive), bitmap(n, survivors)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 class SecAggError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """The base of every error that this package raises on purpose."""
 
 
 class Malformed(SecAggError):
@@ -19,11 +19,11 @@ class Malformed(SecAggError):
 
 
 class SettingsError(SecAggError, ValueError):
-    """Settings of a round or a plan that break a rule of the protocol."""
+    """Settings of a round, or files of a device, that break a rule."""
 
 
 class Refusal(SecAggError):
-    """A device does not take the step that it was asked for; the message is one sentence."""
+    """A step that a device does not take although it was asked for it; the message is one sentence."""
 
 
 class Aborted(SecAggError):

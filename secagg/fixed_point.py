@@ -21,10 +21,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.secagg.codec import Sum, VectorFormat
-from fedsketch.secagg.errors import Refusal, SettingsError
-from fedsketch.secagg.packing import Ring, centred, ring_dtype
-from fedsketch.secagg.settings import RoundSettings, Scalar, Sizes
+from .codec import Sum, VectorFormat
+from .errors import Refusal, SettingsError
+from .packing import Ring, centred, ring_dtype
+from .settings import RoundSettings, Scalar
+from .sizes import Sizes
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,21 @@ class FixedPoint:
     metrics: tuple[str, ...] = ()
 
     def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
+        """Return the length and the ring of the vector; the limits are what the application commits to."""
         arrays = _only(broadcast.array_records, "broadcast", "ArrayRecord")
         dim = sum(math.prod(array.shape) for array in arrays.values()) + len(self.metrics) + 1
         self._scales(sizes)
         return VectorFormat(dim, self.bits, self._application(arrays))
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
+        """Return the broadcast as it is, because the settings do not repeat anything in it."""
         return broadcast
 
     def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
         """Do nothing, because `strip` removes nothing."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
+        """Return the weighted arrays, the weighted metrics and the weight in fixed point."""
         arrays = _only(reply.array_records, "reply", "ArrayRecord")
         record = _only(reply.metric_records, "reply", "MetricRecord")
         if dict(settings.application) != self._application(arrays):
@@ -88,10 +92,11 @@ class FixedPoint:
         return whole.astype(ring_dtype(self.bits))
 
     def encode_nothing(self, settings: RoundSettings) -> Ring:
-        """The vector with weight zero."""
+        """Return the vector with weight zero."""
         return np.zeros(settings.dim, dtype=ring_dtype(settings.bits))
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
+        """Return the weighted means of the arrays and of the metrics, and the sum of the weights."""
         numbers = centred(result.total, self.bits).astype(np.float64)
         weight = numbers[-1]
         if weight <= 0:
@@ -130,7 +135,7 @@ class FixedPoint:
         }
 
     def _scales(self, sizes: Sizes) -> tuple[float, float]:
-        """The largest powers of two at which `sizes.most` clients cannot wrap the ring around."""
+        """Return the largest powers of two at which `sizes.most` clients cannot wrap the ring around."""
         # The slack of one part in 1024 covers rounding to floats, `most` that to whole numbers.
         room = 2.0 ** (self.bits - 1) * (1 - 2.0**-10) - sizes.most
         exponents = [

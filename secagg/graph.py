@@ -20,11 +20,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedsketch.secagg.errors import SettingsError
+from .errors import SettingsError
 
-LARGEST_COMPLETE = (
-    1024  # clients that all exchange masks; bounds the work that settings can ask of a device
-)
+LARGEST_COMPLETE = 1024  # clients that all exchange masks: bounds what settings can ask of a device
 RINGS_ABOVE = 128  # clients: in smaller cohorts a ring saves little
 SECURITY_BITS = 40  # sigma: a set of corrupt clients breaks the round with probability <= 2^-40
 LARGEST_DEGREE = 512  # bounds the search that a device makes for settings from a server
@@ -32,7 +30,7 @@ FAILURE_BITS = 20  # eta: the round fails through dropouts with probability <= 2
 
 
 def neighbours(n: int, degree: int, order_seed: bytes, index: int) -> list[int]:
-    """Positions in the cohort that `index` exchanges masks and shares with, ascending."""
+    """Return the positions in the cohort that `index` exchanges masks and shares with, ascending."""
     if degree == n - 1:
         return [i for i in range(n) if i != index]
     order, place = _ring(n, order_seed)
@@ -44,7 +42,7 @@ def neighbours(n: int, degree: int, order_seed: bytes, index: int) -> list[int]:
 
 @lru_cache(maxsize=4)
 def _ring(n: int, order_seed: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """A public permutation of range(n) and its inverse, from the seed of the round."""
+    """Return a public permutation of range(n) and its inverse, from the seed of the round."""
     words = hashlib.shake_256(b"secagg/1 ring" + order_seed).digest(8 * n)
     order = np.argsort(np.frombuffer(words, dtype="<u8"), kind="stable")
     place = np.empty(n, dtype=np.int64)
@@ -54,7 +52,7 @@ def _ring(n: int, order_seed: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @lru_cache(maxsize=64)
 def ring_parameters(n: int, colluders: int, drops: int) -> tuple[int, int]:
-    """Smallest even degree and its smallest threshold for `n` clients (Bell et al., section 3.3).
+    """Return the smallest even degree and its smallest threshold for `n` clients (Bell et al., section 3.3).
 
     Guarantee, against a semi-honest server with `colluders` of the clients, each client being a
     unit: except with probability 2^-40 over the ring's order the honest survivors stay connected
@@ -75,7 +73,7 @@ def ring_parameters(n: int, colluders: int, drops: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def threshold_range(n: int, degree: int, colluders: int, drops: int) -> tuple[int, int]:
-    """The thresholds t1 < t <= t2 that are safe and live at this degree, as (t1 + 1, t2)."""
+    """Return the thresholds t1 < t <= t2 that are safe and live at this degree, as (t1 + 1, t2)."""
     # P[HG(n, colluders, degree) > t1] <= 2^-(sigma+1) / n
     bound = 2.0 ** -(SECURITY_BITS + 1) / n
     tail, low = 0.0, 1
@@ -97,7 +95,7 @@ def threshold_range(n: int, degree: int, colluders: int, drops: int) -> tuple[in
 
 
 def _connected(n: int, degree: int, absent: int) -> bool:
-    """Whether the survivors' graph is connected: n (n-k-1)/2 * B! (n-k)! / (n! (B-k)!) <= 2^-(sigma+1)."""
+    """Return whether the survivors' graph is connected: n (n-k-1)/2 * B! (n-k)! / (n! (B-k)!) <= 2^-(sigma+1)."""
     if absent < degree or degree >= n - 1:
         return True
     log_probability = (
@@ -112,7 +110,7 @@ def _connected(n: int, degree: int, absent: int) -> bool:
 
 
 def _hypergeometric(n: int, marked: int, draws: int, count: int) -> float:
-    """Probability that `draws` of `n` items without replacement hold `count` of the marked ones."""
+    """Return the probability that `draws` of `n` items without replacement hold `count` of the marked ones."""
     if count > marked or draws - count > n - marked:
         return 0.0
     log_probability = (

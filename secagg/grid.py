@@ -14,23 +14,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedsketch.secagg.broadcast import RECORD, broadcast_hash
-from fedsketch.secagg.codec import Codec, VectorFormat
-from fedsketch.secagg.coordinator import Coordinator, Step
-from fedsketch.secagg.errors import Aborted, SettingsError
-from fedsketch.secagg.exchange import exchange
-from fedsketch.secagg.identity import Directory
-from fedsketch.secagg.mod import ACTION, VECTOR_RECORD
-from fedsketch.secagg.options import SecAggOptions
-from fedsketch.secagg.report import RoundReport
-from fedsketch.secagg.wrapped_grid import WrappedGrid
+from .broadcast import broadcast_hash
+from .codec import Codec, VectorFormat
+from .coordinator import Coordinator, Step
+from .errors import Aborted, SettingsError
+from .exchange import exchange
+from .identity import Directory
+from .names import (
+    ACTION,
+    BODY,
+    NEXT,
+    NEXT_REFUSAL,
+    NEXT_STEP,
+    RECORD,
+    REFUSAL,
+    SURVIVORS,
+    is_train,
+)
+from .options import SecAggOptions
+from .records import body_record, vector_in
+from .report import RoundReport
+from .wrapped_grid import WrappedGrid
 
 log = getLogger(__name__)
 _REASON_LENGTH = 300
@@ -75,17 +85,17 @@ class SecAggGrid(WrappedGrid):
 
     @property
     def dropouts(self) -> Mapping[int, str]:
+        """The nodes that the last round lost, with the stage and the reason."""
         return {} if self.report is None else self.report.dropouts
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        """The replies to all messages; those to train messages are one sum per group."""
+        """Return the replies to all messages; those to train messages are one sum per group."""
         train: list[Message] = []
         other: list[Message] = []
         for message in messages:
-            is_train = message.metadata.message_type.split(".")[0] == "train"
-            (train if is_train else other).append(message)
+            (train if is_train(message) else other).append(message)
         replies = list(super().send_and_receive(other, timeout=timeout)) if other else []
         if train:
             replies += self._secure_round(train, timeout)
@@ -118,25 +128,19 @@ class SecAggGrid(WrappedGrid):
         ]
 
     def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
-        options = self._options_for(vector)
-        settings = options.settings(self._run_id, self._round, nodes, vector, broadcast)
+        settings = self._options.settings(self._run_id, self._round, nodes, vector, broadcast)
         self._round += 1
         return Coordinator(settings, self._roster)
 
     def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> Coordinator | None:
-        """The round whose keys were exchanged in advance, if it is this one."""
+        """Return the round whose keys were exchanged in advance, if it is this one."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead.step is not Step.MASK:
             return None
-        settings, groups = ahead.settings, self._options_for(vector).groups
+        settings, groups = ahead.settings, self._options.for_vector(vector).groups
         planned = VectorFormat(settings.dim, settings.bits, settings.application, vector.groups)
         same = settings.cohort == cohort and settings.groups == groups and planned == vector
         return ahead if same else None
-
-    def _options_for(self, vector: VectorFormat) -> SecAggOptions:
-        if vector.groups is None:
-            return self._options
-        return replace(self._options, groups=vector.groups)
 
     def _stage(
         self,
@@ -146,7 +150,7 @@ class SecAggGrid(WrappedGrid):
         timeout: float | None,
         report: RoundReport,
     ) -> None:
-        """One round trip: the requests of the stage, and the requests of the next round that are sent with them."""
+        """Make one round trip: send the requests of the stage, and the requests of the next round with them."""
         step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
         ahead = self._ahead
         requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
@@ -155,24 +159,16 @@ class SecAggGrid(WrappedGrid):
             limit = min(timeout or self._options.train_timeout, self._options.train_timeout)
         outgoing = []
         for node in [*requests, *(node for node in riding if node not in requests)]:
-            record = ConfigRecord()
-            if node in requests:
-                record["body"] = requests[node]
-                if ahead and node in riding:
-                    record["next-step"] = ahead.step.name.lower()
-                    record["next"] = riding[node]
-            else:
-                record["body"] = riding[node]
+            record = _record(node, requests, riding, ahead)
             report.bytes_down += sum(len(v) for v in record.values() if isinstance(v, bytes))
-            content, kind, group = RecordDict(), "", ""
             if node in requests and step is Step.MASK:
-                content = RecordDict(dict(broadcast))
+                content = RecordDict({**broadcast, RECORD: record})
                 original = train[node].metadata
                 kind, group = original.message_type, original.group_id
             else:
                 asked = step if node in requests or ahead is None else ahead.step
-                kind = "query." + ACTION.format(asked.name.lower())
-            content[RECORD] = record
+                content = RecordDict({RECORD: record})
+                kind, group = "query." + ACTION.format(asked.name.lower()), ""
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
         enough = min(len(requests), coordinator.settings.n - coordinator.settings.drops)
         for message, reply in exchange(
@@ -185,11 +181,11 @@ class SecAggGrid(WrappedGrid):
         ):
             node = message.metadata.dst_node_id
             if node in requests:
-                report.bytes_up += _feed(coordinator, node, reply, "body", "refusal")
+                report.bytes_up += _feed(coordinator, node, reply, BODY, REFUSAL)
                 if ahead and node in riding:
-                    report.bytes_up += _feed(ahead, node, reply, "next", "next-refusal")
+                    report.bytes_up += _feed(ahead, node, reply, NEXT, NEXT_REFUSAL)
             elif ahead:
-                report.bytes_up += _feed(ahead, node, reply, "body", "refusal")
+                report.bytes_up += _feed(ahead, node, reply, BODY, REFUSAL)
         report.round_trips += 1
         try:
             coordinator.close()
@@ -218,7 +214,7 @@ class SecAggGrid(WrappedGrid):
                 "round": settings.round,
                 "group": result.group,
                 "cohort": settings.n,
-                "survivors": list(result.survivors),
+                SURVIVORS: list(result.survivors),
                 "dropouts": len(coordinator.lost),
             }
         )
@@ -226,7 +222,7 @@ class SecAggGrid(WrappedGrid):
 
 
 def _one_content(train: list[Message]) -> RecordDict:
-    """The content that all train messages have in common."""
+    """Return the content that all train messages have in common."""
     content = train[0].content
     for message in train[1:]:
         same = message.content is content
@@ -236,6 +232,22 @@ def _one_content(train: list[Message]) -> RecordDict:
                 "the same content."
             )
     return content
+
+
+def _record(
+    node: int,
+    requests: Mapping[int, bytes],
+    riding: Mapping[int, bytes],
+    ahead: Coordinator | None,
+) -> ConfigRecord:
+    """Return the record of a message to a node: the request of the stage, that of the next round, or both."""
+    if node not in requests:
+        return body_record(riding[node])
+    record = body_record(requests[node])
+    if ahead is not None and node in riding:
+        record[NEXT_STEP] = ahead.step.name.lower()
+        record[NEXT] = riding[node]
+    return record
 
 
 def _log_dropouts(coordinator: Coordinator, known: int) -> None:
@@ -249,7 +261,7 @@ def _log_dropouts(coordinator: Coordinator, known: int) -> None:
 def _feed(
     coordinator: Coordinator, node: int, reply: Message, body_key: str, refusal_key: str
 ) -> int:
-    """Pass a reply to the round to which it belongs; returns the number of bytes that it carried."""
+    """Pass a reply to the round to which it belongs, and return the number of bytes that it carried."""
     if reply.has_error():
         reason = " ".join((reply.error.reason or "no reason given").split())
         coordinator.lose(node, f"error {reply.error.code}: {reason[:_REASON_LENGTH]}")
@@ -257,8 +269,7 @@ def _feed(
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     body: Any = record.get(body_key)
     if coordinator.step is Step.MASK:
-        vector = reply.content.array_records.get(VECTOR_RECORD, ArrayRecord()).get("vector")
-        body = vector.data if vector is not None else None
+        body = vector_in(reply.content)
     if isinstance(body, bytes):
         coordinator.receive(node, body)
         return len(body)

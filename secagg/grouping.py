@@ -21,13 +21,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsketch.secagg.settings import RoundSettings
+from .settings import RoundSettings
 
 
 def draw_groups(
     settings: RoundSettings, public_keys: Mapping[int, bytes]
 ) -> tuple[bytes, list[tuple[int, ...]]]:
-    """The context of the round's keys and the groups, as ascending positions in the cohort.
+    """Return the context of the round's keys and the groups, as ascending positions in the cohort.
 
     `public_keys` has the concatenated fresh keys of every participant by its position. Without
     groups the context is the hash of the settings, since a ring's members do not see all keys.

@@ -19,9 +19,9 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedsketch.secagg.errors import Refusal
-from fedsketch.secagg.identity import Directory, Identity
-from fedsketch.secagg.settings import RoundSettings
+from .errors import Refusal
+from .identity import Directory, Identity
+from .settings import RoundSettings
 
 
 class Guard(Protocol):
@@ -40,7 +40,7 @@ class Guard(Protocol):
         """The public keys of those whom the owner accepts as peers."""
 
     def admit(self, settings: RoundSettings) -> None:
-        """Before keys leave: are these settings acceptable, and was the round never seen before?"""
+        """Before keys leave: refuse settings that are not acceptable, and rounds that were seen before."""
 
     def charge(self, settings: RoundSettings) -> None:
         """Before the train handler runs: record the worst case of this release, durably. From here on a vector
@@ -53,7 +53,7 @@ class Guard(Protocol):
         """Before shares leave: record what the round really released, given who is in the sum."""
 
     def admit_unmasked(self, message_type: str) -> None:
-        """A train message without secure aggregation arrived: may the plain reply leave?"""
+        """Before the plain reply to a train message without secure aggregation leaves: refuse it, or let it pass."""
 
 
 class SimulationGuard:
@@ -82,19 +82,22 @@ class SimulationGuard:
         """Do nothing: there is no budget."""
 
     def admit_unmasked(self, message_type: str) -> None:
+        """Refuse, because an author who forgot to wrap the grid should notice."""
         raise Refusal(
             f"A {message_type!r} message came without secure aggregation: wrap the grid in SecAggGrid."
         )
 
 
 class SimulationRoster:
-    """Knows every id, because simulated keys follow from ids."""
+    """A roster that knows every id, because simulated keys follow from ids."""
 
     def key_of(self, node: int) -> bytes | None:
+        """Return the public key of a simulated node."""
         return simulated_identity(node).public
 
 
 @lru_cache(maxsize=16384)
 def simulated_identity(node: int) -> Identity:
+    """Return the key of a simulated node, which everybody can compute from its id."""
     seed = hashlib.sha256(b"secagg/1 simulation, not secret" + node.to_bytes(8, "little")).digest()
     return Identity(Ed25519PrivateKey.from_private_bytes(seed))

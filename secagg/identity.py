@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fedsketch.secagg.errors import SettingsError
+from .errors import SettingsError
 
 SIGNATURE_BYTES = 64
 ROSTER_FORMAT = "secagg-roster/1"
@@ -38,7 +38,7 @@ class Directory(Protocol):
     """Anything that knows the public keys of the nodes."""
 
     def key_of(self, node: int) -> bytes | None:
-        """Raw Ed25519 public key of the node, or None if it is unknown."""
+        """Return the raw Ed25519 public key of the node, or None if it is unknown."""
 
 
 class Identity:
@@ -50,6 +50,7 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
+        """Draw a new key."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
@@ -73,12 +74,13 @@ class Identity:
             file.write(pem)
 
     def sign(self, statement: bytes) -> bytes:
+        """Return the device's signature over the statement."""
         return self._private.sign(statement)
 
 
 @lru_cache(maxsize=4096)
 def verify(public: bytes, signature: bytes, statement: bytes) -> bool:
-    """Whether the signature is the key's over the statement.
+    """Return whether the signature is the key's over the statement.
 
     A pure function of public values, cached because a process that simulates many devices
     verifies the same signatures for each of them.
@@ -92,7 +94,7 @@ def verify(public: bytes, signature: bytes, statement: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Roster:
-    """Public keys of the nodes that may take part."""
+    """The public keys of the nodes that may take part."""
 
     keys: Mapping[int, bytes]
 
@@ -103,16 +105,18 @@ class Roster:
             raise SettingsError("A key stands under two ids in the roster: give each its own key.")
 
     def key_of(self, node: int) -> bytes | None:
+        """Return the raw Ed25519 public key of the node, or None if it is unknown."""
         return self.keys.get(node)
 
     def add(self, node: int, public: bytes) -> Roster:
-        """A roster with one more node. The key of a known node is not replaced silently."""
+        """Return a roster with one more node. The key of a known node is not replaced silently."""
         if self.keys.get(node, public) != public:
             raise SettingsError(f"Node {node} has another key: remove its entry first.")
         return Roster({**self.keys, node: public})
 
     @classmethod
     def load(cls, path: Path) -> Roster:
+        """Read the file. Raise `SettingsError` if it is not a roster."""
         problem = SettingsError(f"{path} is not a roster of the format {ROSTER_FORMAT}.")
         try:
             document = json.loads(path.read_text(), object_pairs_hook=_unique)

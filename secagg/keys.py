@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedsketch.secagg.errors import Malformed, Refusal
-from fedsketch.secagg.masking import KEY_BYTES
-from fedsketch.secagg.shamir import SHARE_BYTES
+from .errors import Malformed, Refusal
+from .masking import KEY_BYTES
+from .shamir import SHARE_BYTES
 
 PUBLIC_BYTES = 32
 SHARES_BYTES = 2 * SHARE_BYTES  # a share of the self mask's seed and one of the key s
@@ -29,15 +29,17 @@ SEALED_BYTES = _NONCE_BYTES + SHARES_BYTES + 16
 
 
 def new_private() -> bytes:
+    """Draw a new X25519 private key."""
     return X25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_of(private: bytes) -> bytes:
+    """Return the public key of a private one."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The shared secret, refused when the other key is a low-order point."""
+    """Return the shared secret. Refuse if the other key is a low-order point."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
@@ -45,6 +47,7 @@ def agree(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def load_private(private: bytes) -> X25519PrivateKey:
+    """Return the private key in the form in which it is used several times."""
     return X25519PrivateKey.from_private_bytes(private)
 
 
@@ -58,13 +61,13 @@ def _pair(one: int, other: int) -> bytes:
 
 
 def share_keys(secret: bytes, context: bytes, me: int, peer: int) -> tuple[bytes, bytes]:
-    """Keys for the shares that `me` sends to `peer` and receives from it."""
+    """Return the keys for the shares that `me` sends to `peer` and receives from it."""
     both = _derive(secret, 64, b"shares", context, _pair(me, peer))
     return (both[:32], both[32:]) if me < peer else (both[32:], both[:32])
 
 
 def pair_mask_key(secret: bytes, context: bytes, broadcast: bytes, one: int, other: int) -> bytes:
-    """Seed of the mask between two nodes; the lower id adds it, the higher subtracts it.
+    """Return the seed of the mask between two nodes; the lower id adds it, the higher subtracts it.
 
     It depends on the hash of what was broadcast: masks of devices that were sent different models
     do not cancel, and a device that is asked twice with different models uses different masks.
@@ -73,12 +76,12 @@ def pair_mask_key(secret: bytes, context: bytes, broadcast: bytes, one: int, oth
 
 
 def self_mask_key(seed: bytes, context: bytes, broadcast: bytes, node: int) -> bytes:
-    """Key of the mask that a node adds alone, so that a late vector stays hidden."""
+    """Return the key of the mask that a node adds alone, so that a late vector stays hidden."""
     return _derive(seed, KEY_BYTES, b"self mask", context, broadcast, struct.pack("<Q", node))
 
 
 def seed_commitment(seed: bytes, context: bytes, node: int) -> bytes:
-    """Lets the server notice a wrong share instead of computing a wrong sum."""
+    """Return the hash by which the server notices a wrong share instead of computing a wrong sum."""
     return hashlib.sha256(b"secagg/1 seed" + context + struct.pack("<Q", node) + seed).digest()
 
 
@@ -94,6 +97,7 @@ def seal(key: bytes, shares: bytes, context: bytes, sender: int, receiver: int) 
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes, sender: int, receiver: int) -> bytes:
+    """Return the two shares of `sender`. Refuse if they were altered or are those of another round or node."""
     aad = context + struct.pack("<QQ", sender, receiver)
     try:
         shares = ChaCha20Poly1305(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], aad)

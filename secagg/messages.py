@@ -11,33 +11,35 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 
-from fedsketch.secagg.errors import Malformed
-from fedsketch.secagg.identity import SIGNATURE_BYTES
-from fedsketch.secagg.keys import PUBLIC_BYTES, SEALED_BYTES
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.shamir import SHARE_BYTES
-from fedsketch.secagg.wire import HASH_BYTES, Kind, Reader, Writer
+from .errors import Malformed
+from .identity import SIGNATURE_BYTES
+from .keys import PUBLIC_BYTES, SEALED_BYTES
+from .settings import RoundSettings
+from .shamir import SHARE_BYTES
+from .wire import HASH_BYTES, Kind, Reader, Writer
 
 PAIR_BYTES = 2 * PUBLIC_BYTES
 ADVERT_BYTES = PAIR_BYTES + SIGNATURE_BYTES
 
 
 def key_statement(digest: bytes, node: int, public: bytes) -> bytes:
-    """What a device signs about its fresh keys."""
+    """Return what a device signs about its fresh keys."""
     return b"secagg/1 keys" + digest + struct.pack("<Q", node) + public
 
 
 def survivor_statement(context: bytes, broadcast: bytes, alive: bytes, survivors: bytes) -> bytes:
-    """What a device signs about who is in the sum, under which keys and of which broadcast."""
+    """Return what a device signs about who is in the sum, under which keys and of which broadcast."""
     lists = hashlib.sha256(struct.pack("<I", len(alive)) + alive + survivors).digest()
     return b"secagg/1 survivors" + context + broadcast + lists
 
 
 def advertise_reply(settings: RoundSettings, advert: bytes) -> bytes:
+    """Return the reply to the settings: the device's fresh keys and its signature."""
     return Writer(Kind.ADVERTISE_REPLY, settings.digest).raw(advert).done()
 
 
 def read_advertise_reply(settings: RoundSettings, data: bytes) -> bytes:
+    """Return the keys and the signature in such a reply."""
     reader = _open(settings, data, Kind.ADVERTISE_REPLY)
     advert = reader.raw(ADVERT_BYTES)
     reader.end()
@@ -47,6 +49,7 @@ def read_advertise_reply(settings: RoundSettings, data: bytes) -> bytes:
 def share_request(
     settings: RoundSettings, present: Iterable[int], adverts: Mapping[int, bytes]
 ) -> bytes:
+    """Return the request for shares: who has advertised keys, and the signed keys of the device's peers."""
     out = Writer(Kind.SHARE_REQUEST, settings.digest).members(settings.n, present)
     return out.table(settings.n, adverts).done()
 
@@ -54,6 +57,7 @@ def share_request(
 def read_share_request(
     settings: RoundSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
+    """Return who has advertised keys, and the signed keys of the device's peers."""
     reader = _open(settings, data, Kind.SHARE_REQUEST)
     present, adverts = reader.members(settings.n), reader.table(settings.n, ADVERT_BYTES)
     reader.end()
@@ -61,11 +65,13 @@ def read_share_request(
 
 
 def share_reply(settings: RoundSettings, commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
+    """Return the reply: a commitment to the seed, and the encrypted shares by the peers' positions."""
     out = Writer(Kind.SHARE_REPLY, settings.digest).raw(commitment)
     return out.table(settings.n, sealed).done()
 
 
 def read_share_reply(settings: RoundSettings, data: bytes) -> tuple[bytes, dict[int, bytes]]:
+    """Return the commitment and the encrypted shares in such a reply."""
     reader = _open(settings, data, Kind.SHARE_REPLY)
     commitment, sealed = reader.raw(HASH_BYTES), reader.table(settings.n, SEALED_BYTES)
     reader.end()
@@ -75,6 +81,7 @@ def read_share_reply(settings: RoundSettings, data: bytes) -> tuple[bytes, dict[
 def mask_request(
     settings: RoundSettings, alive: Iterable[int], sealed: Mapping[int, bytes]
 ) -> bytes:
+    """Return the request for the masked vector: who has shared, and the encrypted shares for this device."""
     out = Writer(Kind.MASK_REQUEST, settings.digest).members(settings.n, alive)
     return out.table(settings.n, sealed).done()
 
@@ -82,6 +89,7 @@ def mask_request(
 def read_mask_request(
     settings: RoundSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
+    """Return who has shared, and the encrypted shares for this device."""
     reader = _open(settings, data, Kind.MASK_REQUEST)
     alive, sealed = reader.members(settings.n), reader.table(settings.n, SEALED_BYTES)
     reader.end()
@@ -89,18 +97,22 @@ def read_mask_request(
 
 
 def mask_reply(settings: RoundSettings, packed: bytes) -> bytes:
+    """Return the reply: the masked vector."""
     return Writer(Kind.MASK_REPLY, settings.digest).raw(packed).done()
 
 
 def read_mask_reply(settings: RoundSettings, data: bytes) -> memoryview:
+    """Return the packed vector in such a reply."""
     return _open(settings, data, Kind.MASK_REPLY).rest()
 
 
 def sign_request(settings: RoundSettings, survivors: Iterable[int]) -> bytes:
+    """Return the request to sign the survivor list."""
     return Writer(Kind.SIGN_REQUEST, settings.digest).members(settings.n, survivors).done()
 
 
 def read_sign_request(settings: RoundSettings, data: bytes) -> tuple[int, ...]:
+    """Return the survivor list in such a request."""
     reader = _open(settings, data, Kind.SIGN_REQUEST)
     survivors = reader.members(settings.n)
     reader.end()
@@ -108,10 +120,12 @@ def read_sign_request(settings: RoundSettings, data: bytes) -> tuple[int, ...]:
 
 
 def sign_reply(settings: RoundSettings, signature: bytes) -> bytes:
+    """Return the reply: the signature on the survivor list."""
     return Writer(Kind.SIGN_REPLY, settings.digest).raw(signature).done()
 
 
 def read_sign_reply(settings: RoundSettings, data: bytes) -> bytes:
+    """Return the signature in such a reply."""
     reader = _open(settings, data, Kind.SIGN_REPLY)
     signature = reader.raw(SIGNATURE_BYTES)
     reader.end()
@@ -121,6 +135,7 @@ def read_sign_reply(settings: RoundSettings, data: bytes) -> bytes:
 def unmask_request(
     settings: RoundSettings, survivors: Iterable[int], signatures: Mapping[int, bytes]
 ) -> bytes:
+    """Return the request for shares of peers: the survivor list, and the signatures on it."""
     out = Writer(Kind.UNMASK_REQUEST, settings.digest).members(settings.n, survivors)
     return out.table(settings.n, signatures).done()
 
@@ -128,6 +143,7 @@ def unmask_request(
 def read_unmask_request(
     settings: RoundSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
+    """Return the survivor list, and the signatures on it."""
     reader = _open(settings, data, Kind.UNMASK_REQUEST)
     survivors, signatures = reader.members(settings.n), reader.table(settings.n, SIGNATURE_BYTES)
     reader.end()
@@ -135,10 +151,12 @@ def read_unmask_request(
 
 
 def unmask_reply(settings: RoundSettings, shares: Mapping[int, bytes]) -> bytes:
+    """Return the reply: one share per peer, by the peers' positions."""
     return Writer(Kind.UNMASK_REPLY, settings.digest).table(settings.n, shares).done()
 
 
 def read_unmask_reply(settings: RoundSettings, data: bytes) -> dict[int, bytes]:
+    """Return the shares in such a reply."""
     reader = _open(settings, data, Kind.UNMASK_REPLY)
     shares = reader.table(settings.n, SHARE_BYTES)
     reader.end()

@@ -20,20 +20,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from logging import getLogger
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsketch.secagg import device
-from fedsketch.secagg.broadcast import RECORD, broadcast_hash
-from fedsketch.secagg.codec import Codec
-from fedsketch.secagg.device import Node
-from fedsketch.secagg.errors import Malformed, Refusal, SecAggError
-from fedsketch.secagg.guard import Guard
-from fedsketch.secagg.packing import Ring
-
-ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
-VECTOR_RECORD = "secagg-vector"
-VECTOR_KIND = "secagg.packed"
+from . import device
+from .broadcast import broadcast_hash
+from .codec import Codec
+from .device import Node
+from .errors import Malformed, Refusal, SecAggError
+from .guard import Guard
+from .names import (
+    ACTION,
+    BODY,
+    NEXT,
+    NEXT_REFUSAL,
+    NEXT_STEP,
+    RECORD,
+    REFUSAL,
+    STATE,
+    is_train,
+)
+from .packing import Ring
+from .records import with_vector
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
@@ -79,9 +87,9 @@ def _query_handler(step: str, guard_of: GuardFactory) -> Handler:
         try:
             node = _node(context, guard_of)
         except SecAggError as error:  # the device is not set up
-            answer["refusal"] = str(error)
+            answer[REFUSAL] = str(error)
         else:
-            _take_step(step, node, context, request, answer, "body")
+            _take_step(step, node, context, request, answer, BODY)
             _take_next_step(node, context, request, answer)
         return Message(RecordDict({RECORD: answer}), reply_to=message)
 
@@ -92,7 +100,7 @@ def _masking_mod(
     codec: Codec, guard_of: GuardFactory, prepare: Prepare | None, detached: Sequence[str]
 ) -> Mod:
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
-        if message.metadata.message_type.split(".")[0] != "train":
+        if not is_train(message):
             return call_next(message, context)
         content = message.content
         apart = RecordDict({name: content.pop(name) for name in detached if name in content})
@@ -119,7 +127,7 @@ def _masking_mod(
         content, answer = message.content, ConfigRecord()
         try:
             ticket = device.open_mask(
-                node, _state(context), _bytes(request, "body"), broadcast_hash(content)
+                node, _state(context), _bytes(request, BODY), broadcast_hash(content)
             )
             codec.restore(content, ticket.settings)
             instead = _prepared(prepare, node, content, apart, context)
@@ -127,15 +135,14 @@ def _masking_mod(
                 return Message(instead, reply_to=message)
             _keep(context, device.spend(node, ticket))
         except SecAggError as error:
-            answer["refusal"] = str(error)
+            answer[REFUSAL] = str(error)
             reply = RecordDict({RECORD: answer})
         else:
             # From here on nothing may refuse, because the vector is charged.
             vector = _trained(codec, node, ticket, message, context, call_next)
             state, body = device.mask(ticket, vector)
             _keep(context, state)
-            packed = Array("uint8", (len(body),), VECTOR_KIND, body)
-            reply = RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({"vector": packed})})
+            reply = with_vector(answer, body)
         _take_next_step(node, context, request, answer)
         return Message(reply, reply_to=message)
 
@@ -145,7 +152,7 @@ def _masking_mod(
 def _prepared(
     prepare: Prepare | None, node: Node, content: RecordDict, apart: RecordDict, context: Context
 ) -> RecordDict | None:
-    """What the application answers instead of training, if anything. It has not read the device's data yet."""
+    """Return what the application answers instead of training, if anything. It has not read the device's data yet."""
     if prepare is None:
         return None
     try:
@@ -167,7 +174,7 @@ def _trained(
     context: Context,
     call_next: Handler,
 ) -> Ring:
-    """The vector of the handler's reply; if the handler fails in any way, that of a device without data."""
+    """Return the vector of the handler's reply; if the handler fails in any way, that of a device without data."""
     try:
         reply = call_next(message, context)
         if reply.has_error():
@@ -195,7 +202,7 @@ def _unmasked(
 
 
 def _unforeseen(node: Node) -> str:
-    """The fixed answer to any exception that is being handled. Where devices are simulated, the exception is raised
+    """Return the fixed answer to any exception that is being handled. Where devices are simulated, raise the exception
     again."""
     if not node.guard.quiet:
         raise
@@ -204,14 +211,14 @@ def _unforeseen(node: Node) -> str:
 
 
 def _refused(message: Message, sentence: str) -> Message:
-    refusal = ConfigRecord({"refusal": sentence})
+    refusal = ConfigRecord({REFUSAL: sentence})
     return Message(RecordDict({RECORD: refusal}), reply_to=message)
 
 
 def _take_step(
     step: str, node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord, key: str
 ) -> None:
-    refusal = "refusal" if key == "body" else "next-refusal"
+    refusal = REFUSAL if key == BODY else NEXT_REFUSAL
     try:
         state, reply = _STEPS[step](node, _state(context), _bytes(request, key))
     except SecAggError as error:
@@ -227,9 +234,9 @@ def _take_next_step(
     node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord
 ) -> None:
     """Take the step of the next round that came with this message, if there is one."""
-    step = request.get("next-step")
+    step = request.get(NEXT_STEP)
     if step in ("advertise", "share"):
-        _take_step(str(step), node, context, request, answer, "next")
+        _take_step(str(step), node, context, request, answer, NEXT)
 
 
 def _node(context: Context, guard_of: GuardFactory) -> Node:
@@ -238,11 +245,11 @@ def _node(context: Context, guard_of: GuardFactory) -> Node:
 
 def _state(context: Context) -> bytes:
     record = context.state.config_records.get(RECORD, ConfigRecord())
-    return _bytes(record, "state") if "state" in record else b""
+    return _bytes(record, STATE) if STATE in record else b""
 
 
 def _keep(context: Context, state: bytes) -> None:
-    context.state[RECORD] = ConfigRecord({"state": state})
+    context.state[RECORD] = ConfigRecord({STATE: state})
 
 
 def _bytes(record: ConfigRecord, key: str) -> bytes:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from fedsketch.secagg import graph
-from fedsketch.secagg.codec import VectorFormat
-from fedsketch.secagg.errors import SettingsError
-from fedsketch.secagg.exchange import POLL_INTERVAL
-from fedsketch.secagg.settings import NONCE_BYTES, RoundSettings, Sizes, majority
+from . import graph
+from .codec import VectorFormat
+from .errors import SettingsError
+from .exchange import POLL_INTERVAL
+from .settings import NONCE_BYTES, RoundSettings
+from .sizes import Sizes
 
 
 @dataclass(frozen=True)
 class SecAggOptions:
-    """How rounds are run.
+    """The server's choices about all rounds.
 
     `drops` are the dropouts that a sum tolerates and `colluders` the clients that may work with the
     server; a float below 1 is a fraction (of a group, of the cohort), an int a count. With
@@ -50,28 +52,20 @@ class SecAggOptions:
             raise SettingsError("The patience with late nodes is not negative.")
 
     def sizes(self, n: int) -> Sizes:
-        """The numbers of a round with n clients."""
-        return Sizes(
-            n, _count(self.drops, n // self.groups), _count(self.colluders, n), self.groups
-        )
+        """Return the numbers of a round with n clients."""
+        return Sizes.of(n, self.drops, self.colluders, self.groups)
+
+    def for_vector(self, vector: VectorFormat) -> SecAggOptions:
+        """Return these options with the groups that the vector asks for, if it asks for any."""
+        return self if vector.groups is None else replace(self, groups=vector.groups)
 
     def settings(
         self, run: int, round: int, cohort: Iterable[int], vector: VectorFormat, broadcast: bytes
     ) -> RoundSettings:
-        """The settings of a round, with the smallest threshold and quorum that the rules allow."""
+        """Return the settings of a round, with the smallest threshold and quorum that the rules allow."""
         nodes = tuple(sorted(cohort))
-        sizes = self.sizes(len(nodes))
-        quorum = majority(sizes.most, sizes.colluders)
-        degree, threshold = sizes.most - 1, quorum
-        if not self.consistency and self.groups == 1 and sizes.n > graph.RINGS_ABOVE:
-            try:
-                ring_degree, ring_threshold = graph.ring_parameters(
-                    sizes.n, sizes.colluders, sizes.drops
-                )
-            except SettingsError:
-                pass  # too many drops or colluders for a ring; the complete graph may still work
-            else:
-                degree, threshold = ring_degree, ring_threshold
+        sizes = self.for_vector(vector).sizes(len(nodes))
+        degree, threshold = self._graph(sizes)
         return RoundSettings(
             run=run,
             round=round,
@@ -79,10 +73,10 @@ class SecAggOptions:
             cohort=nodes,
             degree=degree,
             threshold=threshold,
-            quorum=quorum,
+            quorum=sizes.needed,
             drops=sizes.drops,
             colluders=sizes.colluders,
-            groups=self.groups,
+            groups=sizes.groups,
             consistency=self.consistency,
             dim=vector.dim,
             bits=vector.bits,
@@ -90,6 +84,10 @@ class SecAggOptions:
             application=vector.application,
         )
 
-
-def _count(value: int | float, n: int) -> int:
-    return int(value * n) if isinstance(value, float) else value
+    def _graph(self, sizes: Sizes) -> tuple[int, int]:
+        """Return the degree and the threshold: those of a ring where one is allowed and possible."""
+        if not self.consistency and sizes.groups == 1 and sizes.n > graph.RINGS_ABOVE:
+            # With too many drops or colluders for a ring, the complete graph may still work.
+            with suppress(SettingsError):
+                return graph.ring_parameters(sizes.n, sizes.colluders, sizes.drops)
+        return sizes.most - 1, sizes.needed

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsketch.secagg.errors import Malformed
+from .errors import Malformed
 
 Ring = NDArray[np.unsignedinteger[Any]]
 
@@ -21,31 +21,32 @@ LARGEST_RING = 64
 
 
 def ring_dtype(bits: int) -> np.dtype[Any]:
-    """Little-endian unsigned type in which the ring of `bits` bits is computed."""
+    """Return the little-endian unsigned type in which the ring of `bits` bits is computed."""
     if not SMALLEST_RING <= bits <= LARGEST_RING:
         raise ValueError(f"A ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {bits}.")
     return np.dtype("<u2" if bits == 16 else "<u4" if bits <= 32 else "<u8")
 
 
 def reduce(vector: Ring, bits: int) -> Ring:
-    """The vector modulo 2^bits, in place."""
+    """Take the vector modulo 2^bits, in place, and return it."""
     if bits < 8 * vector.dtype.itemsize:
         np.bitwise_and(vector, vector.dtype.type((1 << bits) - 1), out=vector)
     return vector
 
 
 def centred(vector: Ring, bits: int) -> NDArray[np.int64]:
-    """Representatives in [-2^(bits-1), 2^(bits-1)), as signed integers."""
+    """Return the representatives in [-2^(bits-1), 2^(bits-1)), as signed integers."""
     shift = np.uint64(64 - bits)
     return (vector.astype(np.uint64) << shift).view(np.int64) >> shift.astype(np.int64)
 
 
 def packed_size(dim: int, bits: int) -> int:
+    """Return the number of bytes of a packed vector."""
     return (dim * bits + 7) // 8
 
 
 def pack(vector: Ring, bits: int) -> bytes:
-    """The bytes of a reduced vector."""
+    """Return the bytes of a reduced vector."""
     dtype = ring_dtype(bits)
     if bits == 8 * dtype.itemsize:
         return vector.astype(dtype, copy=False).tobytes()
@@ -64,7 +65,7 @@ def pack(vector: Ring, bits: int) -> bytes:
 
 
 def unpack(data: bytes | memoryview, dim: int, bits: int) -> Ring:
-    """The reduced vector of exactly `dim` coordinates in the bytes."""
+    """Return the reduced vector of exactly `dim` coordinates in the bytes."""
     dtype = ring_dtype(bits)
     if len(data) != packed_size(dim, bits):
         raise Malformed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedsketch.secagg.settings import RoundSettings
+from .settings import RoundSettings
 
 
 @dataclass

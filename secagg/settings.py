@@ -27,43 +27,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from fedsketch.secagg import graph
-from fedsketch.secagg.errors import Malformed, SettingsError
-from fedsketch.secagg.packing import LARGEST_RING, SMALLEST_RING
-from fedsketch.secagg.wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
+from . import graph
+from .errors import Malformed, SettingsError
+from .packing import LARGEST_RING, SMALLEST_RING
+from .sizes import Sizes, majority
+from .wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
 
 NONCE_BYTES = 16
 MAX_DIM = 2**31
 MAX_APPLICATION = 64
 
 Scalar = bool | int | float | str | bytes
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The numbers of a round that a codec needs in order to plan its vector.
-
-    A released sum is over at least `least` and at most `most` clients, `colluders` of whom may
-    work with the server.
-    """
-
-    n: int
-    drops: int
-    colluders: int
-    groups: int = 1
-
-    @property
-    def least(self) -> int:
-        return self.n // self.groups - self.drops
-
-    @property
-    def most(self) -> int:
-        return -(-self.n // self.groups)
-
-
-def majority(n: int, colluders: int) -> int:
-    """Smallest threshold or quorum among n of whom `colluders` answer twice."""
-    return (n + colluders) // 2 + 1
 
 
 @dataclass(frozen=True)
@@ -98,10 +72,12 @@ class RoundSettings:
 
     @property
     def n(self) -> int:
+        """The number of clients."""
         return len(self.cohort)
 
     @property
     def sizes(self) -> Sizes:
+        """The numbers of clients in a sum."""
         return Sizes(self.n, self.drops, self.colluders, self.groups)
 
     @property
@@ -110,13 +86,15 @@ class RoundSettings:
         return self.groups > 1 or self.degree == self.n - 1
 
     def threshold_of(self, members: int) -> int:
-        """Share threshold in a group of this many clients."""
+        """Return the share threshold in a group of this many clients."""
         return self.threshold if self.groups == 1 else majority(members, self.colluders)
 
     def quorum_of(self, members: int) -> int:
+        """Return the quorum of signatures in a group of this many clients."""
         return self.quorum if self.groups == 1 else majority(members, self.colluders)
 
     def index(self, node: int) -> int | None:
+        """Return the position of a node in the cohort; None if it is not in it."""
         return self._places.get(node)
 
     @cached_property
@@ -125,6 +103,7 @@ class RoundSettings:
 
     @cached_property
     def digest(self) -> bytes:
+        """The hash of the settings, by which all messages and keys are bound to the round."""
         return hashlib.sha256(b"secagg/1 settings" + self.encoded).digest()
 
     @cached_property
@@ -144,7 +123,7 @@ class RoundSettings:
     @classmethod
     @lru_cache(maxsize=4)  # a process that simulates many devices decodes the same bytes for each
     def decode(cls, data: bytes) -> RoundSettings:
-        """Settings from bytes; raises Malformed or, if a rule is broken, SettingsError."""
+        """Return the settings in these bytes. Raise `Malformed` or, if a rule is broken, `SettingsError`."""
         reader = Reader(data, Kind.ADVERTISE_REQUEST)
         run, round_, nonce = reader.u64(), reader.u64(), reader.raw(NONCE_BYTES)
         n = reader.u32()
@@ -183,7 +162,9 @@ class RoundSettings:
         if not 1 <= self.dim < MAX_DIM:
             raise SettingsError(f"A vector has 1 to {MAX_DIM - 1} coordinates, not {self.dim}.")
         if not SMALLEST_RING <= self.bits <= LARGEST_RING:
-            raise SettingsError(f"A ring has 16 to 64 bits, not {self.bits}.")
+            raise SettingsError(
+                f"A ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {self.bits}."
+            )
         if len(self.application) > MAX_APPLICATION:
             raise SettingsError(f"The application commits to at most {MAX_APPLICATION} values.")
 
@@ -193,18 +174,17 @@ class RoundSettings:
                 "Drops and colluders are counts, and a group has 2 clients at least."
             )
         sizes = self.sizes
-        if sizes.least < majority(sizes.most, self.colluders):
+        if sizes.least < sizes.needed:
             raise SettingsError(
                 f"{sizes.most} clients with {self.drops} drops and {self.colluders} colluders cannot "
-                f"finish: at least {majority(sizes.most, self.colluders)} must stay, so tolerate "
+                f"finish: at least {sizes.needed} must stay, so tolerate "
                 "fewer drops or colluders, or take a larger cohort."
             )
-        need_quorum = majority(sizes.most, self.colluders)
         need_threshold = self._complete_threshold() if self.complete else self._ring_threshold()
-        if self.threshold < need_threshold or self.quorum < need_quorum:
+        if self.threshold < need_threshold or self.quorum < sizes.needed:
             raise SettingsError(
                 f"The threshold {self.threshold} and the quorum {self.quorum} are below the rule's "
-                f"{need_threshold} and {need_quorum}."
+                f"{need_threshold} and {sizes.needed}."
             )
         if sizes.least < max(self.threshold, self.quorum):
             raise SettingsError(
@@ -221,7 +201,7 @@ class RoundSettings:
                 otherwise = "or make more groups"
             elif self.consistency:
                 otherwise = (
-                    "or take secagg=semi_honest, which promises less: it protects from a server that "
+                    "or set consistency to False, which promises less: it protects from a server that "
                     "follows the protocol, not from one that lies"
                 )
             else:
@@ -230,7 +210,7 @@ class RoundSettings:
                 f"At most {graph.LARGEST_COMPLETE} clients can all exchange masks with each other, not "
                 f"{most}: ask fewer clients per round, {otherwise}."
             )
-        return majority(most, self.colluders)
+        return self.sizes.needed
 
     def _ring_threshold(self) -> int:
         if self.consistency:
@@ -239,7 +219,9 @@ class RoundSettings:
                 "server that lies about dropouts cuts a sparse graph: set the degree to n - 1."
             )
         if self.n <= graph.RINGS_ABOVE:
-            raise SettingsError("Up to 128 clients the graph is complete: set the degree to n - 1.")
+            raise SettingsError(
+                f"Up to {graph.RINGS_ABOVE} clients the graph is complete: set the degree to n - 1."
+            )
         if self.degree % 2 or not 0 < self.degree < self.n:
             raise SettingsError("A ring's degree is even and smaller than the cohort.")
         least, _ = graph.ring_parameters(self.n, self.colluders, self.drops)

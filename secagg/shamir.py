@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsketch.secagg.errors import Malformed
+from .errors import Malformed
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
@@ -26,7 +26,7 @@ _FOLD = 2**256 - PRIME  # what 2^256 is modulo the prime: -297
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int]) -> list[bytes]:
-    """Shares of the secret at the given points, any `threshold` of which give it back.
+    """Return shares of the secret at the given points, any `threshold` of which give it back.
 
     Fewer shares than `threshold` are independent of the secret (information-theoretically).
     """
@@ -43,7 +43,7 @@ def split(secret: bytes, threshold: int, points: Sequence[int]) -> list[bytes]:
 
 
 def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> list[int]:
-    """The polynomial at all points modulo the prime, highest coefficient first, exactly.
+    """Return the values of the polynomial at all points modulo the prime, exactly. The highest coefficient comes first.
 
     Horner's rule on all points at once. A number is eight signed 64-bit limbs of weights 2^(32 i);
     what exceeds 2^256 returns to the lowest limb times -297. Carries are deferred for `steps`
@@ -71,7 +71,7 @@ def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> list[int]:
 
 
 def _limbs_of(numbers: Sequence[int]) -> NDArray[np.int64]:
-    """Limbs of numbers below 2^257, one column of eight for each."""
+    """Return the limbs of numbers below 2^257, one column of eight for each."""
     packed = b"".join(number.to_bytes(4 * (_LIMBS + 1), "little") for number in numbers)
     limbs = np.frombuffer(packed, dtype="<u4").reshape(-1, _LIMBS + 1, 1).astype(np.int64)
     limbs[:, 0] += _FOLD * limbs[:, -1]
@@ -79,7 +79,7 @@ def _limbs_of(numbers: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _integers_of(value: NDArray[np.int64]) -> list[int]:
-    """The numbers modulo the prime whose signed limbs are the columns."""
+    """Return the numbers modulo the prime whose signed limbs are the columns."""
     carry = np.zeros_like(value[0])
     for limb in value:
         limb += carry
@@ -93,7 +93,8 @@ def _integers_of(value: NDArray[np.int64]) -> list[int]:
 
 
 def weights(points: Sequence[int]) -> list[int]:
-    """Lagrange coefficients at zero; computed once for a set of holders and used for all secrets."""
+    """Return the Lagrange coefficients at zero. They are computed once for a set of holders and used for all
+    secrets."""
     numerators, denominators = [], []
     product = 1
     for point in points:
@@ -110,7 +111,7 @@ def weights(points: Sequence[int]) -> list[int]:
 
 
 def _invert_all(values: Sequence[int]) -> list[int]:
-    """Montgomery's trick: one inversion for all values."""
+    """Return the inverses of all values by Montgomery's trick, which needs one inversion."""
     prefix = [1]
     for value in values:
         prefix.append(prefix[-1] * value % PRIME)
@@ -123,7 +124,7 @@ def _invert_all(values: Sequence[int]) -> list[int]:
 
 
 def join(shares: Sequence[bytes], lagrange: Sequence[int]) -> bytes:
-    """The secret from shares in the order of the points that `lagrange` was computed for."""
+    """Return the secret from shares in the order of the points that `lagrange` was computed for."""
     total = 0
     for share, weight in zip(shares, lagrange, strict=True):
         total += int.from_bytes(share, "big") * weight

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from fedsketch.secagg.errors import Malformed, Refusal
-from fedsketch.secagg.keys import PUBLIC_BYTES, SHARES_BYTES
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.wire import HASH_BYTES, Kind, Reader, Writer
+from .errors import Malformed, Refusal
+from .keys import PUBLIC_BYTES, SHARES_BYTES
+from .settings import RoundSettings
+from .wire import HASH_BYTES, Kind, Reader, Writer
 
 PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares
 
@@ -47,6 +47,7 @@ class Session:
     signed: bytes = b""
 
     def encode(self) -> bytes:
+        """Return the round as bytes."""
         n = self.settings.n
         out = Writer(Kind.STATE).blob(self.settings.encoded).u8(self.stage)
         for secret in (self.private_c, self.private_s, self.seed, self.context):
@@ -56,6 +57,7 @@ class Session:
 
     @classmethod
     def decode(cls, data: bytes) -> Session:
+        """Return the round in these bytes."""
         reader = Reader(data, Kind.STATE)
         settings = RoundSettings.decode(reader.blob())
         n = settings.n
@@ -89,6 +91,7 @@ class DeviceState:
     sessions: dict[bytes, Session] = field(default_factory=dict)
 
     def encode(self) -> bytes:
+        """Return the state as bytes."""
         out = Writer(Kind.STATE).u64(self.last_round + 1).u8(len(self.sessions))
         for digest, session in self.sessions.items():
             out.raw(digest).blob(session.encode())
@@ -96,6 +99,7 @@ class DeviceState:
 
     @classmethod
     def decode(cls, data: bytes) -> DeviceState:
+        """Return the state in these bytes; no bytes are the state of a new device."""
         if not data:
             return cls()
         reader = Reader(data, Kind.STATE)
@@ -118,7 +122,7 @@ class DeviceState:
         self.last_round = session.settings.round
 
     def at(self, digest: bytes, *stages: Stage) -> Session:
-        """The round of a request, which must have taken exactly the step before."""
+        """Return the round of a request, which must have taken exactly the step before."""
         session = self.sessions.get(digest)
         if session is None:
             raise Refusal(

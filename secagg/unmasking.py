@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedsketch.secagg import keys, shamir
-from fedsketch.secagg.device import peers_of
-from fedsketch.secagg.errors import Malformed
-from fedsketch.secagg.masking import apply_masks
-from fedsketch.secagg.packing import Ring
-from fedsketch.secagg.settings import RoundSettings
+from . import keys, shamir
+from .device import peers_of
+from .errors import Malformed
+from .masking import apply_masks
+from .packing import Ring
+from .settings import RoundSettings
 
 
 class Secrets:
-    """Joins the secrets of clients from what the holders revealed.
+    """The secrets of clients, joined from what the holders revealed.
 
     `revealed` maps a holder's position to its shares by the owner's position.
     """
@@ -32,9 +32,11 @@ class Secrets:
                 self._by_owner.setdefault(owner, {})[holder] = share
 
     def holders(self, owner: int) -> int:
+        """Return how many holders revealed a share of the owner's secret."""
         return len(self._by_owner.get(owner, {}))
 
     def join(self, owner: int) -> bytes:
+        """Return the owner's secret."""
         shares = self._by_owner[owner]
         points = tuple(holder + 1 for holder in list(shares)[: self._threshold])
         if points not in self._weights:

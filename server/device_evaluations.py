@@ -9,7 +9,7 @@ from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.metric_names import ON_DEVICES
 from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.secagg import SettingsError, WrappedGrid
+from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.exchange import Exchange
 from fedsketch.server.expected_traffic import expected_traffic
@@ -92,7 +92,7 @@ class DeviceEvaluations:
         if self.due(server_round, last=last):
             try:
                 self._exchange.play(server_round, None, evaluation=True)
-            except (TooFewClients, SettingsError) as failed:
+            except (TooFewClients, ConfigError) as failed:
                 log.warning("No evaluation on devices after round %d: %s", server_round, failed)
         return self.row()
 

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord
 from fedsketch.errors import RoundAborted, TooFewClients
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.grids.secagg_options import config_errors
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
 
@@ -48,7 +49,8 @@ class Exchange:
             self._grid.expect(None if following is None else coordinator.nodes_of(following))
             start = time.monotonic()
             try:
-                replies = self._grid.send_and_receive(messages, timeout=clients.timeout)
+                with config_errors():
+                    replies = self._grid.send_and_receive(messages, timeout=clients.timeout)
                 waited += time.monotonic() - start
                 coordinator.aggregate_train(current, replies)
             except (RoundAborted, Aborted) as aborted:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
-from fedsketch.secagg import Directory, Roster, SimulationRoster
+from fedsketch.secagg import Directory, Roster, SettingsError, SimulationRoster
 
 # The file that fedsketch-register writes, or another one with the same keys.
 ROSTER_VARIABLE = "FEDSKETCH_ROSTER"
@@ -29,3 +29,5 @@ def known_roster() -> Directory | None:
             f"The roster {path} cannot be read ({error.strerror}): write it with fedsketch-register, or unset "
             f"{ROSTER_VARIABLE}."
         ) from error
+    except SettingsError as error:
+        raise ConfigError(f"{error} (The file is that of {ROSTER_VARIABLE}.)") from error

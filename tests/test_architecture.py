@@ -2,6 +2,8 @@
 
 import ast
 import fnmatch
+import json
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -9,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from setuptools import find_packages
+
+from fedsketch import secagg
+from fedsketch.conf import compose, to_json
 
 ROOT = Path(__file__).parent.parent
 LONGEST = 400
@@ -27,10 +32,16 @@ ALLOWED = {
 }
 ALLOWED["audit"] = {*ALLOWED, "runtime"}  # it plays everything, and nothing knows it
 OURS = {*ALLOWED, "runtime"}
+# What can be installed without the rest, under a name of its own: inside it everything is imported by relative names.
+ALONE = {"secagg"}
 
 
 def _sources() -> list[Path]:
     return sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+
+
+def _below(*folders: str) -> Iterator[Path]:
+    return (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
 
 
 def _modules(path: Path) -> Iterator[str]:
@@ -39,8 +50,18 @@ def _modules(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} has a relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            origin = _origin(path, node)
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def _origin(path: Path, node: ast.ImportFrom) -> str:
+    """The full name of the package or module that a file imports from."""
+    if node.level == 0:
+        return str(node.module)
+    folder = path.parent.relative_to(ROOT).parts
+    assert folder[0] in ALONE, f"{path} has a relative import"
+    above = ("fedsketch", *folder)[: len(folder) + 2 - node.level]
+    return ".".join([*above, *([node.module] if node.module else [])])
 
 
 def _packages(path: Path) -> set[str]:
@@ -57,11 +78,7 @@ def test_imports_point_one_way(package: str) -> None:
 
 def test_everything_is_imported_by_its_installed_name() -> None:
     """A bare `import client` would find a user's own client.py."""
-    files = [
-        *_sources(),
-        *(p for d in ("tests", "benchmarks", "examples") for p in (ROOT / d).rglob("*.py")),
-    ]
-    for path in files:
+    for path in (*_sources(), *_below("tests", "benchmarks", "examples")):
         bare = {name.split(".")[0] for name in _modules(path)} & OURS
         assert not bare, f"{path.relative_to(ROOT)} imports {sorted(bare)}"
 
@@ -69,6 +86,38 @@ def test_everything_is_imported_by_its_installed_name() -> None:
 def test_secure_aggregation_imports_no_torch() -> None:
     for path in (ROOT / "secagg").rglob("*.py"):
         assert not any(name.split(".")[0] == "torch" for name in _modules(path)), path.name
+
+
+def test_others_import_from_secagg_what_it_exports() -> None:
+    """So its modules can change without them. Only its own tests and benchmarks look inside; other tests play the
+    protocol with `tests.secagg.protocol`."""
+    own = [ROOT / "secagg", ROOT / "tests" / "secagg"]
+    for path in (*_sources(), *_below("fedsketch", "tests", "examples")):
+        if any(path.is_relative_to(folder) for folder in own):
+            continue
+        taken = {
+            name.split(".")[2] for name in _modules(path) if name.startswith(f"{secagg.__name__}.")
+        }
+        inside = taken - set(secagg.__all__)
+        assert not inside, f"{path.relative_to(ROOT)} imports {sorted(inside)} of secagg"
+
+
+def test_secure_aggregation_names_no_key_of_fedsketch() -> None:
+    """Its errors are for users of any app. The server adds the keys (`server.grids.secagg_options`)."""
+    groups = json.loads(to_json(compose([])))
+    keys = {
+        f"{name}.{key}"
+        for name, group in groups.items()
+        if isinstance(group, dict)
+        for key in group
+    }
+    assert {"secagg.bits", "clients.tolerated_dropouts"} <= keys
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, keys))}|secagg=\w+|fedsketch)\b")
+    for path in (ROOT / "secagg").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found = named.findall(node.value)
+                assert not found, f"{path.relative_to(ROOT)}:{node.lineno} says {found}"
 
 
 def test_every_package_has_a_link_and_is_found_by_the_installer() -> None:

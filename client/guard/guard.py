@@ -8,7 +8,6 @@ never does.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from fedsketch.secagg import (
     RoundSettings,
     SettingsError,
     SimulationGuard,
+    Sizes,
 )
 
 if TYPE_CHECKING:
@@ -177,7 +177,10 @@ class DeviceGuard:
             )
         _ = self.card  # a device without a card takes no part, and peers should know that before they rely on it
         policy, offer = self.policy, offer_of(settings)
-        clip, asked = offer.mechanism.bound, settings.n // settings.groups
+        clip = offer.mechanism.bound
+        allowed = Sizes.of(
+            settings.n, policy.largest_drops, policy.assumed_colluders, settings.groups
+        )
         if not settings.consistency and not policy.allow_semi_honest:
             raise Refusal(
                 "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its "
@@ -188,16 +191,15 @@ class DeviceGuard:
                 f"A sum over {offer.least} clients is too small for this device, and the round would release one if "
                 f"all tolerated dropouts happen: its owner asks for {policy.smallest_cohort}."
             )
-        if settings.drops > policy.largest_drops * asked:
+        if settings.drops > allowed.drops:
             raise Refusal(
-                f"The round tolerates {settings.drops} dropouts of {asked} clients: this device's owner allows a "
-                f"share of {policy.largest_drops:g}."
+                f"The round tolerates {settings.drops} dropouts of {allowed.fewest} clients: this device's owner "
+                f"allows a share of {policy.largest_drops:g}."
             )
-        assumed = math.floor(policy.assumed_colluders * settings.n)
-        if settings.colluders < assumed:
+        if settings.colluders < allowed.colluders:
             raise Refusal(
                 f"The round assumes {settings.colluders} clients who work with the server, this device's owner "
-                f"{assumed} of {settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
+                f"{allowed.colluders} of {settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
             )
         if clip is None or clip > policy.largest_clip:
             raise Refusal(

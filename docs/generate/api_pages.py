@@ -150,15 +150,20 @@ def _exported(package: str, start: ast.Module) -> Iterator[str]:
     """What can be imported from the package itself, with the modules that have it."""
     entries = []
     for node in start.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            f"fedsketch.{package}."
-        ):
-            module = node.module.removeprefix(f"fedsketch.{package}.")
+        if isinstance(node, ast.ImportFrom) and (module := _own_module(package, node)):
             names = ", ".join(f"`{one.name}`" for one in node.names)
             entries.append(item(f"{names}: [`{module}`]({module.replace('.', '/')}.md)"))
     if entries:
         yield f"## Import from `fedsketch.{package}`"
         yield "\n".join(entries)
+
+
+def _own_module(package: str, node: ast.ImportFrom) -> str:
+    """The module of the package that is imported from; an empty text if it is another package's."""
+    whole, prefix = node.module or "", f"fedsketch.{package}."
+    if node.level:
+        return whole
+    return whole.removeprefix(prefix) if whole.startswith(prefix) else ""
 
 
 def _entry(path: Path, tree: ast.Module) -> str:

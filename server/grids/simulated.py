@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.secagg import WrappedGrid
+from fedsketch.secagg import WrappedGrid, is_train
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.metered import content_shape
 from fedsketch.strategies.rounds.coordinator import Coordinator
@@ -45,7 +45,7 @@ class SimulatedGrid(WrappedGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         outgoing = list(messages)
-        train = [message for message in outgoing if message.metadata.message_type == "train"]
+        train = [message for message in outgoing if is_train(message)]
         if not train:
             return self._grid.send_and_receive(outgoing, timeout=timeout)
         content, server_round = train[0].content, int(train[0].metadata.group_id)

@@ -158,7 +158,7 @@ def _missed(plan: NoisePlan) -> float:
     round tolerates dropouts."""
     settings, sizes = plan.config.clients, plan.sizes
     rate = settings.per_round / settings.total
-    there = settings.total - math.floor(settings.total * settings.tolerated_dropouts)
+    there = CohortSizes(plan.config).survivors(settings.total)
     decided = [n for n in range(1, sizes.largest) if not plan.accepts(n) and plan.accepts(n + 1)]
     return sum(
         max(poisson.missed(rate, population, n + 1) for population in (there, settings.total))

@@ -1,12 +1,12 @@
 """The sizes of a cohort: the largest and the smallest, how many clients may drop out or collude with the server, and
 how many are needed."""
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import ClientsConfig, CohortSampling, NoSecAggConfig
+from fedsketch.secagg import Sizes
 
 _NEVER = 1e-12  # the probability that a Poisson draw is larger than the largest accepted cohort
 
@@ -38,25 +38,35 @@ class CohortSizes:
 
     def members(self, cohort: int) -> int:
         """Return the largest number of clients in one sum."""
-        return -(-cohort // self.groups)
+        return self._of(cohort).most
 
     def drops(self, cohort: int) -> int:
         """Return how many clients of one sum may drop out."""
-        return math.floor(cohort // self.groups * self.config.clients.tolerated_dropouts)
+        return self._of(cohort).drops
 
     def survivors(self, cohort: int) -> int:
         """Return the smallest number of clients in a sum. With fewer, a round is not applied."""
-        return max(1, cohort // self.groups - self.drops(cohort))
+        return max(1, self._of(cohort).least)
 
     def colluders(self, cohort: int) -> int:
         """Return how many clients are assumed to tell the server their noise. It is a share of the whole cohort,
         because they may all be in one group."""
-        return math.floor(cohort * self.config.secagg.colluders)
+        return self._of(cohort).colluders
+
+    def needed(self, cohort: int) -> int:
+        """Return how many clients of one sum secure aggregation needs to the end."""
+        return self._of(cohort).needed
 
     def colluding_clients(self, cohort: int) -> int:
         """Return how many clients are assumed to collude with each other as the adversary `client`: as many as collude
         with the server, and at least one."""
         return max(1, self.colluders(cohort))
+
+    def _of(self, cohort: int) -> Sizes:
+        config = self.config
+        return Sizes.of(
+            cohort, config.clients.tolerated_dropouts, config.secagg.colluders, self.groups
+        )
 
 
 @lru_cache(maxsize=64)

@@ -22,6 +22,7 @@ from fedsketch.delivery.frozen_part import FrozenPart
 from fedsketch.errors import RoundAborted
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.secagg import RECORD, SURVIVORS
 from fedsketch.strategies.algorithm import Aggregate, Payload, Strategy
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.messages import Broadcast
@@ -280,7 +281,7 @@ class Coordinator(FlowerStrategy):
         client that sent the reply."""
         nodes = [reply.metadata.src_node_id]
         if self.strategy.sizes.masked or self.config.runtime.name == "cohort":
-            nodes = list(reply.content.config_records["secagg"]["survivors"])  # type: ignore[arg-type]
+            nodes = list(reply.content.config_records[RECORD][SURVIVORS])  # type: ignore[arg-type]
         return [self._cohort[node] for node in nodes]
 
 

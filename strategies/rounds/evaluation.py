@@ -43,7 +43,6 @@ from fedsketch.delivery.parcels import Parcels
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Release, Unit
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
-from fedsketch.secagg.settings import majority
 from fedsketch.strategies.algorithm import Aggregate, Payload, Strategy, members_of
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
@@ -175,7 +174,7 @@ class FederatedEvaluation(Strategy[StrategySettings]):
         cohort = self.config.clients.per_round
         sizes = CohortSizes(self.config, self.evaluation.groups)
         members, colluders = sizes.members(cohort), sizes.colluders(cohort)
-        needed = majority(members, colluders)
+        needed = sizes.needed(cohort)
         unfinished = sizes.masked and sizes.survivors(cohort) < needed
         if unfinished or not self.noise.accepts(cohort):
             raise ConfigError(

@@ -6,6 +6,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
+from fedsketch.secagg import RECORD, REFUSAL
 
 MECHANISM = "mechanism"
 SCALARS = "numbers"  # the name that the record has had since 0.1
@@ -35,8 +36,8 @@ def delivered(
     if reply.has_error():
         return None, reply.error.reason or f"error {reply.error.code}"
     if "update" not in reply.content.array_records:
-        told = reply.content.config_records.get("secagg", ConfigRecord())
-        return None, str(told.get("refusal", "sent no update"))
+        told = reply.content.config_records.get(RECORD, ConfigRecord())
+        return None, str(told.get(REFUSAL, "sent no update"))
     vector = uploaded(reply.content)
     fault = mechanism.fault(vector, size)
     return (vector, "") if fault is None else (None, fault)

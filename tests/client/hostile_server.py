@@ -20,8 +20,7 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.secagg import SecAggError, WrappedGrid
-from fedsketch.secagg.mod import VECTOR_RECORD
+from fedsketch.secagg import VECTOR_RECORD, SecAggError, WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy

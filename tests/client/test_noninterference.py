@@ -30,9 +30,9 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
-from fedsketch.secagg import Refusal, device, keys
-from fedsketch.secagg.packing import centred, packed_size, unpack
+from fedsketch.secagg import Refusal, centred
 from tests.client.hostile_server import CARD, NODES, POLICY, Hostile, attack, data_pool
+from tests.secagg.protocol import device, keys, packed_size, unpack
 
 
 # ---------------------------------------------------------------------------- two worlds

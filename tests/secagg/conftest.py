@@ -21,7 +21,7 @@ from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
 from fedsketch.secagg.settings import RoundSettings
-from tests.secagg.device_step import take_step
+from tests.secagg.protocol import take_step
 
 RUN = 7
 MODEL = b"\x11" * 32

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import fedsketch.secagg
 
-ALLOWED = {"cryptography", "flwr", "numpy", "secagg"}
+ALLOWED = {"cryptography", "flwr", "numpy"}
 FLOWER = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+FOLDER = Path(fedsketch.secagg.__file__).parent
 
 
 def test_importing_secagg_does_not_import_torch() -> None:
@@ -19,17 +20,36 @@ def test_importing_secagg_does_not_import_torch() -> None:
 
 
 def test_only_the_declared_packages_are_imported() -> None:
-    for path in Path(fedsketch.secagg.__file__).parent.glob("*.py"):
+    """Beside them, only modules of the package itself, by relative names. It has no folders inside."""
+    own = {path.stem for path in FOLDER.glob("*.py")}
+    assert not list(FOLDER.glob("*/*.py"))
+    for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level:
+                wanted = {node.module} if node.module else {alias.name for alias in node.names}
+                assert node.level == 1, f"{path.name} imports from outside of the package"
+                assert wanted <= own, f"{path.name}: {wanted}"
             elif isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
+                names = [str(node.module)]
             for name in names:
                 top = name.split(".")[0]
-                if name.startswith("fedsketch.secagg"):
-                    continue
                 assert top in ALLOWED or top in sys.stdlib_module_names, f"{path.name}: {name}"
                 assert top != "flwr" or name in FLOWER, f"{path.name}: {name}"
                 assert name not in ("random", "pickle"), f"{path.name}: {name}"
+
+
+def test_the_folder_works_alone_under_another_name(tmp_path: Path) -> None:
+    (tmp_path / "flower_sums").symlink_to(FOLDER)
+    code = (
+        "import sys, flower_sums; "
+        "flower_sums.SecAggOptions().settings("
+        "1, 1, range(9), flower_sums.VectorFormat(3, 32), b''); "
+        "sys.exit('fedsketch' in sys.modules or 'secagg' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -81,7 +81,9 @@ def test_with_signed_survivor_lists_the_graph_is_complete_at_every_size(
 def test_more_clients_than_can_all_exchange_masks_are_refused_with_what_to_do(
     n: int, settings_of: Make
 ) -> None:
-    with pytest.raises(SettingsError, match=r"fewer clients per round, or take secagg=semi_honest"):
+    with pytest.raises(
+        SettingsError, match=r"fewer clients per round, or set consistency to False"
+    ):
         settings_of(n)
     assert not settings_of(n, consistency=False).complete
 

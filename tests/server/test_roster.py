@@ -100,3 +100,13 @@ def test_a_roster_that_is_named_but_missing_stops_the_run(
         f"The roster {tmp_path / 'absent.json'} cannot be read (No such file or directory): write it with "
         "fedsketch-register, or unset FEDSKETCH_ROSTER."
     )
+
+
+def test_a_file_that_is_no_roster_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "roster.json").write_text('{"format": "another"}')
+    monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
+    monkeypatch.setenv(ROSTER_VARIABLE, str(tmp_path / "roster.json"))
+    with pytest.raises(ConfigError, match=r"is not a roster .*FEDSKETCH_ROSTER"):
+        known_roster()

@@ -20,9 +20,7 @@ from fedsketch.secagg import (
     SecAggOptions,
     VectorFormat,
 )
-from fedsketch.secagg.coordinator import Coordinator, Step
-from fedsketch.secagg.device import Node
-from tests.secagg.device_step import take_step
+from tests.secagg.protocol import Coordinator, Node, Step, take_step
 
 CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
 RUN, DIM, MODEL = 1, 6, b"\x11" * 32

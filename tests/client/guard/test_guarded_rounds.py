@@ -34,12 +34,11 @@ from fedsketch.secagg import (
     SecAggGrid,
     SecAggOptions,
     client_app,
-    messages,
 )
-from fedsketch.secagg.coordinator import Step
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.uploads import MECHANISM, reply_with
 from tests.client.guard.enrolled import DIM, Fleet, ring, settings_of
+from tests.secagg.protocol import Step, messages
 
 # ---------------------------------------------------------------------------- whole rounds and attacks
 

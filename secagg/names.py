@@ -1,0 +1,32 @@
+"""The names that stand in Flower's messages: of kinds of messages, of records, and of the entries in a record.
+
+Both sides of the protocol use them, and so does whoever reads its replies or simulates them.
+"""
+
+from __future__ import annotations
+
+from flwr.app import Message
+
+# ---------------------------------------------------------------- kinds of messages
+TRAIN = "train"
+ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
+
+# ---------------------------------------------------------------- records
+RECORD = "secagg"  # the protocol's own record; a device has one of the same name in its state
+VECTOR_RECORD = "secagg-vector"  # the record of the masked vector
+VECTOR = "vector"  # its only array
+VECTOR_KIND = "secagg.packed"  # the type of that array: packed bits instead of numbers
+
+# ---------------------------------------------------------------- entries of the protocol's own record
+BODY = "body"  # the bytes of the request or of the answer
+REFUSAL = "refusal"  # the sentence of a device that does not take the step
+NEXT_STEP = "next-step"  # the step of the next round that is asked for with the same message
+NEXT = "next"  # the bytes of its request or of its answer
+NEXT_REFUSAL = "next-refusal"
+STATE = "state"  # what a device remembers
+SURVIVORS = "survivors"  # the nodes in a sum, in the reply that a strategy gets
+
+
+def is_train(message: Message) -> bool:
+    """Return whether the message asks a node to train, by a train handler of any name."""
+    return message.metadata.message_type.split(".")[0] == TRAIN
