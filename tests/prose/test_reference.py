@@ -1,4 +1,4 @@
-"""The reference is what the code says, and nothing in the code is left unexplained."""
+"""The committed reference is what the code says, and nothing that users set or read is left unexplained."""
 
 import os
 import runpy
@@ -26,7 +26,7 @@ def test_the_reference_is_up_to_date(generator: dict[str, Any]) -> None:
         for name, text in generator["pages"]().items()
         if not (GENERATED / name).exists() or (GENERATED / name).read_text() != text
     ]
-    assert not stale + generator["stale"](), "run `python docs/generate`"
+    assert not stale + generator["stale"](), "run `make docs`, which writes them"
 
 
 def test_every_file_of_a_run_is_explained() -> None:
