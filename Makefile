@@ -12,17 +12,23 @@ unexport PYTHONDONTWRITEBYTECODE
 # other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all test-processors bench results lint types run-tests docs certs clean
+.PHONY: demo test test-all test-processors prose bench results lint types run-tests docs certs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedsketch
 
-# What CI runs. Types are checked beside the tests; make fails if either does.
+# Whether the code works. Types are checked beside the tests; make fails if either does.
 test: lint
 	$(MAKE) --no-print-directory --jobs=2 types run-tests
 
+# Whether the pages read well, and the committed reference is up to date: words, lines, first sentences, pictures, and
+# the format of Python in Markdown. A few seconds. No part of `make test`: first see whether an idea works.
+prose: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest tests/prose
+
 # All tests, the slow ones too, and with new examples for the tests that draw their own: half an hour to an hour.
-test-all: lint types
+test-all: lint types prose
 	$(PYTEST) -m "slow or not slow" --hypothesis-profile=default
 
 # The tests in which rounding matters, on imitations of other processors: a line for each. Takes a quarter of an hour
@@ -37,7 +43,7 @@ bench: $(VENV)/.installed-dev
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check --extend-exclude '*.md' .
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
@@ -45,7 +51,7 @@ types: $(VENV)/.installed-dev
 run-tests: $(VENV)/.installed-dev
 	$(PYTEST)
 
-# The documentation as a site in ./site, without a network; first the reference, from the code.
+# The documentation as a site in ./site, without a network; first the committed pages of the reference, from the code.
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -40,7 +40,6 @@ from fedsketch.strategies.dome.strategy import DomeDevice
 from fedsketch.strategies.fedceo import FedCeo
 from fedsketch.strategies.registry import make_device_half, make_strategy
 from fedsketch.strategies.rounds.messages import Broadcast
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
 CLIENTS = 20
@@ -67,8 +66,7 @@ class Scene:
         self.config = compose([*COMMON, *overrides])
         self.workload = Workload(self.config)
         self.model = self.workload.model()
-        self.strategy: Strategy = make_strategy(
-            self.config, self.workload, self.model)
+        self.strategy: Strategy = make_strategy(self.config, self.workload, self.model)
         self.mechanism = self.strategy.mechanism(1, CLIENTS)
         extra, numbers = self.strategy.broadcast(1)
         arrays = {"model": self.model.vector.clone(), **extra}

@@ -40,7 +40,6 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.data import idx
 from fedsketch.tasks.workload import Workload
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+__all__ = ["load", "run"]
+
 _HERE = Path(__file__).parent
 if not (_HERE / "client").is_dir():
     __path__.append(str(_HERE.parent))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .errors import Malformed
 
 Ring = NDArray[np.unsignedinteger[Any]]
+"""A vector of ring elements, in the type that `ring_dtype` gives."""
 
 SMALLEST_RING = 16
 LARGEST_RING = 64

@@ -1,2 +1,88 @@
 """Sketches: linear maps from R^d to R^k and back. Some are computed from a seed, others are learned from gradients.
 This package also has the methods that learn them."""
+
+from typing import TYPE_CHECKING
+
+from fedsketch.lazy import lazy
+
+if TYPE_CHECKING:
+    from fedsketch.sketching.blocks import BlockSketch, block_folds
+    from fedsketch.sketching.count_sketch import CountSketch
+    from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
+    from fedsketch.sketching.gaussian import GaussianSketch
+    from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
+    from fedsketch.sketching.identity import IdentitySketch
+    from fedsketch.sketching.layerwise import LayerwiseSketch
+    from fedsketch.sketching.noise_floor import NoiseFloor
+    from fedsketch.sketching.principal import PrincipalDirections
+    from fedsketch.sketching.seeded import PublicStream, Purpose
+    from fedsketch.sketching.sketch import Sketch
+    from fedsketch.sketching.streaming_pca import StreamingPCA
+    from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
+    from fedsketch.sketching.tensor_svd import Smoothed, smooth, t_product, tensor_nuclear_norm
+    from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "BlockSketch": "blocks",
+            "block_folds": "blocks",
+            "CountSketch": "count_sketch",
+            "Fold": "folding",
+            "folds_of_rank": "folding",
+            "folds_of_size": "folding",
+            "GaussianSketch": "gaussian",
+            "HadamardSketch": "hadamard",
+            "walsh_hadamard": "hadamard",
+            "IdentitySketch": "identity",
+            "LayerwiseSketch": "layerwise",
+            "NoiseFloor": "noise_floor",
+            "PrincipalDirections": "principal",
+            "PublicStream": "seeded",
+            "Purpose": "seeded",
+            "Sketch": "sketch",
+            "StreamingPCA": "streaming_pca",
+            "Block": "subspace",
+            "SubspaceSketch": "subspace",
+            "blocks_of": "subspace",
+            "principal_directions": "subspace",
+            "Smoothed": "tensor_svd",
+            "smooth": "tensor_svd",
+            "t_product": "tensor_svd",
+            "tensor_nuclear_norm": "tensor_svd",
+            "keep_above": "truncation",
+            "keep_count": "truncation",
+            "keep_energy": "truncation",
+        },
+    )
+
+__all__ = [
+    "Block",
+    "BlockSketch",
+    "CountSketch",
+    "Fold",
+    "GaussianSketch",
+    "HadamardSketch",
+    "IdentitySketch",
+    "LayerwiseSketch",
+    "NoiseFloor",
+    "PrincipalDirections",
+    "PublicStream",
+    "Purpose",
+    "Sketch",
+    "Smoothed",
+    "StreamingPCA",
+    "SubspaceSketch",
+    "block_folds",
+    "blocks_of",
+    "folds_of_rank",
+    "folds_of_size",
+    "keep_above",
+    "keep_count",
+    "keep_energy",
+    "principal_directions",
+    "smooth",
+    "t_product",
+    "tensor_nuclear_norm",
+    "walsh_hadamard",
+]

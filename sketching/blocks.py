@@ -48,6 +48,7 @@ class BlockSketch(Sketch):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
+        """Every row of these folds is a block."""
         return self._folds
 
     @property

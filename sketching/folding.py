@@ -28,10 +28,12 @@ class Fold:
 
     @property
     def stop(self) -> int:
+        """The index behind the tensor's last number."""
         return self.start + self.rows * self.columns
 
     @property
     def whole(self) -> bool:
+        """Whether the tensor is sent whole."""
         return self.rank == self.columns
 
     @property

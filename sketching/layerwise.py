@@ -67,6 +67,7 @@ class LayerwiseSketch(Sketch):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
+        """How the vector is cut into matrices."""
         return self._folds
 
     @property

@@ -96,9 +96,11 @@ class NoiseFloor:
         return sum(floors)
 
     def state_dict(self) -> list[tuple[float, int]]:
+        """Return what `load_state_dict` takes: deviation and width of every remembered round."""
         return list(self._rounds)
 
     def load_state_dict(self, state: Sequence[tuple[float, int]]) -> None:
+        """Continue where `state_dict` was called."""
         self._rounds = [(float(deviation), int(width)) for deviation, width in state]
 
     def _weights(self, width: int) -> NDArray[np.float64]:

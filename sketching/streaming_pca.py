@@ -72,6 +72,7 @@ class StreamingPCA:
 
     @property
     def rank(self) -> int:
+        """How many directions there are now."""
         return len(self._eigenvalues)
 
     def update(self, vectors: Tensor) -> None:
@@ -109,6 +110,7 @@ class StreamingPCA:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was called, with the same settings."""
         directions, eigenvalues = state["directions"], state["eigenvalues"]
         d = self._directions.shape[1]
         if directions.shape != (len(eigenvalues), d) or len(eigenvalues) > self.max_rank:

@@ -33,6 +33,7 @@ class Block:
 
     @property
     def whole(self) -> bool:
+        """Whether the part is sent whole."""
         return self.size == self.stop - self.start
 
 

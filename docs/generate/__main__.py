@@ -1,7 +1,8 @@
-"""Writes docs/reference/ from the code: `python docs/generate`. The pages are committed, to be read on a forge like
-GitHub.
+"""Writes the pages of docs/reference/ about keys, commands, metrics and device files: `python docs/generate`. They are
+committed, to be read on a forge like GitHub.
 
-A test compares them with the code, and fails where a key, an option or a metric has no explanation.
+`make prose` compares them with the code, and fails where a key, an option or a metric has no explanation. The pages of
+the Python API are made when the site is built (docs/generate/docstrings.py).
 """
 
 from pathlib import Path
@@ -9,7 +10,6 @@ from pathlib import Path
 import commands_page
 import configuration_page
 import metrics_page
-from api_pages import PACKAGES, package_pages, top_level
 from device_files_page import device_files
 from wrapping import NOTE
 
@@ -18,20 +18,16 @@ FOLDER = Path(__file__).parents[1] / "reference"
 
 def pages() -> dict[str, str]:
     """Every page by its path below docs/reference/."""
-    found = {
+    return {
         **configuration_page.configuration(),
         "commands.md": commands_page.commands(),
         "metrics.md": metrics_page.metrics(),
         "device_files.md": device_files(),
-        "fedsketch.md": top_level(),
     }
-    for package in PACKAGES:
-        found |= package_pages(package)
-    return found
 
 
 def stale() -> list[Path]:
-    """Generated pages of modules and groups that are no more."""
+    """Generated pages of groups that are no more."""
     wanted = {FOLDER / name for name in pages()}
     return [
         path

@@ -34,14 +34,10 @@ def _opened(entry: Any, docs: Path) -> Any:
     return _pages_of(docs / entry, docs) if entry.endswith("/") else entry
 
 
-def _pages_of(folder: Path, docs: Path) -> list[Any]:
-    """The index, then the other pages by name, then the folders below."""
+def _pages_of(folder: Path, docs: Path) -> list[str]:
+    """The index, then the other pages by name."""
     pages = sorted(folder.glob("*.md"), key=lambda page: (page.name != "index.md", page.name))
-    folders = sorted(path for path in folder.iterdir() if path.is_dir())
-    return [
-        *(page.relative_to(docs).as_posix() for page in pages),
-        *({below.name: _pages_of(below, docs)} for below in folders),
-    ]
+    return [page.relative_to(docs).as_posix() for page in pages]
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

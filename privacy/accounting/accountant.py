@@ -139,6 +139,7 @@ class Accountant:
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Accountant:
+        """Return the accountant that `to_json` wrote down."""
         accountant = cls(state["delta"])
         for entry in state["releases"]:
             accountant.record(release_from_json(entry["release"]), entry["count"])

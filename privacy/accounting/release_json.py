@@ -63,6 +63,7 @@ def _untagged(state: dict[str, Any]) -> Any:
 
 
 def release_to_json(release: Release) -> dict[str, Any]:
+    """Return the release as plain JSON. Fields of newer versions are left out if they have their default value."""
     state = {
         "mechanism": _tagged(release.law),
         "sampling": _tagged(release.sampling),
@@ -74,6 +75,7 @@ def release_to_json(release: Release) -> dict[str, Any]:
 
 
 def release_from_json(state: dict[str, Any]) -> Release:
+    """Return the release that `release_to_json` wrote down, also by an older version."""
     return Release(
         law=_untagged(state["mechanism"]),
         sampling=_untagged(state["sampling"]),

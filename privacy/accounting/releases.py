@@ -85,10 +85,12 @@ class Adversary:
 
     @classmethod
     def client(cls, colluders: int = 1) -> Adversary:
+        """Return this many participants together."""
         return cls("client", colluders)
 
     @classmethod
     def server(cls, colluders: int = 0) -> Adversary:
+        """Return the server together with this many clients."""
         return cls("server", colluders)
 
     @classmethod
@@ -174,6 +176,7 @@ class FullPasses:
 
 
 SecretDraw = NoSampling | Poisson | WithoutReplacement | FullPasses
+"""How it is decided, in secret, which units are in a release."""
 
 
 def is_drawn_by_device(sampling: SecretDraw) -> bool:

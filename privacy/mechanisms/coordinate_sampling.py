@@ -179,6 +179,7 @@ class CoordinateSampling(Mechanism):
 
     @property
     def step(self) -> float:
+        """Return the distance of two neighbouring values that an upload can have."""
         return self.peak / self.top
 
     @property

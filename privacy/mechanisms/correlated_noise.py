@@ -66,5 +66,6 @@ class CorrelatedRows:
         return {"next": self._next, "rows": torch.from_numpy(rows)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was called."""
         self._next = state["next"]
         self._rows = list(state["rows"].numpy().copy())

@@ -76,11 +76,13 @@ class Stream:
             self._encryptor.update_into(view, view)
 
     def bytes(self, n: int) -> bytes:
+        """Return the next n bytes."""
         words = np.empty(-(-n // 8), dtype=np.uint64)
         self._fill(words)
         return words.tobytes()[:n]
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
+        """Return the next n words of 64 bits."""
         words = np.empty(n, dtype=np.uint64)
         self._fill(words)
         return words

@@ -43,17 +43,21 @@ class Factors:
 
     @property
     def width(self) -> int:
+        """How many numbers the piece has in each row."""
         inputs = 1 if self.right is None else self.right.shape[1]
         return int(self.left.shape[1] * inputs)
 
     def cut(self, part: slice) -> Factors:
+        """Return the piece of these rows."""
         return Factors(self.left[part], None if self.right is None else self.right[part])
 
     def norms_squared(self) -> NDArray[np.float64]:
+        """Return the squared L2 norm of the piece, for each row."""
         squared = _squared(self.left)
         return squared if self.right is None else squared * _squared(self.right)
 
     def weighted_sum(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sum over the rows, each times its weight."""
         left = self.left * weights[:, None]
         if self.right is None:
             return np.asarray(left.sum(axis=0))
@@ -65,6 +69,7 @@ class Factors:
         return (torch.from_numpy(left).T @ right).numpy().reshape(-1)
 
     def dense(self) -> NDArray[np.float64]:
+        """Return the piece as a matrix with one row per unit."""
         left = _float64(self.left)
         if self.right is None:
             return left
@@ -94,6 +99,7 @@ class Rows:
 
     @property
     def width(self) -> int:
+        """How many numbers a row has."""
         return sum(piece.width for piece in self.pieces)
 
     def split(self, counts: Sequence[int]) -> Iterator[Rows]:
@@ -149,6 +155,7 @@ class Rows:
             yield self._cut(slice(start, start + at_once))
 
     def dense(self) -> NDArray[np.float64]:
+        """Return the rows as a matrix."""
         return np.concatenate([piece.dense() for piece in self.pieces], axis=1)
 
     def _in_float64(self) -> Rows:

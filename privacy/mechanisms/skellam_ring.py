@@ -265,6 +265,7 @@ class SkellamRing(Mechanism):
 
     @property
     def l1_sensitivity(self) -> float:
+        """D1 that follows from `l2_sensitivity`."""
         return l1_bound(self.dim, self.l2_sensitivity)
 
     @property

@@ -5,7 +5,6 @@ trusted server (`strategies.noise.server`, `strategies.noise.correlated`), and n
 (`strategies.noise.training`). A strategy chooses its plan (`Strategy.plan_noise`).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -16,10 +16,11 @@ _MARK = re.compile(r"^ *<!-- (run|not run|run by)(?:: (.*?))? -->$")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
-def pages() -> list[Path]:
-    """All Markdown that people read: the README, the docs, and what lies beside them."""
+def files(*patterns: str) -> list[Path]:
+    """The files of the repository that fit one of these patterns: those of git, and new ones that it does not ignore.
+    Without git, for example in an archive, all below docs/."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -27,6 +28,11 @@ def pages() -> list[Path]:
     )
     found = listed.stdout.splitlines() or [str(p.relative_to(ROOT)) for p in DOCS.rglob("*.md")]
     return sorted(ROOT / name for name in found if (ROOT / name).is_file())
+
+
+def pages() -> list[Path]:
+    """All Markdown that people read: the README, the docs, and what lies beside them."""
+    return files("*.md")
 
 
 def is_generated(page: Path) -> bool:

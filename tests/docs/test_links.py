@@ -1,13 +1,17 @@
 """Links lead somewhere, and files that are named exist. Nothing is fetched."""
 
+import ast
+import io
 import re
-import subprocess
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.docs.pages import (
     DOCS,
     ROOT,
     by_folder,
+    files,
     forge_anchor,
     headings,
     lines,
@@ -48,12 +52,8 @@ def test_pages_of_the_docs_are_reached_from_the_site() -> None:
 
 
 def _text_files() -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
     kinds = {".py", ".yaml", ".yml", ".toml", ".md", ".sh", ".cff", ".ipynb", ""}
-    found = [ROOT / name for name in listed.stdout.splitlines()]
-    return [path for path in found if path.suffix in kinds and path.is_file()]
+    return [path for path in files() if path.suffix in kinds]
 
 
 def test_pages_that_anything_names_exist() -> None:
@@ -68,24 +68,42 @@ def test_pages_that_anything_names_exist() -> None:
     assert not wrong
 
 
-@by_folder(page for page in pages() if page.is_relative_to(DOCS))
+@by_folder(page for page in pages() if page.is_relative_to(DOCS) or page.parent == ROOT)
 def test_files_of_the_code_that_a_page_names_exist(pages_of_folder: list[Path]) -> None:
-    """A page names them by their path from the root, or from the folder that it named before."""
+    """A page names them by their path from the root, or from the folder that it named before. NAME stands for any."""
     prose = "\n".join(line.text for page in pages_of_folder for line in lines(page))
     for named in re.findall(r"(?<![\w/.])[a-z_]+(?:/\w+)+\.(?:py|sh)\b", prose):
-        assert (ROOT / named).exists() or list(ROOT.glob(f"*/{named}")), named
+        known = "NAME" in named or (ROOT / named).exists() or list(ROOT.glob(f"*/{named}"))
+        assert known, named
+    for named in re.findall(r"`([a-z_]+/[\w/]+)/`", prose):
+        ours = (ROOT / named.split("/")[0]).exists()
+        assert not ours or (ROOT / named).is_dir(), named
 
 
-def test_pictures_are_small_and_made_by_the_script() -> None:
-    """The SVG files are what the script draws; whoever changes one by hand loses it."""
-    import runpy
+def _prose(path: Path, text: str) -> Iterator[str]:
+    """The comments and docstrings of a Python file, or the comments of another one."""
+    if path.suffix != ".py":
+        yield from re.findall(r"#.*", text)
+        return
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
 
-    made = runpy.run_path(str(DOCS / "images" / "make_pictures.py"))
-    drawn = {"round": made["round_picture"]()} | {
-        f"strategy_{name}": text for name, text in made["PICTURES"].items()
+
+def test_only_documents_of_the_repository_are_cited() -> None:
+    """By their path from the root, so that everybody can open them."""
+    wrong = {
+        f"{name_of(path)}: {cited}"
+        for path in _text_files()
+        if path.suffix in {".py", ".yaml", ".yml", ".toml", ".sh"}
+        if ".md" in (text := path.read_text())
+        for prose in _prose(path, text)
+        for cited in re.findall(r"[\w./-]+\.md\b", prose)
+        if ".." not in cited
+        if not (ROOT / cited).exists() and not (path.parent / cited).exists()
     }
-    for name, text in drawn.items():
-        assert (DOCS / "images" / f"{name}.svg").read_text() == text, "run make_pictures.py"
-        assert "prefers-color-scheme: dark" in text
-    for picture in (DOCS / "images").glob("*.png"):
-        assert picture.stat().st_size < 300_000, picture.name
+    # A run writes this one.
+    assert not {one for one in wrong if not one.endswith("MODEL_CARD.md")}

@@ -4,6 +4,7 @@ import re
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,9 +12,7 @@ import pytest
 
 from tests.docs.pages import ROOT
 
-pytestmark = pytest.mark.skipif(
-    find_spec("material") is None, reason="needs mkdocs-material, from the extra docs"
-)
+pytestmark = pytest.mark.skipif(find_spec("mkdocstrings") is None, reason="needs the extra docs")
 # Python that cannot reach anything: connections fail at once, so a build that needs one fails too.
 _ALONE = """
 import runpy, socket, sys
@@ -58,3 +57,19 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
             r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"?(https?:[^\"> ]+)", page.read_text()
         )
         assert not loaded, page.name
+
+
+@pytest.mark.parametrize("page", ["fedsketch", "privacy", "secagg", "sketching"])
+def test_the_api_has_every_name_that_a_library_exports(site: Path, page: str) -> None:
+    """A name without a docstring is left out."""
+    package = import_module("fedsketch" if page == "fedsketch" else f"fedsketch.{page}")
+    shown = (site / "reference" / f"{page}.html").read_text()
+    assert len(package.__all__) >= 2
+    assert not [name for name in package.__all__ if f'id="{package.__name__}.{name}"' not in shown]
+
+
+def test_docstrings_become_links_examples_and_values(site: Path) -> None:
+    shown = (site / "reference" / "privacy.html").read_text()
+    assert re.search(r'href="#fedsketch.privacy.Release"><code>Release</code>', shown)
+    assert "&gt;&gt;&gt; </span>" in shown
+    assert "<code>CLIENT</code> = <code>'client'</code>" in shown
