@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedsketch.privacy.mechanisms.bound_half import BoundHalf, TrainedModel
     from fedsketch.privacy.mechanisms.clipping import clip, clip_rows, finite_rows
     from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
-    from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedNoise
+    from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedRows
     from fedsketch.privacy.mechanisms.gaussian import GaussianNoise, add_gaussian
     from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
     from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
@@ -76,7 +76,7 @@ else:
             "clip_rows": "mechanisms.clipping",
             "finite_rows": "mechanisms.clipping",
             "CoordinateSampling": "mechanisms.coordinate_sampling",
-            "CorrelatedNoise": "mechanisms.correlated_noise",
+            "CorrelatedRows": "mechanisms.correlated_noise",
             "GaussianNoise": "mechanisms.gaussian",
             "add_gaussian": "mechanisms.gaussian",
             "Mechanism": "mechanisms.mechanism",
@@ -101,7 +101,7 @@ __all__ = [
     "BoundHalf",
     "CoordinateSampledGaussian",
     "CoordinateSampling",
-    "CorrelatedNoise",
+    "CorrelatedRows",
     "DrawnBy",
     "Factors",
     "FullPasses",

@@ -24,7 +24,7 @@ def report() -> int | None:
 
 
 def audit() -> int | None:
-    return _call("fedsketch.audit.command")
+    return _call("fedsketch.attacks.command")
 
 
 def _call(module: str) -> int | None:

@@ -1,6 +1,7 @@
 """Finds tasks by name. The built-in ones have the usual losses and metrics."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,13 +9,16 @@ from torch.nn import functional
 
 from fedsketch.conf.plugins import implementation
 from fedsketch.conf.settings import TaskSettings
+from fedsketch.conf.task.binary import BinaryConfig
 from fedsketch.conf.task.classification import ClassificationConfig
+from fedsketch.conf.task.multilabel import MultilabelConfig
+from fedsketch.conf.task.regression import RegressionConfig
 from fedsketch.errors import DataError
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.task import Task
 
 
-class Classification(Task):
+class Classification(Task[ClassificationConfig]):
     """One output per class: logits."""
 
     def outputs(self, classes: int) -> int:
@@ -32,7 +36,7 @@ class Classification(Task):
         return {"accuracy": (outputs.argmax(dim=1) == targets).float()}
 
 
-class Binary(Task):
+class Binary(Task[BinaryConfig]):
     """One output: the logit of class 1."""
 
     def outputs(self, classes: int) -> int:
@@ -63,7 +67,7 @@ class Binary(Task):
         }
 
 
-class Regression(Task):
+class Regression(Task[RegressionConfig]):
     """One output: the predicted number."""
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -90,7 +94,7 @@ class Regression(Task):
         }
 
 
-class Multilabel(Task):
+class Multilabel(Task[MultilabelConfig]):
     """One output per label: the logit that the example has it."""
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -112,7 +116,7 @@ class Multilabel(Task):
             )
 
 
-BUILT_IN: dict[str, Callable[[TaskSettings], Task]] = {
+BUILT_IN: dict[str, Callable[[Any], Task[Any]]] = {
     "classification": Classification,
     "binary": Binary,
     "regression": Regression,
@@ -122,14 +126,14 @@ BUILT_IN: dict[str, Callable[[TaskSettings], Task]] = {
 CLASSIFICATION = Classification(ClassificationConfig("classification"))
 
 
-def make_task(settings: TaskSettings) -> Task:
+def make_task(settings: TaskSettings) -> Task[Any]:
     """Return the task of these settings, a built-in one or one of an installed package."""
     make = BUILT_IN.get(settings.name) or implementation("task", settings.name)
-    task: Task = make(settings)
+    task: Task[Any] = make(settings)
     return task
 
 
-def treats_examples_apart(task: Task) -> bool:
+def treats_examples_apart(task: Task[Any]) -> bool:
     """Whether the task is known to compute the loss of an example from this example alone."""
     return type(task) in BUILT_IN.values()
 

@@ -6,6 +6,8 @@ remember it. No privacy rests on this choice: a server that chooses the seed cho
 the result is clipped in any case.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ def split(examples: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[count:].sort().values, order[:count].sort().values
 
 
-def score_names(task: Task, classes: int) -> tuple[str, ...]:
+def score_names(task: Task[Any], classes: int) -> tuple[str, ...]:
     """Return the names of the columns of `scores_of`: the task's scores, and the loss."""
     forms = {
         Targets.CLASSES: torch.zeros(1, dtype=torch.int64),

@@ -6,21 +6,24 @@ gradient of an example relies on this. The built-in tasks are written that way. 
 with one example at a time if the privacy unit is the example (`tasks.gradients.factors`).
 """
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from fedsketch.conf.settings import TaskSettings
 from fedsketch.conf.targets import Targets
 from fedsketch.errors import DataError, ModelError
 from fedsketch.tasks.data.examples import Examples
 
+SettingsT = TypeVar("SettingsT", bound=TaskSettings)
 
-class Task:
-    """The interface of a task. `outputs` are the model's outputs for a batch, (B, n). Targets have one of the forms of
-    `Targets`."""
 
-    def __init__(self, settings: Any) -> None:
+class Task(Generic[SettingsT]):
+    """The interface of a task. `settings` are those of the YAML file, checked. `outputs` are the model's outputs for a
+    batch, (B, n). Targets have one of the forms of `Targets`."""
+
+    def __init__(self, settings: SettingsT) -> None:
         self.settings = settings
 
     def outputs(self, classes: int) -> int:
@@ -62,7 +65,7 @@ _FITTING = {
 }
 
 
-def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+def losses_of(task: Task[Any], outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of each example, (B,)."""
     losses = task.losses(outputs, targets)
     if losses.shape != targets.shape[:1]:
@@ -74,7 +77,7 @@ def losses_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measured(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+def measured(task: Task[Any], outputs: Tensor, targets: Tensor) -> dict[str, float]:
     """Return all metrics and the mean loss of these outputs."""
     loss = losses_of(task, outputs, targets).mean()
     return {**task.metrics(outputs, targets), "loss": float(loss)}

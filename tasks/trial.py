@@ -1,6 +1,8 @@
 """A trial before a run: two of the server's examples go through model, loss and metrics, so that a misfit is reported
 early and in one sentence."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -44,7 +46,7 @@ def _forward(names: str, model: FlatModel, examples: Examples) -> Tensor:
     return made
 
 
-def _check_task(task: Task, made: Tensor, targets: Tensor) -> None:
+def _check_task(task: Task[Any], made: Tensor, targets: Tensor) -> None:
     name = f"task={task.settings.name}"
     leaf = made.detach().requires_grad_()
     losses = losses_of(task, leaf, targets)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -66,7 +66,7 @@ class Workload:
         self._only_to_plan = only_to_plan
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> Task[Any]:
         """The task, which defines loss and metrics."""
         return make_task(self._config.task)
 

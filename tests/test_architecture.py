@@ -30,7 +30,7 @@ ALLOWED = {
     "client": {"conf", "delivery", "privacy", "secagg", "sketching", "strategies", "tasks"},
     "server": {"conf", "delivery", "privacy", "secagg", "sketching", "strategies", "tasks"},
 }
-ALLOWED["audit"] = {*ALLOWED, "runtime"}  # it plays everything, and nothing knows it
+ALLOWED["attacks"] = {*ALLOWED, "runtime"}  # it plays everything, and nothing knows it
 OURS = {*ALLOWED, "runtime"}
 # What can be installed without the rest, under a name of its own: inside it everything is imported by relative names.
 ALONE = {"secagg"}

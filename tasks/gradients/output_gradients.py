@@ -1,5 +1,7 @@
 """The gradients of a batch's weighted loss with respect to the model's outputs, where every backward pass begins."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from fedsketch.tasks.built_in import Classification
 from fedsketch.tasks.task import Task, losses_of
 
 
-def output_gradients(task: Task, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+def output_gradients(task: Task[Any], outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """Return the gradients of sum_i w_i loss_i with respect to the outputs, (B, n), for weights (B,)."""
     if type(task) is Classification:  # a subclass may have another loss
         return _of_cross_entropy(outputs.detach(), targets, weights)

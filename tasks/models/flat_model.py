@@ -10,6 +10,7 @@ A parameter that does not require a gradient is frozen (`tasks.models.trainable_
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +39,10 @@ class FlatModel:
     """
 
     def __init__(
-        self, module: nn.Module, device: str | torch.device = "cpu", task: Task = CLASSIFICATION
+        self,
+        module: nn.Module,
+        device: str | torch.device = "cpu",
+        task: Task[Any] = CLASSIFICATION,
     ) -> None:
         _refuse_batch_statistics(module)
         self.task = task

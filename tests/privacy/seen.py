@@ -78,7 +78,7 @@ def _by_models(config: Config, round: Witnessed) -> Seen:
     """By those who see the sum, and neither who is in it nor any noise.
 
     Where each device's noise must do alone, there is as much noise as the cohort is large: its size shows, and then it
-    is a draw of that size. Elsewhere everything that shows is the same for all sizes (`tests.audit.symptoms` checks
+    is a draw of that size. Elsewhere everything that shows is the same for all sizes (`tests.attacks.symptoms` checks
     it).
     """
     times = _known_times(config)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedsketch.audit import command as audit_command
+from fedsketch.attacks import command as audit_command
 from fedsketch.conf import compose
 from fedsketch.conf.composition import FOLDER, compose_with_folder
 from fedsketch.runtime import cli, plan_command
@@ -79,7 +79,7 @@ def test_every_example_is_a_configuration(sections: dict[str, dict[str, str]]) -
         compose([word.split(",")[0] for word in overrides])
 
 
-@pytest.mark.parametrize("module", ["runtime.cli", "runtime.plan_command", "audit.command"])
+@pytest.mark.parametrize("module", ["runtime.cli", "runtime.plan_command", "attacks.command"])
 @pytest.mark.parametrize("option", ["--help", "-h", "--version"])
 def test_help_and_version_import_nothing_slow(module: str, option: str) -> None:
     code = f"""

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedsketch.conf.settings import PartitionedSettings
-from fedsketch.tasks.data.examples import Dataset, Examples
+from fedsketch import Dataset, Examples, PartitionedSettings
 
 TABLE = Path(__file__).parent / "visits.csv"
 WARDS = ("cardiology", "maternity", "neurology", "oncology", "surgery")
@@ -14,6 +13,7 @@ HOSPITALS = ("north", "river", "south")
 
 
 def load(settings: PartitionedSettings, seed: int) -> Dataset:
+    """Return the table, divided into training and test patients."""
     with open(settings.root or TABLE) as file:
         rows = list(csv.DictReader(file))
     inputs = [(WARDS.index(r["ward"]), int(r["age"]) / 100, int(r["drugs"]) / 10) for r in rows]

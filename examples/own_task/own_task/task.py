@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import poisson_nll_loss
 
-from fedsketch.tasks.task import Task
+from fedsketch import Task
+from own_task.conf.task.visits import VisitsTask
 
 
-class Visits(Task):
+class Visits(Task[VisitsTask]):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         best = targets - torch.xlogy(targets, targets)  # the loss of who knew every number before
         return poisson_nll_loss(self._log_means(outputs), targets, reduction="none") - best

@@ -1,17 +1,13 @@
-from typing import TYPE_CHECKING
+"""The options of strategy=signum; their defaults are in the YAML file beside this one."""
 
-from fedsketch.conf.settings import Optimizer, StrategySettings
-from fedsketch.conf.types import Fraction, frozen
-
-if TYPE_CHECKING:
-    from fedsketch.conf import Config
+from fedsketch import Config, Fraction, Optimizer, StrategySettings, frozen
 
 
 @frozen
 class SignumSettings(StrategySettings):
     last: Fraction
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if self.server.optimizer is not Optimizer.SGD:
             raise ValueError("strategy=signum steps by signs: leave strategy.server.optimizer=sgd")
 

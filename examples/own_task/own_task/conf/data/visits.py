@@ -1,3 +1,3 @@
-from fedsketch.conf.settings import PartitionedSettings
+from fedsketch import PartitionedSettings
 
 SETTINGS = PartitionedSettings

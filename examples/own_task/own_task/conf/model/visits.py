@@ -1,5 +1,4 @@
-from fedsketch.conf.settings import ModelSettings
-from fedsketch.conf.types import Count, frozen
+from fedsketch import Count, ModelSettings, frozen
 
 
 @frozen

@@ -1,8 +1,6 @@
 from typing import ClassVar
 
-from fedsketch.conf.settings import Metric, TaskSettings
-from fedsketch.conf.targets import Targets
-from fedsketch.conf.types import Positive, frozen
+from fedsketch import Metric, Positive, Targets, TaskSettings, frozen
 
 
 @frozen

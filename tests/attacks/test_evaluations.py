@@ -9,15 +9,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedsketch.audit.audit import EVALUATIONS, Finding, Report, audit
-from fedsketch.audit.shrink import shrink
+from fedsketch.attacks.audit import EVALUATIONS, Finding, Report, audit
+from fedsketch.attacks.shrink import shrink
 from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms import rows, skellam_ring
 from fedsketch.privacy.mechanisms.encoding import round_conditionally
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.rounds import evaluation
 from fedsketch.tasks.scores import scores_of
-from tests.audit.chance import CHANCE
+from tests.attacks.chance import CHANCE
 
 SMALL = (
     *("strategy=dp_fedavg", "clients.total=2", "clients.per_round=2", "secagg.colluders=0"),

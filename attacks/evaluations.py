@@ -9,9 +9,9 @@ import secrets
 
 import numpy as np
 
-from fedsketch.audit.canaries import FEATURES, CanaryWorkload
-from fedsketch.audit.shrink import AuditRun
-from fedsketch.audit.stage import Matrix, Stage
+from fedsketch.attacks.canaries import FEATURES, CanaryWorkload
+from fedsketch.attacks.shrink import AuditRun
+from fedsketch.attacks.stage import Matrix, Stage
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, sampler_of
 from fedsketch.strategies.rounds.sampling import CohortSampler

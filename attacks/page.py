@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsketch.audit.audit import Finding, Report
-from fedsketch.audit.statistics import claimed_trade_off, trade_off
+from fedsketch.attacks.audit import Finding, Report
+from fedsketch.attacks.statistics import claimed_trade_off, trade_off
 from fedsketch.server.report.number_format import plain
 from fedsketch.server.report.page import figure, text_of, write_page
 from fedsketch.server.report.plots import COLORS, Axis, Line, line_chart

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsketch.audit.audit import SHOWN_ERROR, Report, audit
-from fedsketch.audit.cohorts import Draw
-from fedsketch.audit.shrink import shrink
-from fedsketch.audit.stage import Scene, Stage
+from fedsketch.attacks.audit import SHOWN_ERROR, Report, audit
+from fedsketch.attacks.cohorts import Draw
+from fedsketch.attacks.shrink import shrink
+from fedsketch.attacks.stage import Scene, Stage
 from fedsketch.conf import compose
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
-from tests.audit.chance import CHANCE
+from tests.attacks.chance import CHANCE
 
 # Whom the budget binds is whom the audit must come near to. FedPCDP's noise is each device's own: who comes near sees
 # single uploads.
@@ -155,7 +155,7 @@ def test_the_audited_run_keeps_what_privacy_rests_on() -> None:
 
 
 def test_the_page_is_whole(tmp_path: Path) -> None:
-    from fedsketch.audit.page import write_audit
+    from fedsketch.attacks.page import write_audit
 
     report = audited("strategy=dp_fedavg privacy=example", 200, 1, "model server")
     text = write_audit(tmp_path / "audit.html", "a <title>", report, "verdict").read_text()

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fedsketch.audit import scores
-from fedsketch.audit.canaries import CanaryWorkload
-from fedsketch.audit.cohorts import Draw
-from fedsketch.audit.evaluations import EvaluationStage
-from fedsketch.audit.shrink import ROUNDS, AuditRun, shrink
-from fedsketch.audit.stage import Scene, Stage, Trial
-from fedsketch.audit.statistics import GaussianFit, Sample, counted_epsilon
+from fedsketch.attacks import scores
+from fedsketch.attacks.canaries import CanaryWorkload
+from fedsketch.attacks.cohorts import Draw
+from fedsketch.attacks.evaluations import EvaluationStage
+from fedsketch.attacks.shrink import ROUNDS, AuditRun, shrink
+from fedsketch.attacks.stage import Scene, Stage, Trial
+from fedsketch.attacks.statistics import GaussianFit, Sample, counted_epsilon
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.conf.schema import Against

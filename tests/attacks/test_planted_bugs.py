@@ -1,5 +1,5 @@
 """Bugs that break a guarantee and nothing else: each is planted into the real code, and the checks of
-`tests.audit.symptoms` must find it.
+`tests.attacks.symptoms` must find it.
 
 The same checks find nothing in the healthy code, for the same configurations.
 """
@@ -18,7 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedsketch.audit.audit import audit
+from fedsketch.attacks.audit import audit
 from fedsketch.client import workspace
 from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import built_in
@@ -31,8 +31,8 @@ from fedsketch.strategies.noise import device_mechanism
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.sampling import CohortSampler
-from tests.audit import symptoms
-from tests.audit.symptoms import CHECKS
+from tests.attacks import symptoms
+from tests.attacks.symptoms import CHECKS
 
 # Before anything is planted: a function that a strategy imports while it is broken would stay broken.
 for _name in built_in("strategy"):

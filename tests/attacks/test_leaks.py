@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedsketch.audit.audit import audit
+from fedsketch.attacks.audit import audit
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.mechanisms.mechanism import Mechanism

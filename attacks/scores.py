@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from fedsketch.audit.stage import Trial
-from fedsketch.audit.statistics import Sample
-from fedsketch.audit.views import Seen
+from fedsketch.attacks.stage import Trial
+from fedsketch.attacks.statistics import Sample
+from fedsketch.attacks.views import Seen
 
 Array = NDArray[np.float64]
 _LARGEST = 1e6  # a score that is as good as certain

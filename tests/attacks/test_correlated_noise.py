@@ -4,10 +4,10 @@ norm that was forgotten."""
 import numpy as np
 import pytest
 
-from fedsketch.audit.audit import Report, audit
+from fedsketch.attacks.audit import Report, audit
 from fedsketch.conf import compose
 from fedsketch.strategies import sgmf
-from tests.audit.chance import CHANCE
+from tests.attacks.chance import CHANCE
 
 SETTINGS = [
     *("strategy=sgmf", "data=synthetic", "data.examples=60", "data.test_examples=20"),

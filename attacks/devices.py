@@ -15,7 +15,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.audit.canaries import CanaryWorkload
+from fedsketch.attacks.canaries import CanaryWorkload
 from fedsketch.client.app import make_app
 from fedsketch.client.guard.guard import SimulatedGuard
 from fedsketch.client.workspace import Workspace

@@ -37,9 +37,9 @@ def _audit(
     from rich.console import Console
     from rich.table import Table
 
-    from fedsketch.audit.audit import TRIALS, audit
-    from fedsketch.audit.page import COLUMNS, cells, write_audit
-    from fedsketch.audit.shrink import ROUNDS
+    from fedsketch.attacks.audit import TRIALS, audit
+    from fedsketch.attacks.page import COLUMNS, cells, write_audit
+    from fedsketch.attacks.shrink import ROUNDS
     from fedsketch.runtime.threads import fitting_threads
 
     config = compose(overrides)

@@ -18,11 +18,11 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsketch.audit.canaries import FEATURES, Canary, CanaryWorkload
-from fedsketch.audit.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
-from fedsketch.audit.devices import QUIET, Devices
-from fedsketch.audit.shrink import AuditRun
-from fedsketch.audit.views import Contributions, Seen, Views
+from fedsketch.attacks.canaries import FEATURES, Canary, CanaryWorkload
+from fedsketch.attacks.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
+from fedsketch.attacks.devices import QUIET, Devices
+from fedsketch.attacks.shrink import AuditRun
+from fedsketch.attacks.views import Contributions, Seen, Views
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.algorithm import Aggregate, Strategy

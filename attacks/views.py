@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsketch.audit.canaries import Canary
-from fedsketch.audit.devices import Devices
-from fedsketch.audit.lattice import Lattices
+from fedsketch.attacks.canaries import Canary
+from fedsketch.attacks.devices import Devices
+from fedsketch.attacks.lattice import Lattices
 from fedsketch.delivery.records import PARCEL
 from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.rounds.coordinator import Coordinator

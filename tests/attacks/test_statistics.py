@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedsketch.audit.statistics import (
+from fedsketch.attacks.statistics import (
     GaussianFit,
     Sample,
     claimed_trade_off,

@@ -3,7 +3,7 @@ clip.
 
 The task is a linear model without an offset. The gradient of an example x of class 0 is (p - e_0) x^T, so inputs of
 zero contribute exactly nothing, whatever the model is, and the inputs of a canary choose its direction. Models stay
-near zero (`audit.shrink`), so p is uniform, and canaries with orthogonal inputs have orthogonal gradients.
+near zero (`attacks.shrink`), so p is uniform, and canaries with orthogonal inputs have orthogonal gradients.
 
 In every second round a canary pushes the other way. The theorems let a unit contribute anything within its bound in
 every round, so this is allowed, and it exposes noise that is used twice: it would differ from contributions that
@@ -71,7 +71,7 @@ class CanaryWorkload(Workload):
     def local_test(self, client: int) -> Examples:
         """Held-out examples for evaluations; an absent canary has none. The model is untrained, so it predicts the
         same class for all examples. The target of a canary is this class. In every second round, and for clients that
-        push against the canary, it is another class. Every loss is as large as its bound allows (`audit.shrink`)."""
+        push against the canary, it is another class. Every loss is as large as its bound allows (`attacks.shrink`)."""
         own = [c for c in self.canaries if c in self.present and c.client == client]
         right = len(own) * [self.round % 2 == 1] + (client in self.opposed) * [False]
         targets = torch.tensor([0 if one else 1 for one in right], dtype=torch.int64)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsketch.audit import command
+from fedsketch.attacks import command
 from fedsketch.privacy.mechanisms import skellam_ring
 
 
