@@ -36,7 +36,7 @@ from simulation import CLIENTS, ONE_EPOCH, ONE_STEP, WARM_UP, Speed, config, pla
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose
 from fedsketch.conf.schema import CohortRuntimeConfig
-from fedsketch.runtime.batched import BatchedGrid
+from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.memory import kept_memory

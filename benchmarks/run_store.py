@@ -23,7 +23,7 @@ import torch
 from fedsketch.client.app import app
 from fedsketch.conf import Config, compose, to_json
 from fedsketch.conf.schema import CohortRuntimeConfig
-from fedsketch.runtime.batched import BatchedGrid
+from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import run_local, run_with
 from fedsketch.server.app import serve

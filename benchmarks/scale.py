@@ -42,7 +42,7 @@ from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.folding import folds_of_rank
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
-from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.sketching.sketch import Sketch
 from fedsketch.sketching.streaming_pca import StreamingPCA
 from fedsketch.sketching.subspace import SubspaceSketch, blocks_of

@@ -38,7 +38,7 @@ from fedsketch.conf.schema import Against
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.privacy.accounting.renyi import epsilon
-from fedsketch.privacy.accounting.sketched import secret_curve
+from fedsketch.privacy.accounting.sketched_gaussian import secret_curve
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.fed_sgm import EAVESDROPPER, FedSgm, make_sketch

@@ -30,7 +30,7 @@ from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.count_sketch import CountSketch
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.streaming_pca import StreamingPCA
 
 D = 1_000_000

@@ -40,7 +40,7 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.privacy.mechanisms.sums import upload_sum
 from fedsketch.strategies.algorithm import LocalWork
-from fedsketch.strategies.local.batched import BatchedWork
+from fedsketch.strategies.local.batched_work import BatchedWork
 from fedsketch.strategies.local.forms import Half, batched_blocks, batched_rows
 from fedsketch.strategies.local.forms import rows as plain_rows
 from fedsketch.strategies.local.product_cache import ProductCache

@@ -78,7 +78,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
 def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
     """Run the ServerApp in this process."""
     from fedsketch.client.app import app as client_app
-    from fedsketch.runtime.batched import BatchedGrid
+    from fedsketch.runtime.batched_grid import BatchedGrid
     from fedsketch.runtime.environment import simulated_devices
     from fedsketch.runtime.local import run_local, run_with
     from fedsketch.runtime.memory import kept_memory

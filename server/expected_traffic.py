@@ -6,7 +6,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.secagg import round_trips
-from fedsketch.server.grids.metered import serialised_size
+from fedsketch.server.grids.byte_meter import serialised_size
 from fedsketch.server.grids.secagg_options import config_errors, secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.uploads import summed

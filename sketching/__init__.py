@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from fedsketch.sketching.gaussian import GaussianSketch
     from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
     from fedsketch.sketching.identity import IdentitySketch
-    from fedsketch.sketching.layerwise import LayerwiseSketch
+    from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
     from fedsketch.sketching.noise_floor import NoiseFloor
-    from fedsketch.sketching.principal import PrincipalDirections
-    from fedsketch.sketching.seeded import PublicStream, Purpose
+    from fedsketch.sketching.principal_directions import PrincipalDirections
+    from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
     from fedsketch.sketching.sketch import Sketch
     from fedsketch.sketching.streaming_pca import StreamingPCA
     from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsketch.sketching.digest import Part
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.digest import Part
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.digest import Part
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 _TILE = 1 << 18  # numbers of a tile: 1 MB, so that it is still in the cache when it is multiplied

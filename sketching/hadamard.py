@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.digest import Part
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 _RADIX_BITS = 6  # the transform multiplies by a 64 x 64 matrix along each digit of the index

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import checked_seed
 
 

@@ -49,7 +49,7 @@ from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Workload
 
 if TYPE_CHECKING:
-    from fedsketch.strategies.local.factored import FactorSketch
+    from fedsketch.strategies.local.row_factors import FactorSketch
 
 SettingsT = TypeVar("SettingsT", bound=StrategySettings)
 Prepared = TypeVar("Prepared")

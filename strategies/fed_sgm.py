@@ -13,7 +13,7 @@ Formal guarantees. There are two ways to account for them (`strategy.accounting`
 - `r_public`: the guarantees of `strategies.noise.device`, with an upload of b numbers. They hold also against
   those who know R. The last step before the noise clips the sketch, so this clip is the sensitivity.
 - `r_secret`: holds only against an eavesdropper who sees the noisy sums, and neither R, nor a model made with it, nor
-  a single upload (`privacy.accounting.sketched`). It counts R's randomness as privacy.
+  a single upload (`privacy.accounting.sketched_gaussian`). It counts R's randomness as privacy.
 """
 
 import math

@@ -41,7 +41,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.strategies.algorithm import Aggregate, Vector
 from fedsketch.strategies.csgm import Csgm, CsgmDevice
-from fedsketch.strategies.noise.correlated import CorrelatedNoise
+from fedsketch.strategies.noise.matrix import MatrixNoise
 
 
 class Sgmf(Csgm[SgmfConfig]):
@@ -72,18 +72,18 @@ class Sgmf(Csgm[SgmfConfig]):
             return rounds, momentum, 1
         return self.rounds_per_pass, momentum, -(-rounds // self.rounds_per_pass)
 
-    def trusted_noise(self, upload: CoordinateSampling) -> CorrelatedNoise:
+    def trusted_noise(self, upload: CoordinateSampling) -> MatrixNoise:
         independent, norm = self.independent_noise(upload), column_norm(self.strategy_matrix)
-        return CorrelatedNoise(
+        return MatrixNoise(
             *(self.config, independent.dim, independent.rows, independent.clip),
             *(independent, norm, self._row_norms[-1], self.rounds_per_pass),
         )
 
-    def plan_noise(self) -> CorrelatedNoise:
+    def plan_noise(self) -> MatrixNoise:
         self._plan = self.trusted_noise(self.upload())
         return self._plan
 
-    def noise_of(self, server_round: int) -> CorrelatedNoise:
+    def noise_of(self, server_round: int) -> MatrixNoise:
         row = float(self._row_norms[(server_round - 1) % len(self._row_norms)])
         return replace(self._plan, row_norm=row)
 

@@ -19,7 +19,7 @@ from fedsketch.privacy.accounting import (
     renyi,
     skellam,
     skellam_as_gaussian,
-    sketched,
+    sketched_gaussian,
     without_replacement,
 )
 from fedsketch.privacy.accounting.dominating_pairs import (
@@ -252,7 +252,7 @@ def _unsampled_cost(law: NoiseLaw, adjacency: Adjacency) -> Cost:
         curve = coordinate_sampling.curve(law.sigma, law.rate, norm * law.l2, norm * law.linf)
         return Cost(curve, None)
     if isinstance(law, SketchedGaussian):
-        curve = sketched.secret_curve(law.noise_multiplier, law.rows, law.clients)
+        curve = sketched_gaussian.secret_curve(law.noise_multiplier, law.rows, law.clients)
         return Cost(curve, None)
     raise UnsupportedReleaseError(f"{type(law).__name__} is not a law known here.")
 

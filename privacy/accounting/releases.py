@@ -301,7 +301,8 @@ class SketchedGaussian(NoiseLaw):
 
     `r_public`: C is the clip of the SKETCH, applied after sketching. `r_secret`: C is the clip of the update before
     sketching. R has `rows` rows of N(0, 1/rows) entries, and the adversary sees neither R nor a model made with it. At
-    most `clients` clipped updates are summed, and there is only one release. See `privacy.accounting.sketched`.
+    most `clients` clipped updates are summed, and there is only one release. See
+    `privacy.accounting.sketched_gaussian`.
     """
 
     noise_multiplier: float

@@ -9,9 +9,9 @@ from fedsketch.delivery.grid import DeliveryGrid
 from fedsketch.delivery.parcels import Parcels
 from fedsketch.delivery.records import FROZEN
 from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
-from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.grids.byte_meter import MeteredGrid
 from fedsketch.server.grids.secagg_options import secagg_options
-from fedsketch.server.grids.simulated import SimulatedGrid
+from fedsketch.server.grids.simulation import SimulatedGrid
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.coordinator import Coordinator
 

@@ -14,7 +14,7 @@ from typing import Any
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.tracking.mlflow import MLflowSettings
 from fedsketch.errors import ConfigError
-from fedsketch.server.flatten import leaves, numbers
+from fedsketch.server.nested_values import leaves, numbers
 from fedsketch.server.run_folder import RunFolder
 
 PACKAGE = "mlflow"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.tracking.tensorboard import TensorBoardSettings
-from fedsketch.server.flatten import numbers
+from fedsketch.server.nested_values import numbers
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

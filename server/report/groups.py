@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedsketch.server.flatten import leaves
+from fedsketch.server.nested_values import leaves
 from fedsketch.server.report.run_record import Run
 
 _SHOWN = (

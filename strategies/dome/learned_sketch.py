@@ -17,7 +17,7 @@ from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.errors import ConfigError
 from fedsketch.sketching.blocks import BlockSketch, block_folds
 from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
-from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probe_length
 from fedsketch.sketching.noise_floor import NoiseFloor
 from fedsketch.sketching.streaming_pca import StreamingPCA
 from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy

@@ -21,7 +21,7 @@ from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.digest import digest
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, sketch_of
 from fedsketch.tasks.models.flat_model import FlatModel

@@ -31,14 +31,14 @@ from fedsketch.delivery.parcels import Parcels, Step
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.digest import digest
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise import LayerwiseSketch, probe_length
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probe_length
 from fedsketch.strategies.algorithm import Aggregate, Clients, DeviceHalf, Payload, Strategy
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
 from fedsketch.strategies.dome.printed_state import PrintedState
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.state import DomeState, SketchedState, probe_seed
-from fedsketch.strategies.local.factored import FactorSketch
+from fedsketch.strategies.local.row_factors import FactorSketch
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.models.flat_model import FlatModel
 

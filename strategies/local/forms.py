@@ -20,9 +20,9 @@ from fedsketch.privacy.mechanisms.bound_half import TrainedModel
 from fedsketch.privacy.mechanisms.clipping import finite_rows
 from fedsketch.privacy.mechanisms.rows import Rows
 from fedsketch.strategies.algorithm import Clients, DeviceHalf, LocalWork
-from fedsketch.strategies.local.batched import BatchedWork, batched_updates
-from fedsketch.strategies.local.factored import batched_factors, factor_blocks
+from fedsketch.strategies.local.batched_work import BatchedWork, batched_updates
 from fedsketch.strategies.local.product_cache import ProductCache
+from fedsketch.strategies.local.row_factors import batched_factors, factor_blocks
 from fedsketch.strategies.local.update import client_update, example_blocks, rows_of_examples
 from fedsketch.strategies.rounds.clip import counted, with_counts
 

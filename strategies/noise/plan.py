@@ -1,7 +1,7 @@
 """What a plan of the noise of a run is: how noisy every round is, and what it reveals to whom.
 
 There is one plan for each kind of noise: noise that devices add to uploads (`strategies.noise.device`), noise of a
-trusted server (`strategies.noise.server`, `strategies.noise.correlated`), and noise inside local training
+trusted server (`strategies.noise.server`, `strategies.noise.matrix`), and noise inside local training
 (`strategies.noise.training`). A strategy chooses its plan (`Strategy.plan_noise`).
 """
 

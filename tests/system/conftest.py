@@ -17,7 +17,7 @@ from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import implementation, settings_class
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime import cli
-from fedsketch.runtime.batched import BatchedGrid
+from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds

@@ -12,7 +12,7 @@ from fedsketch.conf import compose
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.errors import ConfigError
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, isotropic
 from fedsketch.tasks.models.flat_model import FlatModel
 

@@ -10,7 +10,7 @@ import torch
 
 from fedsketch.conf import compose
 from fedsketch.conf.strategy.dome import DomeConfig
-from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.strategies.dome.learned_sketch import folds_of
 from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.tasks.data.examples import Examples

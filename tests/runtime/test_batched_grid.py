@@ -16,7 +16,7 @@ from flwr.app import Message
 from fedsketch.client.app import app
 from fedsketch.errors import ConfigError
 from fedsketch.runtime import batched_clients as cohort
-from fedsketch.runtime.batched import BatchedGrid
+from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.stack import build_grids
 from fedsketch.strategies.algorithm import Strategy

@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 from fedsketch.errors import UnsupportedReleaseError
-from fedsketch.privacy.accounting import renyi, sketched
+from fedsketch.privacy.accounting import renyi, sketched_gaussian
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     Adversary,
@@ -28,7 +28,7 @@ NOISE = 3.0 * math.sqrt(CLIENTS)  # per-client noise 3, ten summed
 def test_design_numbers_with_r_secret(share: float, epsilon: float) -> None:
     """The paper's numbers, which compose the rounds as if they did not depend on each other: the accountant does
     not."""
-    curve = sketched.secret_curve(NOISE, int(share * DIM), CLIENTS)
+    curve = sketched_gaussian.secret_curve(NOISE, int(share * DIM), CLIENTS)
     assert renyi.epsilon(ROUNDS * curve, DELTA) == pytest.approx(epsilon, abs=5e-4)
 
 
@@ -40,7 +40,7 @@ def _secret(make_release: MakeRelease, times: int = 1) -> Release:
 def test_one_round_with_r_secret_is_priced_by_its_curve(make_release: MakeRelease) -> None:
     accountant = Accountant(DELTA)
     accountant.record(_secret(make_release))
-    expected = renyi.epsilon(sketched.secret_curve(NOISE, 254, CLIENTS), DELTA)
+    expected = renyi.epsilon(sketched_gaussian.secret_curve(NOISE, 254, CLIENTS), DELTA)
     assert accountant.epsilon().epsilon == expected > 0.0
     with pytest.raises(UnsupportedReleaseError, match="one round"):
         accountant.record(_secret(make_release))
@@ -70,22 +70,24 @@ def test_divergence_of_centred_gaussians_matches_quadrature(
     exact = (special.logsumexp(order * log_p + (1 - order) * log_q) + math.log(x[1] - x[0])) / (
         order - 1
     )
-    assert sketched.centred_gaussians(u, v, np.array([order]))[0] == pytest.approx(exact, rel=1e-6)
+    assert sketched_gaussian.centred_gaussians(u, v, np.array([order]))[0] == pytest.approx(
+        exact, rel=1e-6
+    )
 
 
 def test_divergence_that_does_not_exist_is_infinite() -> None:
-    assert np.isinf(sketched.centred_gaussians(4.0, 1.0, np.array([2.0]))[0])
+    assert np.isinf(sketched_gaussian.centred_gaussians(4.0, 1.0, np.array([2.0]))[0])
 
 
 @pytest.mark.parametrize(("noise", "rows"), [(0.5, 30), (3.0, 10), (9.5, 254)])
 def test_no_norm_of_the_others_is_worse(noise: float, rows: int) -> None:
     orders = np.array([2.0, 5.0])
-    claimed = sketched.secret_curve(noise, rows, CLIENTS, orders)
+    claimed = sketched_gaussian.secret_curve(noise, rows, CLIENTS, orders)
     for r in np.linspace(0.0, CLIENTS - 1.0, 181):
         u, v = noise**2 + (r + 1) ** 2 / rows, noise**2 + r**2 / rows
         for exact in (
-            sketched.centred_gaussians(u, v, orders),
-            sketched.centred_gaussians(v, u, orders),
+            sketched_gaussian.centred_gaussians(u, v, orders),
+            sketched_gaussian.centred_gaussians(v, u, orders),
         ):
             assert np.all(rows * exact <= claimed * (1 + 1e-12))
 
@@ -115,7 +117,7 @@ def test_desketched_sums_break_the_r_secret_claim_without_knowing_r(
     sure_hits = stats.beta.ppf(1e-7, hits, trials - hits + 1)
     most_false = stats.beta.ppf(1 - 1e-7, false + 1, trials - false)
     lower_bound = math.log((sure_hits - DELTA) / most_false)
-    secret = renyi.epsilon(ROUNDS * sketched.secret_curve(NOISE, rows, CLIENTS), DELTA)
+    secret = renyi.epsilon(ROUNDS * sketched_gaussian.secret_curve(NOISE, rows, CLIENTS), DELTA)
     public = Accountant(DELTA)
     public.record(
         make_release(SketchedGaussian(NOISE, rows, CLIENTS, SketchKnowledge.PUBLIC)), ROUNDS

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedsketch.privacy.mechanisms.rows import Factors, Rows
 from fedsketch.sketching.digest import digest
-from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.strategies.algorithm import LocalWork
-from fedsketch.strategies.local.batched import BatchedWork
+from fedsketch.strategies.local.batched_work import BatchedWork
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import MEMORY
 from fedsketch.tasks.gradients.per_example import PerExample

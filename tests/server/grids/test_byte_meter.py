@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.server.grids.metered import MeteredGrid
+from fedsketch.server.grids.byte_meter import MeteredGrid
 
 NODES = 140  # so that some node ids take one byte and some two
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise import LayerwiseSketch
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.sketching.probes import probes
 
 # 4 x 9 sketched to 3 a row, a vector of 5, 2 x 9 sketched to 3 a row, 3 x 8 to 2.

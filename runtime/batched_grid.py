@@ -21,7 +21,7 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.batched_clients import BatchedClients, BatchedSum
 from fedsketch.runtime.local import CLIENT_APP_RAISED, LocalGrid
 from fedsketch.secagg import RECORD, SURVIVORS, is_train
-from fedsketch.server.grids.simulated import SUMS
+from fedsketch.server.grids.simulation import SUMS
 from fedsketch.strategies.rounds.uploads import summed
 from fedsketch.tasks.workload import Workload
 

@@ -11,7 +11,7 @@ from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import WrappedGrid, is_train
 from fedsketch.server.expected_traffic import expected_traffic
-from fedsketch.server.grids.metered import content_shape
+from fedsketch.server.grids.byte_meter import content_shape
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.messages import ARRAYS, encoded
 from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, MECHANISM, SCALARS, uploaded

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.strategies.local.batched import BatchedWork, _steps
+from fedsketch.strategies.local.batched_work import BatchedWork, _steps
 from fedsketch.strategies.local.update import batch_generator, drawn
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards, side_by_side

@@ -23,7 +23,7 @@ from fedsketch.strategies.noise.server import ServerNoise
 
 
 @dataclass(frozen=True)
-class CorrelatedNoise(NoisePlan):
+class MatrixNoise(NoisePlan):
     """The plan of one round. `independent` is the plan without correlation.
 
     The noise multiplier is the standard deviation of Z divided by the sensitivity of a pass, which is the clip times
@@ -83,5 +83,5 @@ class CorrelatedNoise(NoisePlan):
 
 
 @lru_cache(maxsize=8)
-def _multiplier(plan: CorrelatedNoise) -> float:
+def _multiplier(plan: MatrixNoise) -> float:
     return calibrated(plan.config, plan.worst_with)

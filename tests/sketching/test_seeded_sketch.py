@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 
 FROZEN_WORDS = ["0x7fe510a0cf76964a", "0xbd59391d7c35cf94"]
 FROZEN_GAUSSIANS = "db50826d692ebfd5ce8a914f0af8563fff88acf26e6f54b1aeffd8f09932f366"

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedsketch.sketching.digest import Part
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.probes import probes
-from fedsketch.sketching.seeded import PublicStream, Purpose
+from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
 Factors = tuple[Tensor, Tensor | None]
