@@ -91,7 +91,7 @@ class Network:
         make_all(self.private, nodes=nodes, policy=policy, card=card_for(config))
         if self._tables:
             files = [self._table(client) for client in range(nodes)]
-            write_parts(config, Workload(config).parts, files)
+            write_parts(config, Workload(config).partitioned.client_indices, files)
         for state in self.private.glob(f"{_STATE}*"):
             state.unlink()  # otherwise the SuperLink would start the interrupted run again, beside the resumed one
         self._port = _free_port()

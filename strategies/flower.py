@@ -30,9 +30,7 @@ class FlowerStrategy(Strategy[FlowerConfig]):
     def start(self) -> None:
         make = getattr(flwr.serverapp.strategy, self.settings.use)
         # It samples nobody: who takes part is decided elsewhere.
-        self.inner = make(
-            fraction_train=0.0, fraction_evaluate=0.0, **self.settings.options.given
-        )
+        self.inner = make(fraction_train=0.0, fraction_evaluate=0.0, **self.settings.options.given)
 
     def update(self, server_round: int, aggregate: Aggregate) -> None:
         model, mean = self.model, aggregate.sum / self.units(aggregate)

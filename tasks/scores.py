@@ -1,10 +1,4 @@
-"""The examples of a device that are held out of training for evaluations on devices, and the scores of a model on
-them.
-
-Which examples are held out follows from their number, the share and the seed of the run, so a device does not have to
-remember it. No privacy rests on this choice: a server that chooses the seed chooses which examples are evaluated, and
-the result is clipped in any case.
-"""
+"""The scores of a model on examples: each example's, for evaluations on devices; and all metrics, on the server."""
 
 from typing import Any
 
@@ -18,19 +12,6 @@ from fedsketch.tasks.task import Task, measured
 
 LOSS = "loss"
 _CHUNK = 2048
-
-
-def held_out_count(examples: int, share: float) -> int:
-    """Return how many of these examples are held out. It is about the share of them and at least one, but at least one
-    stays for training. None if the share is 0."""
-    return 0 if examples < 2 or not share else min(examples - 1, max(1, round(share * examples)))
-
-
-def split(examples: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of the training examples and of those that are held out, each in ascending order."""
-    order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
-    count = held_out_count(examples, share)
-    return order[count:].sort().values, order[:count].sort().values
 
 
 def score_names(task: Task[Any], classes: int) -> tuple[str, ...]:

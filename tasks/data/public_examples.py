@@ -24,7 +24,7 @@ from fedsketch.tasks.data.tabular import read_examples
 _STREAM = 1  # a random stream of the seed that is independent of the partition's
 
 
-def held_out(
+def draw_for_server(
     dataset: Dataset, counts: Sequence[int], seed: int
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return the indices of this many random training examples for each purpose, and those of the rest, each in

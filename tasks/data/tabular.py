@@ -134,7 +134,7 @@ def write_parts(config: Config, parts: Sequence[torch.Tensor], files: Sequence[P
 def _on_devices(config: Config, schema: Schema) -> FolderConfig:
     from fedsketch.tasks.workload import Workload
 
-    most = max(map(len, Workload(config).parts))
+    most = max(map(len, Workload(config).partitioned.client_indices))
     return _with_schema(schema, FolderConfig("folder", None, (1,), 1, most, None))
 
 

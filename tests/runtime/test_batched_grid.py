@@ -84,7 +84,7 @@ def test_a_client_without_finite_numbers_is_lost_alone(
     def broken(workload: Workload, clients: list[int]) -> Shards:
         found = find(workload, clients)
         inputs = found.examples.inputs.clone()
-        inputs[workload._spans[4].start] = torch.nan
+        inputs[workload.partitioned.spans[4].start] = torch.nan
         return Shards(Examples(inputs, found.examples.targets), found.spans)
 
     monkeypatch.setattr(Workload, "shards", broken)

@@ -139,13 +139,13 @@ def test_what_has_no_classes_is_not_spread_by_class(monkeypatch: pytest.MonkeyPa
             ]
         )
     )
-    monkeypatch.setitem(vars(workload), "dataset", Dataset("mine", numbers, numbers, 1))
+    monkeypatch.setitem(vars(workload.data), "dataset", Dataset("mine", numbers, numbers, 1))
     with pytest.raises(PartitionError, match="distributes classes"):
         workload.shard(0)
     workload = Workload(
         compose(["task=regression", "clients.total=3", "clients.per_round=3", "data/partition=iid"])
     )
-    monkeypatch.setitem(vars(workload), "dataset", Dataset("mine", numbers, numbers, 1))
+    monkeypatch.setitem(vars(workload.data), "dataset", Dataset("mine", numbers, numbers, 1))
     assert len(workload.shard(0)) == 10
     assert workload.histogram().tolist() == [[10]] * 3
 

@@ -9,7 +9,7 @@ import torch
 from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError, DataError
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.data.public_examples import held_out, read_public
+from fedsketch.tasks.data.public_examples import draw_for_server, read_public
 from fedsketch.tasks.workload import Workload
 
 CLIENTS = 20
@@ -70,16 +70,16 @@ def test_a_device_makes_the_same_shards_from_the_configuration_alone() -> None:
 def test_examples_that_occur_twice_are_never_public() -> None:
     dataset = Dataset("toy", images(1, 1, 2, 3, 4), images(3, 9), classes=2)
     for seed in range(20):
-        (public,), rest = held_out(dataset, [2], seed)
+        (public,), rest = draw_for_server(dataset, [2], seed)
         assert public.tolist() == [2, 4]
         assert rest.tolist() == [0, 1, 3]
     with pytest.raises(DataError, match=r"lower data\.public"):
-        held_out(dataset, [3], 0)
+        draw_for_server(dataset, [3], 0)
 
 
 def test_clients_need_examples_too() -> None:
     with pytest.raises(DataError, match=r"lower data\.public"):
-        held_out(Dataset("toy", images(1, 2), images(3), classes=2), [2], 0)
+        draw_for_server(Dataset("toy", images(1, 2), images(3), classes=2), [2], 0)
 
 
 def test_a_folder_of_public_examples_leaves_the_training_set_to_the_clients(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ def test_what_devices_get_are_the_clients_rows(hospitals: Path, tmp_path: Path) 
     config = _config(hospitals, "data/partition=natural", "data.public=5")
     workload = Workload(config)
     files = [tmp_path / f"part{client}.csv" for client in range(3)]
-    write_parts(config, workload.parts, files)
+    write_parts(config, workload.partitioned.client_indices, files)
     fingerprint = load_schema(hospitals.with_name("patients.schema.yaml")).fingerprint
     for client, file in enumerate(files):
         own, shard = own_table(file, fingerprint), workload.shard(client)
@@ -310,7 +310,7 @@ def test_texts_are_a_data_set_whose_schema_is_its_settings(tmp_path: Path) -> No
     assert workload.data_shape == ((64,), 2)
     assert (len(workload.dataset.train), len(workload.dataset.test)) == (16, 4)
     files = [tmp_path / f"part{client}.csv" for client in range(2)]
-    write_parts(config, workload.parts, files)
+    write_parts(config, workload.partitioned.client_indices, files)
     assert config.data.on_devices is not None  # type: ignore[attr-defined]
     fingerprint = config.data.on_devices.fingerprint  # type: ignore[attr-defined]
     assert torch.equal(own_table(files[1], fingerprint).inputs, workload.shard(1).inputs)
