@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from fedsketch.conf.metric_names import flaw_of
 from fedsketch.conf.settings import (
     DataSettings,
     ModelSettings,
+    PartitionedSettings,
     Settings,
     StrategySettings,
     TaskSettings,
@@ -39,20 +41,22 @@ FEATURES = "features"  # feature maps of a model, which have no settings of thei
 
 @dataclass(frozen=True)
 class _Group:
-    """An open group: the word for one of its choices, the entry points of packages, and the base class of settings."""
+    """An open group: the word for one of its choices, the entry points of packages, the base class of settings, and
+    the class of a choice that has no settings of its own."""
 
     noun: str
     entry_points: str
     base: type[Settings]
+    usual: type[Settings]
 
 
 _GROUPS = {
-    "strategy": _Group("strategy", "fedsketch.strategies", StrategySettings),
-    "task": _Group("task", "fedsketch.tasks", TaskSettings),
-    "model": _Group("model", "fedsketch.models", ModelSettings),
-    "data": _Group("data set", "fedsketch.data", DataSettings),
-    "tracking": _Group("tracker", "fedsketch.trackers", TrackingSettings),
-    FEATURES: _Group("feature map", "fedsketch.features", Settings),
+    "strategy": _Group("strategy", "fedsketch.strategies", StrategySettings, StrategySettings),
+    "task": _Group("task", "fedsketch.tasks", TaskSettings, TaskSettings),
+    "model": _Group("model", "fedsketch.models", ModelSettings, ModelSettings),
+    "data": _Group("data set", "fedsketch.data", DataSettings, PartitionedSettings),
+    "tracking": _Group("tracker", "fedsketch.trackers", TrackingSettings, TrackingSettings),
+    FEATURES: _Group("feature map", "fedsketch.features", Settings, Settings),
 }
 
 
@@ -65,16 +69,19 @@ def built_in(group: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def settings_class(group: str, name: str) -> type[Settings]:
-    """The settings class beside the YAML file of this choice."""
+    """Return the settings class beside the YAML file of this choice; the usual one of its group if there is no module
+    beside it."""
     ours = name in built_in(group)
     package = _CONF if ours else _conf_of(_installed(group, name)).module
     module = f"{package}.{group}.{name}"
+    if not _exists(module):
+        return _GROUPS[group].usual
     found = getattr(_imported(module), "SETTINGS", None)
     base = _GROUPS[group].base
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
             f"{module} has no settings: end it with SETTINGS = CLASS, derived from "
-            f"fedsketch.conf.settings.{base.__name__}."
+            f"fedsketch.{base.__name__}."
         )
     flaw = flaw_of(found) if issubclass(found, TaskSettings) else None
     if flaw is not None:
@@ -173,6 +180,19 @@ def _entry_points(*groups: str) -> "list[EntryPoints]":
 
 def _package(entry: "EntryPoint") -> str:
     return entry.dist.name if entry.dist is not None else entry.module.split(".")[0]
+
+
+def _exists(module: str) -> bool:
+    """Return whether there is such a module. Its package is imported, and it is not."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is there a package
+        return False
+    except ImportError as error:
+        raise ConfigError(
+            f"The package of {module}, which an installed package names in its configuration, cannot be imported "
+            f"({error})."
+        ) from error
 
 
 def _imported(module: str) -> Any:

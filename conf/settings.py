@@ -1,7 +1,8 @@
 """What the settings of strategies, tasks, data sets, models and trackers have in common, built in or from a package.
 
 A settings class stands beside its YAML file, which holds the defaults: `<group>/<name>.yaml` and `<group>/<name>.py`.
-The module ends with `SETTINGS = TheClass`, and `conf.plugins` finds it by the group and the name.
+The module ends with `SETTINGS = TheClass`, and `conf.plugins` finds it by the group and the name. A choice without
+settings of its own needs no module.
 """
 
 from enum import StrEnum

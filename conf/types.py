@@ -17,7 +17,11 @@ def frozen(settings: type[_T]) -> type[_T]:
 
 
 Count = Annotated[int, Field(ge=1)]
+"""A whole number from 1."""
 Positive = Annotated[float, Field(gt=0)]
+"""A number above 0."""
 NotNegative = Annotated[float, Field(ge=0)]
-Bits = Annotated[int, Field(ge=16, le=64)]
+"""A number from 0."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+"""A number from 0 and below 1."""
+Bits = Annotated[int, Field(ge=16, le=64)]

@@ -12,19 +12,23 @@ TRAIN = "train"
 ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
 
 # ---------------------------------------------------------------- records
-RECORD = "secagg"  # the protocol's own record; a device has one of the same name in its state
-VECTOR_RECORD = "secagg-vector"  # the record of the masked vector
+RECORD = "secagg"
+"""The protocol's own record. A device has one of the same name in its state."""
+VECTOR_RECORD = "secagg-vector"
+"""The record of the masked vector."""
 VECTOR = "vector"  # its only array
 VECTOR_KIND = "secagg.packed"  # the type of that array: packed bits instead of numbers
 
 # ---------------------------------------------------------------- entries of the protocol's own record
 BODY = "body"  # the bytes of the request or of the answer
-REFUSAL = "refusal"  # the sentence of a device that does not take the step
+REFUSAL = "refusal"
+"""The sentence of a device that does not take the step."""
 NEXT_STEP = "next-step"  # the step of the next round that is asked for with the same message
 NEXT = "next"  # the bytes of its request or of its answer
 NEXT_REFUSAL = "next-refusal"
 STATE = "state"  # what a device remembers
-SURVIVORS = "survivors"  # the nodes in a sum, in the reply that a strategy gets
+SURVIVORS = "survivors"
+"""The nodes in a sum, in the reply that a strategy gets."""
 
 
 def is_train(message: Message) -> bool:

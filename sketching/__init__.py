@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedsketch.sketching.identity import IdentitySketch
     from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
     from fedsketch.sketching.noise_floor import NoiseFloor
-    from fedsketch.sketching.principal_directions import PrincipalDirections
+    from fedsketch.sketching.row_space import PrincipalDirections
     from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
     from fedsketch.sketching.sketch import Sketch
     from fedsketch.sketching.streaming_pca import StreamingPCA
@@ -35,11 +35,11 @@ else:
             "HadamardSketch": "hadamard",
             "walsh_hadamard": "hadamard",
             "IdentitySketch": "identity",
-            "LayerwiseSketch": "layerwise",
+            "LayerwiseSketch": "layerwise_sketch",
             "NoiseFloor": "noise_floor",
             "PrincipalDirections": "principal",
-            "PublicStream": "seeded",
-            "Purpose": "seeded",
+            "PublicStream": "seeded_sketch",
+            "Purpose": "seeded_sketch",
             "Sketch": "sketch",
             "StreamingPCA": "streaming_pca",
             "Block": "subspace",

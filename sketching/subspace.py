@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.digest import Part
-from fedsketch.sketching.principal_directions import PrincipalDirections
+from fedsketch.sketching.row_space import PrincipalDirections
 from fedsketch.sketching.sketch import Sketch
 
 CUTOFF = 1e-10  # singular values below this share of the largest count as rounding errors

@@ -17,7 +17,7 @@ import torch
 
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.principal_directions import PrincipalDirections
+from fedsketch.sketching.row_space import PrincipalDirections
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.gradients.layer_inputs import layer_inputs
 from fedsketch.tasks.models.flat_model import FlatModel

@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 def held_out_count(examples: int, fraction: float) -> int:
-    """Return how many of these examples are held out. It is about the fraction of them and at least one, but at least one
-    stays for training. None if the fraction is 0."""
+    """Return how many of these examples are held out. It is about the fraction of them and at least one, but at least
+    one stays for training. None if the fraction is 0."""
     return (
         0 if examples < 2 or not fraction else min(examples - 1, max(1, round(fraction * examples)))
     )

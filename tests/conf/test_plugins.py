@@ -171,9 +171,7 @@ def test_a_package_that_is_not_whole_says_what_is_missing(install: Install) -> N
     )
     assert "plugin_bare:gone" in _refusal(lambda: implementation("model", "bare"))
     _strategy(install, "plugin_wrong", "wrong", settings="SETTINGS = dict")
-    assert "fedsketch.conf.settings.StrategySettings" in _refusal(
-        lambda: compose(["strategy=wrong"])
-    )
+    assert "fedsketch.StrategySettings" in _refusal(lambda: compose(["strategy=wrong"]))
     _strategy(install, "plugin_broken", "broken", settings="import nowhere_to_be_found")
     assert "nowhere_to_be_found" in _refusal(lambda: compose(["strategy=broken"]))
 

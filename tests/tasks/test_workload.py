@@ -52,7 +52,8 @@ def test_natural_groups_are_the_clients_without_what_is_public(
     for client in range(5):
         assert torch.equal(whole.shard(client).inputs, inputs[groups == client])
     monkeypatch.setattr(
-        "fedsketch.tasks.data.federated.draw_for_server", lambda *_: (torch.arange(4), torch.arange(4, 30))
+        "fedsketch.tasks.data.federated.draw_for_server",
+        lambda *_: (torch.arange(4), torch.arange(4, 30)),
     )
     rest = Workload(compose([*asked, "data.public=4"]))
     for client in range(5):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsketch.sketching.principal_directions import PrincipalDirections
+from fedsketch.sketching.row_space import PrincipalDirections
 
 
 def _rows(count: int, columns: int = 12) -> torch.Tensor:

@@ -1,5 +1,0 @@
-"""CIFAR-10."""
-
-from fedsketch.conf.settings import PartitionedSettings
-
-SETTINGS = PartitionedSettings

@@ -1,5 +1,0 @@
-"""EMNIST."""
-
-from fedsketch.conf.settings import PartitionedSettings
-
-SETTINGS = PartitionedSettings

@@ -1,5 +1,0 @@
-"""Fashion-MNIST."""
-
-from fedsketch.conf.settings import PartitionedSettings
-
-SETTINGS = PartitionedSettings

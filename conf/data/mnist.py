@@ -1,5 +1,0 @@
-"""MNIST."""
-
-from fedsketch.conf.settings import PartitionedSettings
-
-SETTINGS = PartitionedSettings

@@ -1,5 +1,0 @@
-"""Multinomial logistic regression."""
-
-from fedsketch.conf.settings import ModelSettings
-
-SETTINGS = ModelSettings

@@ -1,5 +1,0 @@
-"""DP-FedAvg."""
-
-from fedsketch.conf.settings import StrategySettings
-
-SETTINGS = StrategySettings

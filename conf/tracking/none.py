@@ -1,5 +1,0 @@
-"""No tracker."""
-
-from fedsketch.conf.settings import TrackingSettings
-
-SETTINGS = TrackingSettings

@@ -1,3 +1,0 @@
-from fedsketch import PartitionedSettings
-
-SETTINGS = PartitionedSettings
