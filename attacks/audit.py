@@ -74,7 +74,7 @@ class Finding:
         return len(self.sample.absent) + len(self.sample.present)
 
     def sure(self, error: float) -> float:
-        """The larger of the two lower bounds; it is wrong with probability at most `error`."""
+        """Return the larger of the two lower bounds; it is wrong with probability at most `error`."""
         return max(
             self.fit.lower_epsilon(self.delta, error / 2),
             counted_epsilon(self.sample, self.delta, error / 2),
@@ -89,7 +89,7 @@ class Report:
     findings: tuple[Finding, ...]
 
     def exceeded(self, error: float = ALARM_ERROR) -> list[Finding]:
-        """The findings that prove a claim wrong. A sound run has any with probability at most `error`."""
+        """Return the findings that prove a claim wrong. A sound run has any with probability at most `error`."""
         of_each = error / max(1, len(self.findings))
         return [
             one
@@ -141,7 +141,7 @@ def _findings(
 
 
 def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
-    """The scenes to simulate, which depend on what is claimed.
+    """Return the scenes to simulate, which depend on what is claimed.
 
     - No sampling: the adversary chooses the cohorts. Sampling on the device: the same, since no other draw matters.
     - Full passes: the run's draw, which need not be secret.
@@ -174,7 +174,7 @@ def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
 
 
 def _drawn_by_device(release: Release) -> bool:
-    """Whether the device itself samples among its examples."""
+    """Return whether the device itself samples among its examples."""
     return isinstance(release.sampling, Poisson) and release.sampling.drawn_by is DrawnBy.DEVICE
 
 
@@ -197,7 +197,7 @@ def _scored(
 
 
 def _releases(strategy: Strategy[Any]) -> dict[str, Release]:
-    """The releases of the last round, which is a smoothing round if there are any, for the adversaries that are
+    """Return the releases of the last round, which is a smoothing round if there are any, for the adversaries that are
     simulated."""
     cohort, last = strategy.config.clients.per_round, strategy.config.rounds
     shown = strategy.releases(last, cohort, strategy.sizes.survivors(cohort))
@@ -205,7 +205,7 @@ def _releases(strategy: Strategy[Any]) -> dict[str, Release]:
 
 
 def _claims(strategy: Strategy[Any]) -> dict[str, float | None]:
-    """What the run's own accounts say after all rounds, each with as few arrivals as it tolerates."""
+    """Return what the run's own accounts say after all rounds, each with as few arrivals as it tolerates."""
     accounts, cohort = Accounts(strategy), strategy.config.clients.per_round
     for current in range(1, strategy.config.rounds + 1):
         accounts.charge_attempt(current, cohort)
@@ -215,7 +215,7 @@ def _claims(strategy: Strategy[Any]) -> dict[str, float | None]:
 
 @contextmanager
 def _processes(workers: int) -> Iterator[Executor | None]:
-    """New processes, which share nothing with this one but environment variables."""
+    """Yield new processes, which share nothing with this one but environment variables."""
     if workers == 1:
         yield None
         return

@@ -69,9 +69,10 @@ class CanaryWorkload(Workload):
         return Examples(inputs, torch.zeros(self._examples, dtype=torch.int64))
 
     def local_test(self, client: int) -> Examples:
-        """Held-out examples for evaluations; an absent canary has none. The model is untrained, so it predicts the
-        same class for all examples. The target of a canary is this class. In every second round, and for clients that
-        push against the canary, it is another class. Every loss is as large as its bound allows (`attacks.shrink`)."""
+        """Return held-out examples for evaluations; an absent canary has none. The model is untrained, so it predicts
+        the same class for all examples. The target of a canary is this class. In every second round, and for clients
+        that push against the canary, it is another class. Every loss is as large as its bound allows
+        (`attacks.shrink`)."""
         own = [c for c in self.canaries if c in self.present and c.client == client]
         right = len(own) * [self.round % 2 == 1] + (client in self.opposed) * [False]
         targets = torch.tensor([0 if one else 1 for one in right], dtype=torch.int64)

@@ -97,8 +97,8 @@ class Devices(LocalGrid):
         return replies
 
     def alone(self, client: int, state: RecordDict, round: int) -> NDArray[np.float64]:
-        """What this client would contribute to the last round's sum with the present job, without noise. Whoever knows
-        the code and the broadcast can compute that. `state` is the client's memory."""
+        """Return what this client would contribute to the last round's sum with the present job, without noise.
+        Whoever knows the code and the broadcast can compute that. `state` is the client's memory."""
         assert self.last is not None
         known = self.last.mechanism.to_record()
         quiet = mechanism_from_record({**known, **{k: v for k, v in QUIET.items() if k in known}})
@@ -115,7 +115,7 @@ class Devices(LocalGrid):
             self._held = self.parcels.version
 
     def _groups(self, content: RecordDict) -> list[list[int]]:
-        """Random disjoint groups of equal size."""
+        """Return random disjoint groups of equal size."""
         assert self.last is not None
         count = int(content.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
         order = sorted(self.last.uploads)

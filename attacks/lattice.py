@@ -23,7 +23,8 @@ class Lattices:
     def fitting(
         self, strategy: Strategy[Any], round: int, total: NDArray[np.float64]
     ) -> tuple[float, ...]:
-        """The scales at which this sum consists of whole numbers; empty if there is only one scale to choose from."""
+        """Return the scales at which this sum consists of whole numbers; empty if there is only one scale to choose
+        from."""
         if round not in self._by_round:
             self._by_round[round] = _scales(strategy, round)
         scales = self._by_round[round]

@@ -32,7 +32,7 @@ _MISSES = Axis("misses", plain)
 
 
 def cells(finding: Finding) -> tuple[str, ...]:
-    """One row of the table, on the terminal and on the page."""
+    """Return one row of the table, on the terminal and on the page."""
     return (
         finding.what,
         finding.adversary,
@@ -46,7 +46,7 @@ def cells(finding: Finding) -> tuple[str, ...]:
 
 
 def cohorts(finding: Finding) -> str:
-    """How cohorts were chosen, and what the other clients did, in words."""
+    """Return how cohorts were chosen, and what the other clients did, in words."""
     others = ", others against" if finding.scene.opposed else ""
     return f"{finding.scene.draw}{others}"
 

@@ -26,8 +26,8 @@ _LOUD = 1.2  # a canary this much longer than the median was not bounded correct
 
 
 def sample(trials: Sequence[Trial], scores: Array) -> Sample:
-    """The scores (trials, canaries) with and without the canary. If some canaries are longer than the others, only they
-    count."""
+    """Return the scores (trials, canaries) with and without the canary. If some canaries are longer than the others,
+    only they count."""
     coins = np.array([trial.coins for trial in trials])
     some = next(iter(trials[0].seen))
     lengths = np.array([[seen.length for seen in trial.seen[some]] for trial in trials])
@@ -39,8 +39,8 @@ def sample(trials: Sequence[Trial], scores: Array) -> Sample:
 
 
 def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int = 1) -> Array:
-    """Scores if everybody knows who was in each cohort. `rate` and `times` describe a draw in the local steps of the
-    canary's own device.
+    """Return scores if everybody knows who was in each cohort. `rate` and `times` describe a draw in the local steps
+    of the canary's own device.
 
     The noise is measured: its mean over all other trials, which is zero if noise is fresh, and its covariance over
     rounds, which is diagonal if noise is independent. If it is not, the same formula removes the noise, and the canary
@@ -66,8 +66,8 @@ def known_draw(trials: Sequence[Trial], name: str, rate: float = 1.0, times: int
 
 
 def _repeated(noise: Array, inside: NDArray[np.bool_]) -> Array:
-    """The mean of the noise over all other trials if it is significant; otherwise zero, because subtracting it would
-    add noise."""
+    """Return the mean of the noise over all other trials if it is significant; otherwise zero, because subtracting it
+    would add noise."""
     count = inside.sum(axis=0)
     mean = noise.sum(axis=0) / np.maximum(count, 1)
     variance = float((noise**2).sum() / max(int(inside.sum()), 1))
@@ -81,8 +81,8 @@ def _repeated(noise: Array, inside: NDArray[np.bool_]) -> Array:
 def _drawn_by_device(
     trials: Sequence[Trial], name: str, x: Array, length: Array, rate: float, times: int
 ) -> Array:
-    """Scores for `times` local steps, in each of which the example was drawn with probability `rate` and contributed
-    its share."""
+    """Return scores for `times` local steps, in each of which the example was drawn with probability `rate` and
+    contributed its share."""
     variance = _variance(trials, name)[None, :, None]
     likelihoods = []
     for drawn in range(times + 1):
@@ -94,7 +94,7 @@ def _drawn_by_device(
 
 
 def poisson_draw(trials: Sequence[Trial], name: str, rate: float) -> Array:
-    """Scores if each client was drawn on its own with this probability, and the draw is secret.
+    """Return scores if each client was drawn on its own with this probability, and the draw is secret.
 
     The adversary of the theorem knows of all other clients whether they were drawn: T of them. So the cohort's size is
     T, or T + 1 if the canary was drawn. If sizes cannot be distinguished, the posterior is the rate. But if what
@@ -136,8 +136,8 @@ def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
 def fixed_draw(
     trials: Sequence[Trial], name: str, *, size: int, clients: int, opposed: bool
 ) -> Array:
-    """Scores if a set of known size was drawn from this many clients, and the draw is secret. With `opposed` each other
-    member contributes the opposite, so that whoever is in the canary's place counts twice."""
+    """Return scores if a set of known size was drawn from this many clients, and the draw is secret. With `opposed`
+    each other member contributes the opposite, so that whoever is in the canary's place counts twice."""
     total = np.zeros((len(trials), len(trials[0].coins)))
     for current in range(len(trials[0].seen[name])):
         clues = _Clues([trial.seen[name][current] for trial in trials])
@@ -190,8 +190,8 @@ class _Clues:
 
 
 def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int]) -> Array:
-    """How likely what each trial was told is for every size: its share among the other trials of that size. What no
-    other trial was told says nothing."""
+    """Return how likely what each trial was told is for every size: its share among the other trials of that size.
+    What no other trial was told says nothing."""
     counts = {
         c: Counter(word for word, one in zip(told, size, strict=True) if one == c) for c in sizes
     }
@@ -205,12 +205,12 @@ def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int
 
 
 def _stacked(trials: Sequence[Trial], name: str, what: str) -> Array:
-    """A quantity of all trials, as an array (trials, rounds, canaries)."""
+    """Return a quantity of all trials, as an array (trials, rounds, canaries)."""
     return np.array([[getattr(seen, what) for seen in trial.seen[name]] for trial in trials])
 
 
 def _variance(trials: Sequence[Trial], name: str) -> Array:
-    """The variance of the noise in each round."""
+    """Return the variance of the noise in each round."""
     energy = np.array([[seen.energy for seen in trial.seen[name]] for trial in trials])
     freedom = np.array([[seen.freedom for seen in trial.seen[name]] for trial in trials])
     return np.asarray(energy.sum(axis=0) / np.maximum(freedom.sum(axis=0), 1))

@@ -42,7 +42,7 @@ class AuditRun:
 
 
 def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
-    """The audited run of a configuration. Raises ConfigError if there is nothing to audit."""
+    """Return the audited run of a configuration. Raises ConfigError if there is nothing to audit."""
     if not config.privacy.private:
         raise ConfigError(
             "The run is not private, so there is nothing to audit: set privacy=client or privacy=example."
@@ -86,8 +86,8 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
 
 
 def _clients(config: Config, strategy: Any) -> Any:
-    """A cohort that can contain a colluder and a dropout, if the run has any, and enough clients for the run's sampling
-    rate."""
+    """Return a cohort that can contain a colluder and a dropout, if the run has any, and enough clients for the run's
+    sampling rate."""
     clients = config.clients
     shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
     wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])

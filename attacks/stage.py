@@ -174,7 +174,8 @@ class Stage:
         return None
 
     def _dropping(self, coordinator: Coordinator, current: int) -> list[int]:
-        """As many dropouts as the round tolerates, and if possible none of the clients that the trial is about."""
+        """Return as many dropouts as the round tolerates, and if possible none of the clients that the trial is
+        about."""
         cohort = coordinator.sampler.draw(current)
         if self._drops == 0 or coordinator.strategy.groups(current) > 1:
             return []
@@ -188,7 +189,7 @@ class Stage:
     def _contributions(
         self, coordinator: Coordinator, round: int, memories: dict[Canary, RecordDict]
     ) -> Contributions:
-        """The contributions of canaries, computed again only if the broadcast has changed."""
+        """Return the contributions of canaries, computed again only if the broadcast has changed."""
         # A sketch may depend on the round itself. If nothing is sketched, only the sign of canaries does.
         strategy = coordinator.strategy
         shortened = strategy.upload_length(round) < strategy.model.size
@@ -208,7 +209,8 @@ class Stage:
         return self._known[key]
 
     def directions(self) -> Matrix:
-        """Inputs of canaries, one row for each, orthonormal: those whose contributions over all rounds are the longest.
+        """Return inputs of canaries, one row for each, orthonormal: those whose contributions over all rounds are the
+        longest.
 
         A sketch keeps some directions, loses others, and makes some longer. The adversary knows it and chooses what is
         preserved best: of the right singular vectors of the uploads for small inputs, those that are the longest as
@@ -231,8 +233,8 @@ class Stage:
         return np.ascontiguousarray(directions[longest])
 
     def _images(self, directions: Matrix) -> list[Matrix]:
-        """What a canary in each direction contributes, by round; empty if uploads are not sketched, so that all are
-        equal."""
+        """Return what a canary in each direction contributes, by round; empty if uploads are not sketched, so that all
+        are equal."""
         holder = Canary(self._first)
 
         def between(coordinator: Coordinator, round: int) -> Matrix:
@@ -252,7 +254,7 @@ class Stage:
 
 
 def _public(strategy: Strategy[Any], devices: Devices, round: int) -> Hashable:
-    """All parts of a broadcast on which uploads depend, except for the model, which does not move."""
+    """Return all parts of a broadcast on which uploads depend, except for the model, which does not move."""
     assert devices.last is not None
     content = devices.last.content
     # The amount of noise, and the cohort's size for which it is made, do not change the deterministic part.

@@ -37,18 +37,18 @@ class Sample:
     present: Scores
 
     def halves(self) -> tuple[Sample, Sample]:
-        """Every second trial: one half to choose thresholds, the other to evaluate them."""
+        """Return every second trial: one half to choose thresholds, the other to evaluate them."""
         return (
             Sample(self.absent[::2], self.present[::2]),
             Sample(self.absent[1::2], self.present[1::2]),
         )
 
     def mirrored(self) -> Sample:
-        """The same trials seen from the other side: high scores mean that the canary was absent."""
+        """Return the same trials seen from the other side: high scores mean that the canary was absent."""
         return Sample(-self.present, -self.absent)
 
     def thresholds(self) -> Scores:
-        """Some of all scores, and all scores near the ends, because outliers may be larger than all others."""
+        """Return some of all scores, and all scores near the ends, because outliers may be larger than all others."""
         every = np.unique(np.concatenate([self.absent, self.present]))
         if len(every) <= _THRESHOLDS:
             return every
@@ -57,7 +57,7 @@ class Sample:
         return every[np.unique(np.concatenate([places, ends, len(every) - 1 - ends]))]
 
     def rates(self, bars: Scores, error: float) -> tuple[Scores, Scores]:
-        """A lower bound on hits and an upper bound on false alarms above each threshold. Both hold except with
+        """Return a lower bound on hits and an upper bound on false alarms above each threshold. Both hold except with
         probability `error`."""
 
         def above(scores: Scores) -> Counts:
@@ -77,7 +77,7 @@ def clopper_pearson(hits: Counts, trials: int, error: float) -> tuple[Scores, Sc
 
 
 def counted_epsilon(sample: Sample, delta: float, error: float) -> float:
-    """A lower bound on epsilon that is wrong with probability at most `error`, whatever the distribution of the
+    """Return a lower bound on epsilon that is wrong with probability at most `error`, whatever the distribution of the
     scores."""
     chosen, judged = sample.halves()
 
@@ -120,7 +120,7 @@ class GaussianFit:
         return math.sqrt(0.5 * (self.sample.absent.var(ddof=1) + self.sample.present.var(ddof=1)))
 
     def _by_moments(self, error: float) -> float:
-        """A lower bound from the standardised difference of the two means. For Gaussian scores its variance is
+        """Return a lower bound from the standardised difference of the two means. For Gaussian scores its variance is
         1/n + 1/m + mu^2 / (2 (n + m - 2))."""
         n, m, mu = len(self.sample.absent), len(self.sample.present), self.mu
         if not math.isfinite(mu):
@@ -140,7 +140,7 @@ class GaussianFit:
 
 
 def trade_off(sample: Sample) -> tuple[Scores, Scores]:
-    """Observed rates of false alarms and of misses over all thresholds."""
+    """Return observed rates of false alarms and of misses over all thresholds."""
     bars = np.sort(np.concatenate([sample.absent, sample.present]))
     alarms = 1 - np.searchsorted(np.sort(sample.absent), bars, side="right") / len(sample.absent)
     misses = np.searchsorted(np.sort(sample.present), bars, side="right") / len(sample.present)
@@ -148,7 +148,7 @@ def trade_off(sample: Sample) -> tuple[Scores, Scores]:
 
 
 def claimed_trade_off(epsilon: float, delta: float, alarms: Scores) -> Scores:
-    """The fewest misses that (epsilon, delta)-DP allows."""
+    """Return the fewest misses that (epsilon, delta)-DP allows."""
     first = 1 - delta - math.exp(min(epsilon, 700.0)) * alarms
     second = math.exp(-epsilon) * (1 - delta - alarms)
     return np.maximum(0.0, np.maximum(first, second))

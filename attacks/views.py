@@ -85,7 +85,7 @@ class Views:
         canaries: Sequence[Canary],
         coins: NDArray[np.bool_],
     ) -> Seen:
-        """What this adversary sees of a round. Without an aggregate, the round was skipped."""
+        """Return what this adversary sees of a round. Without an aggregate, the round was skipped."""
         draw = coordinator.sampler.draw(round)
         drawn = np.array([canary.client in draw for canary in canaries])
         if aggregate is None or contributions is None:
@@ -133,7 +133,7 @@ class Views:
         round: int,
         aggregate: Aggregate,
     ) -> list[Part]:
-        """The sums that this adversary sees, without the uploads of clients that share theirs with it."""
+        """Return the sums that this adversary sees, without the uploads of clients that share theirs with it."""
         if not coordinator.cohort_size:
             return [((), aggregate.sum.double().numpy())]
         assert devices.last is not None
@@ -160,7 +160,7 @@ class Views:
         round: int,
         aggregate: Aggregate,
     ) -> Hashable:
-        """Every number that may depend on the cohort's size."""
+        """Return every number that may depend on the cohort's size."""
         told: list[Hashable] = [
             f"{aggregate.noise_std:.{_DIGITS}g}",
             f"{coordinator.strategy.units(aggregate):.{_DIGITS}g}",

@@ -74,7 +74,7 @@ UNSAMPLED: dict[str, Template] = {
 
 
 def renyi_curve(one: Release) -> Curve:
-    """Skellam noise by its own curve, not by that of the Gaussian which dominates it."""
+    """Return Skellam noise by its own curve, not by that of the Gaussian which dominates it."""
     law = one.law
     if not isinstance(law, Skellam) or isinstance(one.sampling, WithoutReplacement):
         return cost(one).curve

@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def run(scripts: Sequence[Script], page: Path, folder: Path = ROOT / "benchmarks") -> int:
-    """Runs the scripts of a folder and writes their sections into the page, which keeps its others; returns 1 if any
+    """Run the scripts of a folder and writes their sections into the page, which keeps its others; returns 1 if any
     failed."""
     sections = _sections_of(page) if page.exists() else {}
     failed = 0
@@ -99,7 +99,7 @@ def run(scripts: Sequence[Script], page: Path, folder: Path = ROOT / "benchmarks
 
 
 def _sections_of(page: Path) -> dict[str, str]:
-    """What the page has by now, by title."""
+    """Return what the page has by now, by title."""
     parts = page.read_text().split("\n## ")[1:]
     return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 
@@ -124,7 +124,7 @@ def _head() -> str:
 
 
 def _section(script: Script, folder: Path) -> tuple[str, bool]:
-    """What the page says about a script, and whether it did not fail."""
+    """Return what the page says about a script, and whether it did not fail."""
     command = " ".join(("python", f"benchmarks/{script.name}.py", *script.arguments))
     title = f"## {script.tells}\n`{command}`\n"
     if script.needs and importlib.util.find_spec(script.needs) is None:
@@ -170,7 +170,7 @@ def _version(name: str) -> str:
 
 
 def _commit() -> str:
-    """The one that was measured, as far as git knows."""
+    """Return the one that was measured, as far as git knows."""
     try:
         commit, changes = (
             subprocess.run(

@@ -103,8 +103,8 @@ def main() -> None:
 
 
 def memory_of(clients: int) -> int:
-    """The largest that this process becomes in a run of so many clients, in bytes; 100 a round, and the data always
-    the same."""
+    """Return the largest that this process becomes in a run of so many clients, in bytes; 100 a round, and the data
+    always the same."""
     settings = config(
         5,
         "cohort",
@@ -118,7 +118,7 @@ def memory_of(clients: int) -> int:
 
 
 def _memory_apart(clients: int) -> int:
-    """The same of a process of its own: what others of this one needed would hide it."""
+    """Return the same of a process of its own: what others of this one needed would hide it."""
     command = [sys.executable, __file__, "--memory-of", str(clients)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -158,7 +158,7 @@ class _Clock:
 
 
 def _timed(settings: Config) -> Speed:
-    """Of all rounds but the first two, and the last, which is evaluated."""
+    """Return the seconds of all rounds but the first two, and the last, which is evaluated."""
     clock = _Clock()
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -14,7 +14,7 @@ _PARENT, _OWN_AND_CHILDREN = 1, slice(11, 15)
 
 
 def of_all_processes() -> float | None:
-    """Seconds since their start, or None where there is no /proc."""
+    """Return seconds since their start, or None where there is no /proc."""
     if not Path("/proc/self/stat").exists():
         return None
     parents, used = dict[int, int](), dict[int, int]()
@@ -29,7 +29,7 @@ def of_all_processes() -> float | None:
 
 
 def _is_below(pid: int, parents: dict[int, int]) -> bool:
-    """Whether it is this process, or one that this process or one of those started."""
+    """Return whether it is this process, or one that this process or one of those started."""
     while pid > 1 and pid != os.getpid():
         pid = parents.get(pid, 0)
     return pid == os.getpid()

@@ -66,8 +66,8 @@ RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 def noise(dim: int, rate: float, rounds: int) -> float:
-    """The noise multiplier sigma / (gamma D2) at epsilon 5, delta 1e-5, for 100 clients that all take part in so many
-    rounds."""
+    """Return the noise multiplier sigma / (gamma D2) at epsilon 5, delta 1e-5, for 100 clients that all take part in
+    so many rounds."""
     peak = default_peak(1.0, dim, CLIENTS)
     law = CoordinateSampling(dim=dim, clip=1.0, peak=peak, rate=rate, bits=16)
 

@@ -69,7 +69,7 @@ class Rounds:
 
 
 def cost_of_a_round(network: Network, overrides: list[str], name: str) -> tuple[float, float]:
-    """Median seconds of a round, without the first; and CPU seconds of a node per round, the first included."""
+    """Return median seconds of a round, without the first; and CPU seconds of a node per round, the first included."""
     heard, before = Rounds(), nodes_cpu(network)
     run = submit(network.connection, overrides, name, send=False).run
     follow(network.connection, run, compose(overrides), network.folder, heard)
@@ -78,7 +78,7 @@ def cost_of_a_round(network: Network, overrides: list[str], name: str) -> tuple[
 
 
 def nodes_cpu(network: Network) -> float:
-    """CPU seconds that the nodes and everything they started have used so far (Linux)."""
+    """Return CPU seconds that the nodes and everything they started have used so far (Linux)."""
     ticks = 0
     for pid in descendants(network.pid(client) for client in range(NODES)):
         with contextlib.suppress(FileNotFoundError):
@@ -89,7 +89,7 @@ def nodes_cpu(network: Network) -> float:
 
 @contextmanager
 def stock() -> Iterator[None]:
-    """The same app and nodes with Flower's own intervals."""
+    """Yield the same app and nodes with Flower's own intervals."""
     ours, polling = fedsketch.runtime.submission.APP, fedsketch.runtime.processes.polling
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
@@ -119,7 +119,7 @@ def stock() -> Iterator[None]:
 
 
 def measure(asked: list[str], *, merged: bool) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Costs of a plain and of a secure round on one set of nodes."""
+    """Return costs of a plain and of a secure round on one set of nodes."""
     with tempfile.TemporaryDirectory() as folder:
         plain = [*PLAIN, *asked]
         with Network(compose(plain), Path(folder) / "run").running() as network:

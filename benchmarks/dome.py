@@ -44,7 +44,7 @@ DEFAULT = ["dp_fedavg", "dome", "dome, always learned", "flat 64", "flat 64, alw
 
 
 def run(overrides: list[str]) -> tuple[float, int]:
-    """Accuracy in percent, and the largest rank."""
+    """Return accuracy in percent, and the largest rank."""
     played = play(overrides)
     ranks = [row.get("sketch_rank") or 0 for row in played.rows]
     return 100 * float(played.summary["accuracy"]), int(max(ranks))

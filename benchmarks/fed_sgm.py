@@ -66,7 +66,7 @@ class SharedSketch(GaussianSketch):
 
 
 def summary_of(overrides: list[str]) -> dict[str, Any]:
-    """The summary of a run, and how many numbers a client sent in a round."""
+    """Return the summary of a run, and how many numbers a client sent in a round."""
     played = play(overrides)
     return {**played.summary, "sent": played.strategy.noise.dim}
 

@@ -71,7 +71,7 @@ def table(options: argparse.Namespace) -> None:
 
 
 def seconds(work: Callable[[], object], repeats: int = 7) -> float:
-    """The shortest of several timings."""
+    """Return the shortest of several timings."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -81,14 +81,14 @@ def seconds(work: Callable[[], object], repeats: int = 7) -> float:
 
 
 def plain(stack: torch.Tensor, threshold: float) -> torch.Tensor:
-    """All slices, each by its whole decomposition, as the formula is written."""
+    """Return all slices, each by its whole decomposition, as the formula is written."""
     left, values, right = torch.linalg.svd(torch.fft.fft(stack, dim=0), full_matrices=False)
     kept = (values - threshold).clamp(min=0).to(left.dtype)
     return torch.fft.ifft((left * kept[:, None, :]) @ right, dim=0).real
 
 
 def alone(stack: torch.Tensor) -> Callable[[], object]:
-    """The decompositions that smoothing cannot do without: those of the K // 2 + 1 slices."""
+    """Return the decompositions that smoothing cannot do without: those of the K // 2 + 1 slices."""
     slices = torch.fft.rfft(stack, dim=0)
     ends = [0, len(stack) // 2]
     real, paired = slices[ends].real.contiguous(), slices[1 : len(stack) // 2].contiguous()

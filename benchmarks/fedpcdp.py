@@ -37,7 +37,7 @@ PAPER = {  # Table 2, by sigma
 
 
 def record(overrides: list[str]) -> dict[str, Any]:
-    """The result of a run, as it is recorded."""
+    """Return the result of a run, as it is recorded."""
     played = play(overrides)
     accuracies = [row["accuracy"] for row in played.rows if row["accuracy"] is not None]
     return {

@@ -79,14 +79,14 @@ class Scene:
         return LocalWork(self.broadcast, shard, self.model, torch.Generator(), {}, client)
 
     def upload(self, client: int) -> Tensor:
-        """What leaves a device, in real numbers: clipped, rounded and noised by the product's own code."""
+        """Return what leaves a device, in real numbers: clipped, rounded and noised by the product's own code."""
         with simulated_devices(self.config), Stream(derived_key(0, "inversion", client)) as stream:
             made = self.mechanism.protect(self.half.rows(self.work(client)), stream, 1)
         return torch.from_numpy(self.mechanism.total([made.vector], 1)).float()
 
 
 def gradient_of(scene: Scene, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of the model that was broadcast; it can be differentiated by the inputs."""
+    """Return the gradient of the model that was broadcast; it can be differentiated by the inputs."""
     module = scene.model.module
     scene.model.load(scene.broadcast.model)
     parameters = {
@@ -98,7 +98,7 @@ def gradient_of(scene: Scene, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def invert(scene: Scene, seen: Tensor, client: int, linear: Map, steps: int, starts: int) -> Tensor:
-    """The picture whose gradient points where `seen` does, from the best of several starts."""
+    """Return the picture whose gradient points where `seen` does, from the best of several starts."""
     targets = scene.workload.shard(client).targets
     best, least = torch.empty(0), float("inf")
     for start in range(starts):
@@ -127,7 +127,7 @@ def decibels(picture: Tensor, truth: Tensor) -> float:
 
 
 def attack(options: argparse.Namespace) -> dict[str, list[tuple[Tensor, Tensor, float]]]:
-    """(found, true, decibels) of every client that is attacked, by the kind of what the attack is given."""
+    """Return (found, true, decibels) of every client that is attacked, by the kind of what the attack is given."""
     where = [f"data={options.data}", f"model={options.model}"]
     if options.data_root:
         where.append(f"data.root={options.data_root}")

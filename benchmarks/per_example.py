@@ -84,7 +84,7 @@ def projected(model: FlatModel, inputs: Tensor, targets: Tensor) -> Step:
 
 # ---------------------------------------------------------------------- Opacus
 def of_samples(wrapped: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
-    """Gradients of all samples, then clip and sum."""
+    """Return gradients of all samples, then clip and sum."""
     sgd = torch.optim.SGD(wrapped.parameters(), lr=0.0)
     settings = {"noise_multiplier": 0.0, "max_grad_norm": CLIP, "expected_batch_size": 1}
     optimizer = DPOptimizer(sgd, loss_reduction="sum", **settings)
@@ -99,7 +99,7 @@ def of_samples(wrapped: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
 
 
 def of_norms(wrapped: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
-    """Norms in a first backward pass, the sum in a second."""
+    """Return norms in a first backward pass, the sum in a second."""
     sgd = torch.optim.SGD(wrapped.parameters(), lr=0.0)
     settings = {"noise_multiplier": 0.0, "max_grad_norm": CLIP, "expected_batch_size": 1}
     optimizer = DPOptimizerFastGradientClipping(sgd, loss_reduction="sum", **settings)
@@ -130,7 +130,7 @@ def opacus(name: str, inputs: Tensor, targets: Tensor) -> dict[str, Step]:
 
 # ---------------------------------------------------------------------- the table
 def in_turns(steps: dict[str, Step]) -> dict[str, float]:
-    """The best time of each step, in seconds."""
+    """Return the best time of each step, in seconds."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     best = dict.fromkeys(steps, math.inf)
     end = time.perf_counter() + SECONDS

@@ -114,7 +114,7 @@ class Record:
 
 
 def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks: bool) -> Record:
-    """One run of the product; the guarantee is that of the masked run, whose noise it has."""
+    """Return one run of the product; the guarantee is that of the masked run, whose noise it has."""
     began = time.monotonic()
     masked = _strategy([*overrides, "secagg=pairwise"])
     chosen = [*overrides, "secagg=pairwise"] if masks else _unmasked(overrides, masked)
@@ -143,7 +143,8 @@ def _strategy(overrides: list[str]) -> Strategy:
 
 
 def _unmasked(overrides: list[str], masked: Strategy) -> list[str]:
-    """The same devices without masks: all noise that they bring, that of colluders too, is given as a multiplier."""
+    """Return the same devices without masks: all noise that they bring, that of colluders too, is given as a
+    multiplier."""
     wanted = _ring(masked)
     honest = CLIENTS - masked.sizes.colluders(CLIENTS)
     multiplier = masked.noise_multiplier * math.sqrt(CLIENTS / honest)
@@ -165,7 +166,7 @@ def _ring(strategy: Strategy) -> SkellamRing:
 
 
 def mnist(root: str, folder: Path) -> Path:
-    """Images of another domain, as a file for data.public_root."""
+    """Return images of another domain, as a file for data.public_root."""
     raw = Path(root) / "MNIST" / "raw"
     found = [idx.find(raw, name) for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")]
     if None in found:
@@ -227,7 +228,7 @@ def _played(
     arguments: argparse.Namespace,
     known: list[dict[str, Any]],
 ) -> Record:
-    """The result of a run, from the records if it is there; otherwise the run is executed."""
+    """Return the result of a run, from the records if it is there; otherwise the run is executed."""
     chosen = [*overrides, f"seed={seed}"]
     for line in known:
         if (line["row"], line["masks"], line["overrides"]) == (row, arguments.masks, chosen):

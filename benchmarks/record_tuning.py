@@ -44,13 +44,13 @@ CLIENTS, HONEST = 100, 90
 
 
 def directions(public: Tensor) -> Tensor:
-    """As `strategies.dome.public_directions`."""
+    """Return directions as `strategies.dome.public_directions`."""
     _, values, rows = torch.linalg.svd(public.double(), full_matrices=False)
     return (rows[:RANK].T * (values[:RANK] / values[0]) ** -SCALING).float()
 
 
 def noise_multiplier(epsilon: float) -> float:
-    """Of the noise of all clients, over the clip."""
+    """Return the deviation of the noise of all clients, over the clip."""
 
     def release(z: float) -> Release:
         return Release(
@@ -64,8 +64,8 @@ def noise_multiplier(epsilon: float) -> float:
 def trained(
     inputs: Tensor, targets: Tensor, clips: Tensor, rates: Tensor, noises: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Weights (settings, classes, inputs) and offsets (settings, classes) after all rounds, for each setting of clip,
-    rate and noise. They are trained side by side: the inputs are the most to read, and are read once for all."""
+    """Return weights (settings, classes, inputs) and offsets (settings, classes) after all rounds, for each setting of
+    clip, rate and noise. They are trained side by side: the inputs are the most to read, and are read once for all."""
     generator, classes, settings = torch.Generator().manual_seed(0), 10, len(clips)
     n, k = inputs.shape
     weights, velocity = (torch.zeros(settings, classes, k) for _ in range(2))

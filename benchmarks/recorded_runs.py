@@ -185,7 +185,7 @@ def play(name: str, command: list[str]) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """The results in which a run got worse."""
+    """Return the results in which a run got worse."""
     if "failed" in now:
         return [f"failed: {now['failed']}"]
     different = [key for key in ("model", "noise_multiplier", "epsilon") if before[key] != now[key]]

@@ -42,7 +42,7 @@ HOW = (
 
 
 def all_runs(options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
-    """The overrides of all runs; first all of one seed, so that an interrupted table is even."""
+    """Yield the overrides of all runs; first all of one seed, so that an interrupted table is even."""
     for seed in range(options.seeds):
         for data in options.data:
             for name in options.presets:
@@ -72,7 +72,7 @@ def play(options: argparse.Namespace) -> list[Record]:
 
 
 def origin(seeds: int, played: int, wanted: int) -> dict[str, str]:
-    """How, when and where the records were made, and how many of them are missing."""
+    """Return how, when and where the records were made, and how many of them are missing."""
     commit = _git("rev-parse", "--short", "HEAD")
     changed = " with changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
     runs = f"{played}, with {seeds} seed{'s' if seeds > 1 else ''}"
@@ -96,7 +96,7 @@ def _git(*arguments: str) -> str:
 
 
 def _processor() -> str:
-    """The name of the processor, as far as the system tells."""
+    """Return the name of the processor, as far as the system tells."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

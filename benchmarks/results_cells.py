@@ -38,11 +38,11 @@ class Cell:
         return self.deviation**2 / len(self.records) if len(self.records) > 1 else math.inf
 
     def mean(self, key: str) -> float:
-        """Of a number that every record has."""
+        """Return the spread of a number that every record has."""
         return mean(float(record[key]) for record in self.records)
 
     def per_round(self, key: str) -> float:
-        """Of a number that counts all rounds of a run."""
+        """Return the value of a number that counts all rounds of a run."""
         return mean(float(record[key]) / record["rounds"] for record in self.records)
 
     @property
@@ -96,12 +96,12 @@ class Results:
         return self._cells.get((data, preset.name, epsilon))
 
     def row(self, data: str, preset: Preset) -> dict[float, Cell]:
-        """The cells of a preset that were played, by epsilon."""
+        """Return the cells of a preset that were played, by epsilon."""
         cells = {epsilon: self.cell(data, preset, epsilon) for epsilon in EPSILONS}
         return {epsilon: cell for epsilon, cell in cells.items() if cell is not None}
 
     def differences(self, data: str, panel: Panel, preset: Preset) -> dict[float, Difference]:
-        """Beside the full dimension of the panel, at every epsilon that both were played at."""
+        """Return how it compares with the full dimension of the panel, at every epsilon that both were played at."""
         full = self.row(data, panel.baseline)
         return {
             epsilon: Difference(

@@ -17,7 +17,7 @@ NAMES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "digits": "the 8x8 
 
 
 def page(results: Results, origin: Mapping[str, str], images: Sequence[str], parts: Path) -> str:
-    """The whole page. `origin` says how and where the records were made; `parts` is a folder of pages by others,
+    """Return the whole page. `origin` says how and where the records were made; `parts` is a folder of pages by others,
     which are put in."""
     sections = [_panel(results, panel, images) for panel in PANELS]
     filled = {
@@ -31,7 +31,7 @@ def page(results: Results, origin: Mapping[str, str], images: Sequence[str], par
 
 
 def _prose(text: str) -> str:
-    """In lines of at most 118 characters; those of a list item are indented."""
+    """Return the text in lines of at most 118 characters; those of a list item are indented."""
     indent = "  " if text.startswith("- ") else ""
     return textwrap.fill(text, 118, subsequent_indent=indent, break_on_hyphens=False)
 
@@ -41,14 +41,15 @@ def name_of(data: str) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first row is its head."""
+    """Return a Markdown table; the first row is its head."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _panel(results: Results, panel: Panel, images: Sequence[str]) -> str:
-    """Heading, who trusts whom, and a table, a picture and sentences for each data set; nothing without records."""
+    """Return heading, who trusts whom, and a table, a picture and sentences for each data set; nothing without
+    records."""
     played = [data for data in results.data if any(results.row(data, p) for p in panel.presets)]
     if not played:
         return ""
@@ -78,7 +79,8 @@ def _accuracies(results: Results, panel: Panel, data: str) -> str:
 
 
 def verdicts(results: Results, panel: Panel, data: str) -> list[str]:
-    """For each preset where it is ahead of the full dimension, behind or level, and how many bytes it saves."""
+    """Return, for each preset, where it is ahead of the full dimension, behind or level, and how many bytes it
+    saves."""
     lines = []
     for preset in panel.presets[1:]:
         differences = results.differences(data, panel, preset)
@@ -98,7 +100,7 @@ def _listed(differences: Mapping[float, Difference], word: str) -> str:
 
 
 def _bytes(results: Results, panel: Panel, preset: Preset, data: str) -> str:
-    """How its bytes compare with those of the full dimension."""
+    """Return how its bytes compare with those of the full dimension."""
     ours, full = (results.row(data, one) for one in (preset, panel.baseline))
     epsilon = next(e for e in ours if e in full)
     times = [
@@ -115,7 +117,7 @@ def _times(ratio: float) -> str:
 
 
 def _prices(results: Results, images: Sequence[str]) -> str:
-    """Bytes and seconds of all presets, on the first data set."""
+    """Return bytes and seconds of all presets, on the first data set."""
     if not results.data:
         return ""
     data = results.data[0]

@@ -42,7 +42,7 @@ def draw(results: Results, folder: Path) -> list[str]:
 
 
 def standalone(picture: str) -> str:
-    """The picture as a file of its own."""
+    """Return the picture as a file of its own."""
     head, body = picture.split(">", 1)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{head} width="720">{_STYLE}{body}'
 
@@ -65,7 +65,7 @@ def _against_epsilon(results: Results, panel: Panel, data: str) -> str:
 def _against(
     results: Results, panel: Panel, data: str, name: str, label: str, x: Callable[[Cell], float]
 ) -> str:
-    """Accuracy at one epsilon against a price: a point for each preset."""
+    """Return accuracy at one epsilon against a price: a point for each preset."""
     points = []
     for preset, color in zip(panel.presets, colors(len(panel.presets)), strict=True):
         cell = results.cell(data, preset, MIDDLE)

@@ -56,18 +56,18 @@ class Runs:
                 self._known[tuple(row["overrides"]), row.get("config", "")] = row
 
     def known(self, overrides: Sequence[str]) -> Record | None:
-        """The record of a run, if there is one of the configuration as it is now."""
+        """Return the record of a run, if there is one of the configuration as it is now."""
         key = tuple(overrides)
         if key not in self._hashes:
             self._hashes[key] = fingerprint(compose([*key, *self._beside]))
         return self._known.get((key, self._hashes[key]))
 
     def play(self, overrides: Sequence[str]) -> Record:
-        """The record of a run, which is played if there is none."""
+        """Return the record of a run, which is played if there is none."""
         return self.known(overrides) or self._keep(_record(tuple(overrides), self._beside))
 
     def play_all(self, runs: Iterable[Sequence[str]], workers: int) -> Iterator[Record]:
-        """Those of the runs that are not known yet, as they end: each worker is a process with one thread."""
+        """Yield those of the runs that are not known yet, as they end: each worker is a process with one thread."""
         missing = [tuple(run) for run in runs if self.known(run) is None]
         if workers == 1 or len(missing) < 2:
             yield from map(self.play, missing)
@@ -82,7 +82,7 @@ class Runs:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def accuracies(self, overrides: Sequence[str], seeds: int) -> list[float]:
-        """In percent, one for each seed."""
+        """Return accuracies in percent, one for each seed."""
         return [float(self.play([*overrides, f"seed={s}"])["accuracy"]) for s in range(seeds)]
 
     def _keep(self, record: Record) -> Record:
@@ -97,7 +97,7 @@ class Runs:
 
 
 def read_records(file: Path) -> list[Record]:
-    """All whole lines of a file; the last one may have been cut off when a run was interrupted."""
+    """Return all whole lines of a file; the last one may have been cut off when a run was interrupted."""
     rows = []
     for line in file.read_text().splitlines():
         try:
@@ -108,7 +108,7 @@ def read_records(file: Path) -> list[Record]:
 
 
 def fingerprint(config: Config) -> str:
-    """A short hash of all that a configuration says, but where data lie."""
+    """Return a short hash of all that a configuration says, but where data lie."""
     tree = json.loads(to_json(config))
     tree["data"].pop("root", None)
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
@@ -136,7 +136,7 @@ class Played:
 
 
 def play(overrides: Sequence[str]) -> Played:
-    """One run, from its overrides to its end, in runtime=local or cohort."""
+    """Return one run, from its overrides to its end, in runtime=local or cohort."""
     config, played = compose(list(overrides)), Played()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
@@ -175,6 +175,6 @@ def _record(overrides: tuple[str, ...], beside: tuple[str, ...]) -> Record:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and its standard error (0 for one value)."""
+    """Return the mean, and its standard error (0 for one value)."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return statistics.mean(values), error

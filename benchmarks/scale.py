@@ -157,7 +157,7 @@ def _seconds(device: str, work: Callable[[], object]) -> float:
 
 
 def _peak_beyond(device: str, work: Callable[[], object]) -> float:
-    """Bytes that a call needs at its worst, beyond what is held before it."""
+    """Return bytes that a call needs at its worst, beyond what is held before it."""
     if device != "cpu":
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
@@ -182,7 +182,7 @@ def _status(field: str) -> float:
 
 
 def _free_memory() -> float:
-    """Bytes."""
+    """Return bytes."""
     lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
     free = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
     return 1024.0 * free[0] if free else 8e9

@@ -93,14 +93,14 @@ class Cost:
 
 
 def cpu(work: Callable[[], object]) -> float:
-    """CPU milliseconds of one call."""
+    """Return CPU milliseconds of one call."""
     began = time.process_time()
     work()
     return 1000 * (time.process_time() - began)
 
 
 def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
-    """A whole round of n clients; the mean over the measured devices."""
+    """Return a whole round of n clients; the mean over the measured devices."""
     settings = options.settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
     nodes = [Node(i, 1, SimulationGuard(i)) for i in range(n)]
     states = [b""] * n
@@ -143,7 +143,7 @@ def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
 
 
 def flowers(neighbours: int, dim: int) -> Cost:
-    """The calls of one client of Flower's SecAgg+, and the server's per client."""
+    """Return the calls of one client of Flower's SecAgg+, and the server's per client."""
     n = neighbours + 1
     threshold, modulus = n // 2 + 1, 1 << 32
     drops = int(0.05 * n)
@@ -244,7 +244,7 @@ class OneOfMany:
         return reply
 
     def parts(self) -> dict[str, float]:
-        """CPU milliseconds of the same amount of each kind of work, done apart from the protocol."""
+        """Return CPU milliseconds of the same amount of each kind of work, done apart from the protocol."""
         settings, peers = self.settings, self.settings.n - 1
         identity, statement = simulated_identity(0), bytes(64)
         signature, private = identity.sign(statement), keys.load_private(keys.new_private())
@@ -306,7 +306,7 @@ def print_whole_rounds(n: int, dim: int) -> None:
 
 
 def openssl_speed() -> float | None:
-    """GB/s of `openssl speed -evp aes-128-ctr` on blocks of 16 KiB, or None without openssl."""
+    """Return GB/s of `openssl speed -evp aes-128-ctr` on blocks of 16 KiB, or None without openssl."""
     program = shutil.which("openssl")
     if program is None:
         return None
@@ -317,7 +317,7 @@ def openssl_speed() -> float | None:
 
 
 def mask_speed() -> float:
-    """GB/s of keystream expanded and added to a vector of a million 32-bit numbers."""
+    """Return GB/s of keystream expanded and added to a vector of a million 32-bit numbers."""
     keys = [os.urandom(16) for _ in range(50)]
     vector = np.zeros(1_000_000, dtype="<u4")
     best = min(cpu(lambda: apply_masks(vector, keys, [])) for _ in range(5))

@@ -61,7 +61,7 @@ class Speed:
 def config(
     rounds: int, runtime: str, data: Sequence[str] = DATA, local: Sequence[str] = ONE_STEP
 ) -> Config:
-    """FedAvg, with one local step unless told otherwise."""
+    """Return the overrides of FedAvg, with one local step unless told otherwise."""
     return compose(
         [
             *("strategy=fedavg", "strategy.local.lr=0.1", *local),
@@ -72,7 +72,7 @@ def config(
 
 
 def ours(settings: Config) -> Speed:
-    """Of a run, by its own metrics."""
+    """Return the record of a run, by its own metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run(settings, Path(folder) / "run", quiet=True)
         rows = [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").open()]
@@ -82,7 +82,8 @@ def ours(settings: Config) -> Speed:
 
 
 def plain(settings: Config) -> Speed:
-    """Flower as its quickstart uses it, on shards of the same size, with the same model and the same local steps."""
+    """Return Flower as its quickstart uses it, on shards of the same size, with the same model and the same local
+    steps."""
     client_app, server_app = ClientApp(), ServerApp()
     notes: list[tuple[float, float | None]] = []
     total, rounds = settings.clients.total, settings.rounds
@@ -139,7 +140,7 @@ def plain(settings: Config) -> Speed:
 def _batches(
     settings: Config, inputs: torch.Tensor, targets: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The whole shard at once, or one epoch of shuffled batches from torch's loader, as in the quickstart."""
+    """Yield the whole shard at once, or one epoch of shuffled batches from torch's loader, as in the quickstart."""
     local = settings.strategy.local
     if local.epochs is None:
         yield inputs, targets

@@ -73,8 +73,8 @@ SUM, SKETCH, MODEL = (
 
 
 def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str, Floats]:
-    """What each distinguisher makes of a client whose update has this norm, along a direction that all know. Sketches
-    and keys of the noise come from `source`."""
+    """Return what each distinguisher makes of a client whose update has this norm, along a direction that all know.
+    Sketches and keys of the noise come from `source`."""
     settings, d, clip = strategy.settings, strategy.model.size, strategy.config.privacy.clip
     assert clip is not None
     direction = torch.zeros(1, d)
@@ -99,7 +99,7 @@ def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str
 
 
 def many_rounds(multiplier: float, there: bool, trials: int, source: Stream) -> Floats:
-    """What the eavesdropper makes of the noisy sums of all rounds, none of which says anything by itself.
+    """Return what the eavesdropper makes of the noisy sums of all rounds, none of which says anything by itself.
 
     In the first rounds the one client sends an update along one direction, or nothing; the model moves along it by y .
     R u. Then all clients send one if the model has moved beyond a line, and nothing if not, which the lengths of the
@@ -126,7 +126,7 @@ def many_rounds(multiplier: float, there: bool, trials: int, source: Stream) -> 
 
 
 def lower_bound(there: Floats, missing: Floats, delta: float) -> float:
-    """An epsilon below which the mechanism is not, from draws of a statistic in either world."""
+    """Return an epsilon below which the mechanism is not, from draws of a statistic in either world."""
     half = len(there) // 2
     best, line, sign = -math.inf, 0.0, 1.0
     for direction in (1.0, -1.0):
@@ -140,7 +140,7 @@ def lower_bound(there: Floats, missing: Floats, delta: float) -> float:
 
 
 def _bound(there: Floats, missing: Floats, line: float, delta: float) -> float:
-    """Whichever of "it took part" and "it did not" tells more, beyond this line."""
+    """Return whichever of "it took part" and "it did not" tells more, beyond this line."""
     hits, false = int(np.sum(there > line)), int(np.sum(missing > line))
     n, m = len(there), len(missing)
     sides = [(hits, n, false, m), (m - false, m, n - hits, n)]
@@ -159,7 +159,7 @@ def made(overrides: list[str]) -> FedSgm:
 
 
 def claimed_over_rounds() -> tuple[float, float]:
-    """The noise multiplier for which the Renyi curves of all rounds add up to epsilon 0.5, and that epsilon."""
+    """Return the noise multiplier for which the Renyi curves of all rounds add up to epsilon 0.5, and that epsilon."""
     low, high = 0.1, 100.0
     while high / low > 1.0001:
         middle = math.sqrt(low * high)

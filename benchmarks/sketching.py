@@ -41,7 +41,7 @@ LEVELS = 20  # of the Walsh-Hadamard transform
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The best of so many."""
+    """Return the best of so many."""
     best = float("inf")
     for _ in range(repeats):
         start = time.perf_counter()
@@ -51,7 +51,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def peak_memory() -> int:
-    """The largest this process has been, in bytes."""
+    """Return the largest this process has been, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -122,7 +122,7 @@ def structured(repeats: int) -> None:
 
 
 def butterflies(values: list[float]) -> list[float]:
-    """The Walsh-Hadamard transform of a list, number by number."""
+    """Return the Walsh-Hadamard transform of a list, number by number."""
     half = 1
     while half < len(values):
         for start in range(0, len(values), 2 * half):

@@ -67,7 +67,7 @@ class Silent:
 
 
 def measured(model: list[str], rounds: int) -> tuple[int, float, float]:
-    """The number of parameters, and the seconds of an update with one thread and with two."""
+    """Return the number of parameters, and the seconds of an update with one thread and with two."""
     overrides = [
         *("strategy=dp_fedavg", "secagg=none", "privacy.against=model", "device=cpu"),
         *("data=synthetic", "data.shape=[1,28,28]", "data.test_examples=10"),

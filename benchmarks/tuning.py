@@ -46,17 +46,17 @@ _TABLE = re.compile(r"\$\{nearest:\$\{privacy\.epsilon\},\{[^}]*\}\}" + f"(?:{NO
 
 
 def two_digits(number: float) -> float:
-    """Rounded to two significant digits."""
+    """Return rounded to two significant digits."""
     return float(f"{number:.2g}")
 
 
 def rate(preset: Preset, epsilon: float, step: int) -> float:
-    """The rate so many factors of 2 from where the search begins."""
+    """Return the rate so many factors of 2 from where the search begins."""
     return two_digits(preset.start * (epsilon / 2) ** preset.follows * 2.0**step)
 
 
 def overrides(preset: Preset, epsilon: float, step: int) -> tuple[str, ...]:
-    """A try, as on the command line."""
+    """Return a try, as on the command line."""
     wanted = f"{preset.rate}={rate(preset, epsilon, step):g}"
     return (f"experiment={preset.name}", f"privacy.epsilon={epsilon:g}", wanted, *HOW)
 
@@ -65,19 +65,20 @@ Scores = dict[tuple[str, ...], float]
 
 
 def scores(records: Sequence[Record]) -> Scores:
-    """Validation accuracies by overrides; of a run that was played twice the later."""
+    """Return validation accuracies by overrides; of a run that was played twice the later."""
     return {tuple(row["overrides"]): float(row["validation"]) for row in records}
 
 
 def best_step(preset: Preset, epsilon: float, known: Scores) -> int | None:
-    """The step of the best rate among those that were tried, and of equal ones the smallest; None if none was."""
+    """Return the step of the best rate among those that were tried, and of equal ones the smallest; None if none
+    was."""
     steps = range(-FARTHEST, FARTHEST + 1)
     tried = {s: known[o] for s in steps if (o := overrides(preset, epsilon, s)) in known}
     return max(tried, key=lambda step: (tried[step], -step)) if tried else None
 
 
 def missing(preset: Preset, epsilon: float, known: Scores) -> list[tuple[str, ...]]:
-    """What is to be tried next: the best so far and its neighbours."""
+    """Return what is to be tried next: the best so far and its neighbours."""
     centre = best_step(preset, epsilon, known) or 0
     steps = (step for step in (centre, centre - 1, centre + 1) if abs(step) <= FARTHEST)
     wanted = (overrides(preset, epsilon, step) for step in steps)
@@ -85,7 +86,7 @@ def missing(preset: Preset, epsilon: float, known: Scores) -> list[tuple[str, ..
 
 
 def best(preset: Preset, epsilon: float, known: Scores) -> float:
-    """The best rate at one of the epsilons of `TUNED`."""
+    """Return the best rate at one of the epsilons of `TUNED`."""
     step = best_step(preset, epsilon, known)
     if step is None:
         raise ValueError(f"{preset.name} was not tuned at epsilon {epsilon:g}")
@@ -93,7 +94,7 @@ def best(preset: Preset, epsilon: float, known: Scores) -> float:
 
 
 def chosen(preset: Preset, known: Scores) -> dict[float, float]:
-    """The rates of a preset by epsilon, with geometric means between those that were tuned."""
+    """Return the rates of a preset by epsilon, with geometric means between those that were tuned."""
     rates = {epsilon: best(preset, epsilon, known) for epsilon in TUNED}
     for low, high in pairwise(TUNED):
         rates[math.sqrt(low * high)] = math.sqrt(rates[low] * rates[high])
@@ -101,12 +102,12 @@ def chosen(preset: Preset, known: Scores) -> dict[float, float]:
 
 
 def complete(preset: Preset, known: Scores) -> bool:
-    """Whether nothing is left to try."""
+    """Return whether nothing is left to try."""
     return not any(missing(preset, epsilon, known) for epsilon in TUNED)
 
 
 def table(rates: dict[float, float]) -> str:
-    """As a preset has it."""
+    """Return the value as a preset has it."""
     cells = ",".join(f"{epsilon:g}:{value:g}" for epsilon, value in rates.items())
     return f"${{nearest:${{privacy.epsilon}},{{{cells}}}}}"
 

@@ -16,7 +16,7 @@ from fedsketch.tasks.workload import Workload
 
 
 def card_of(what: str, classes: str | None = None, schema: Path | None = None) -> DataCard:
-    """The card of the owner's files at a path, or of a named data set that holds nothing private.
+    """Return the card of the owner's files at a path, or of a named data set that holds nothing private.
 
     `classes` is their number, or their names separated by commas, if the data do not show all of them. A table has a
     `schema`, which is looked for beside the table if it is not given.
@@ -38,7 +38,7 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
 
 
 def card_for(config: Config) -> DataCard:
-    """The card of devices for which a run's data set is made."""
+    """Return the card of devices for which a run's data set is made."""
     workload = Workload(config)
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         return _card(schema_of(config.data), config.data.on_devices.largest_shard)
@@ -57,7 +57,7 @@ def _card(schema: Schema, most: int) -> DataCard:
 
 
 def _card_of_named(name: str) -> DataCard:
-    """The card of a named data set, for any task and any number of devices that share it."""
+    """Return the card of a named data set, for any task and any number of devices that share it."""
     config = compose([f"data={name}"])
     dataset = datasets.load(config.data, config.seed)
     kind = dataset.train.kind_of_targets
@@ -72,5 +72,5 @@ def _names(classes: str) -> Sequence[str]:
 
 
 def _rounded_up(count: int) -> int:
-    """The next power of two, because others may learn the card, but not the number of examples."""
+    """Return the next power of two, because others may learn the card, but not the number of examples."""
     return 1 << (count - 1).bit_length()

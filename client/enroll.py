@@ -92,7 +92,7 @@ def add_data_arguments(parser: Parser) -> None:
 
 
 def asked_card(asked: argparse.Namespace) -> DataCard | None:
-    """The card of the data that a command names; None if it names none."""
+    """Return the card of the data that a command names; None if it names none."""
     if asked.data is None:
         if asked.classes is not None or asked.schema is not None:
             raise UsageError("--classes and --schema go with --data.")

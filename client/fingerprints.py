@@ -21,12 +21,12 @@ _GROUP = 5
 
 
 def node_fingerprint(node: int, public: bytes) -> str:
-    """The digits of a key under an id."""
+    """Return the digits of a key under an id."""
     return _digits(b"fedsketch node" + _entry(node, public), NODE_DIGITS)
 
 
 def roster_fingerprint(roster: Roster) -> str:
-    """The digits of all entries of a roster, in whatever order and layout the file has them."""
+    """Return the digits of all entries of a roster, in whatever order and layout the file has them."""
     entries = b"".join(_entry(node, key) for node, key in sorted(roster.keys.items()))
     return _digits(b"fedsketch roster" + entries, ROSTER_DIGITS)
 

@@ -59,7 +59,7 @@ def compose_with_folder(overrides: Sequence[str]) -> tuple[Config, Path]:
 
 
 def _interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C caused this error. Hydra turns an interrupt into an error of its own."""
+    """Return whether Ctrl-C caused this error. Hydra turns an interrupt into an error of its own."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True
@@ -81,14 +81,14 @@ def load(composed: "DictConfig") -> Config:
 
 
 def to_json(config: Config) -> str:
-    """The canonical text of a configuration. A checkpoint belongs to one such text."""
+    """Return the canonical text of a configuration. A checkpoint belongs to one such text."""
     return _ADAPTER.dump_json(config).decode()
 
 
 def device_json(config: Config) -> str:
-    """The text of a configuration that devices receive. It leaves out the tracker, which need not be installed on a
-    device, the path of the first weights, which are sent with the model, and the server's own files where devices have
-    theirs."""
+    """Return the text of a configuration that devices receive. It leaves out the tracker, which need not be installed
+    on a device, the path of the first weights, which are sent with the model, and the server's own files where devices
+    have theirs."""
     hidden: dict[str, Any] = {"tracking": True, "model": {"weights"}}
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         config = replace(config, data=config.data.on_devices)
@@ -109,7 +109,7 @@ def from_json(text: str) -> Config:
 
 
 def _validation_sentence(error: ValidationError) -> str:
-    """The first error in one sentence."""
+    """Return the first error in one sentence."""
     first = error.errors()[0]
     if first["type"] == "value_error":  # raised by our own code: it names its keys itself
         if isinstance(first["ctx"]["error"], ConfigError):
@@ -122,7 +122,7 @@ def _validation_sentence(error: ValidationError) -> str:
 
 
 def composition_sentence(error: Exception) -> str:
-    """Hydra's error message in one line, without the list of places in which Hydra looked."""
+    """Return Hydra's error message in one line, without the list of places in which Hydra looked."""
     unreadable = re.match(r"LexerNoViableAltException: (.*)", str(error))
     if unreadable:
         key, _, value = unreadable[1].lstrip("+").partition("=")

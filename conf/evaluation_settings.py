@@ -18,7 +18,7 @@ class ServerEvaluationConfig:
     name: Literal["server"]
 
     def check(self, config: "Config") -> None:
-        """Every other setting is allowed."""
+        """Allow every other setting."""
 
 
 @frozen
@@ -56,13 +56,14 @@ class FederatedEvaluationConfig:
             )
 
     def cohort(self, config: "Config") -> int:
-        """How many clients an evaluation asks. It is the expected number where each client is drawn on its own."""
+        """Return how many clients an evaluation asks. It is the expected number where each client is drawn on its
+        own."""
         return config.clients.per_round if self.clients is None else self.clients
 
     def times(self, rounds: int) -> int:
-        """How many evaluations a run of this many rounds has."""
+        """Return how many evaluations a run of this many rounds has."""
         return 1 if self.every is None else -(-rounds // self.every)
 
     def due(self, done: int) -> bool:
-        """Whether there is an evaluation after this round, even if it is not the last round."""
+        """Return whether there is an evaluation after this round, even if it is not the last round."""
         return self.every is not None and done % self.every == 0

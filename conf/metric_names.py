@@ -46,7 +46,7 @@ ON_DEVICES = "federated_"  # prefix of a metric that devices measured
 
 
 def flaw_of(settings: type[TaskSettings]) -> str | None:
-    """What is wrong with the class, as the end of a sentence; None if nothing is."""
+    """Return what is wrong with the class, as the end of a sentence; None if nothing is."""
     if not isinstance(getattr(settings, "targets", None), Targets):
         return "has no targets: set them to classes, numbers or labels of fedsketch.conf.targets.Targets"
     metrics = getattr(settings, "metrics", None)

@@ -25,14 +25,15 @@ def register_resolvers() -> None:
 
 
 def nearest(value: float, table: Mapping[float, float]) -> float:
-    """The entry of the key with the least |log(key / value)|; of two equally near ones that of the smaller key."""
+    """Return the entry of the key with the least |log(key / value)|; of two equally near ones that of the smaller
+    key."""
     # Rounded, so that "halfway" does not hang on the last bit of a logarithm.
     key = min(sorted(table), key=lambda key: round(abs(math.log(key / value)), 9))
     return table[key]
 
 
 def _resolve(value: Any, table: Any, *, _node_: Node) -> float:
-    """As OmegaConf calls it; `_node_` is where the interpolation stands."""
+    """Return the value, as OmegaConf calls it; `_node_` is where the interpolation stands."""
     key = _node_._get_full_key(None)
     if not isinstance(table, Mapping) or not table:
         raise ConfigError(

@@ -41,7 +41,7 @@ def _quoted(override: str) -> str:
 
 
 def common_keys() -> set[str]:
-    """The keys that the base classes of settings have, with a default."""
+    """Return the keys that the base classes of settings have, with a default."""
     return {
         f"{group}.{name}"
         for group, bases in _BASES.items()

@@ -61,7 +61,7 @@ _GROUPS = {
 
 
 def built_in(group: str) -> tuple[str, ...]:
-    """The built-in choices of a group."""
+    """Return the built-in choices of a group."""
     if group == FEATURES:
         return ("scattering",)
     return tuple(sorted(path.stem for path in (FOLDER / group).glob("*.yaml")))
@@ -97,7 +97,7 @@ def refuse_unknown(group: str, name: str) -> None:
 
 @lru_cache(maxsize=64)
 def implementation(group: str, name: str) -> Any:
-    """The module or object that an installed package provides for this choice."""
+    """Return the module or object that an installed package provides for this choice."""
     entry = _installed(group, name)
     try:
         return entry.load()
@@ -109,13 +109,14 @@ def implementation(group: str, name: str) -> Any:
 
 
 def release(group: str, name: str) -> str:
-    """The name and version of the installed package that provides this choice."""
+    """Return the name and version of the installed package that provides this choice."""
     entry = _installed(group, name)
     return f"{_package(entry)} {entry.dist.version if entry.dist is not None else ''}"
 
 
 def configuration_folders() -> Iterator[tuple[str, Path]]:
-    """The installed packages with configuration files, and their folders. A file with a built-in name is refused."""
+    """Yield the installed packages with configuration files, and their folders. A file with a built-in name is
+    refused."""
     *choices, conf = _entry_points(*(group.entry_points for group in _GROUPS.values()), _CONF)
     for (key, group), entries in zip(_GROUPS.items(), choices, strict=True):
         taken = set(built_in(key))
@@ -157,7 +158,7 @@ def _installed(group: str, name: str) -> "EntryPoint":
 
 
 def _conf_of(entry: "EntryPoint") -> "EntryPoint":
-    """The entry point for configuration files that the same package has."""
+    """Return the entry point for configuration files that the same package has."""
     (installed,) = _entry_points(_CONF)
     found = [conf for conf in installed if _package(conf) == _package(entry)]
     if len(found) != 1:
@@ -169,7 +170,7 @@ def _conf_of(entry: "EntryPoint") -> "EntryPoint":
 
 
 def _entry_points(*groups: str) -> "list[EntryPoints]":
-    """The entry points of each group. Every call reads the metadata of all installed packages."""
+    """Return the entry points of each group. Every call reads the metadata of all installed packages."""
     from importlib.metadata import (
         entry_points,  # imported late: it takes a tenth of a second, and most messages do not need it
     )

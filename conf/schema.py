@@ -246,7 +246,7 @@ class DeploymentRuntimeConfig:
 
 
 def _chosen_in(group: str) -> PlainValidator:
-    """A validator that finds the settings class of a choice by its name, and checks the choice with it."""
+    """Return a validator that finds the settings class of a choice by its name, and checks the choice with it."""
 
     def validate(value: Any) -> Settings:
         if isinstance(value, Settings):  # checked when it was made

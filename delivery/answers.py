@@ -10,5 +10,5 @@ from fedsketch.delivery.records import PARCEL, STALE
 
 
 def asks_for_the_whole(problem: str) -> RecordDict:
-    """The answer of a device that its parcel does not bring up to date."""
+    """Return the answer of a device that its parcel does not bring up to date."""
     return RecordDict({PARCEL: ConfigRecord({STALE: problem})})

@@ -45,7 +45,7 @@ class FrozenPart:
 
     # ------------------------------------------------------------------ on the server
     def head(self) -> dict[str, int | str | bool | float | bytes]:
-        """What every device is told, in the common part of the broadcast; nothing if everything is trained."""
+        """Return what every device is told, in the common part of the broadcast; nothing if everything is trained."""
         told: dict[str, int | str | bool | float | bytes] = {}
         if self.sent:
             told[FROZEN] = self.fingerprint
@@ -59,11 +59,11 @@ class FrozenPart:
         return bool(self.model.frozen)
 
     def parcel(self, version: int) -> RecordDict:
-        """The parcel for a device that has not asked."""
+        """Return the parcel for a device that has not asked."""
         return RecordDict()
 
     def whole(self) -> RecordDict:
-        """The parcel for a device that has asked."""
+        """Return the parcel for a device that has asked."""
         arrays = {name: Array(tensor.cpu().numpy()) for name, tensor in self.model.frozen.items()}
         return RecordDict({FROZEN_ARRAYS: ArrayRecord(arrays)})
 
@@ -114,7 +114,7 @@ class FrozenPart:
 
 
 def asks_for_the_frozen_part() -> RecordDict:
-    """The answer of a device that has another frozen part, or none."""
+    """Return the answer of a device that has another frozen part, or none."""
     return RecordDict({FROZEN: ConfigRecord({STALE: "the frozen part is not here"})})
 
 

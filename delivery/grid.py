@@ -22,10 +22,10 @@ class Delivered(Protocol):
     def version(self) -> int: ...
 
     def parcel(self, version: int) -> RecordDict:
-        """The parcel for a node that has this version."""
+        """Return the parcel for a node that has this version."""
 
     def whole(self) -> RecordDict:
-        """The parcel for a node that asks."""
+        """Return the parcel for a node that asks."""
 
 
 class DeliveryGrid(WrappedGrid):
@@ -78,7 +78,7 @@ class DeliveryGrid(WrappedGrid):
         return not reply.has_error() and STALE in reply.content.config_records.get(self._record, {})
 
     def _answered(self, first: str, reply: Message) -> Message:
-        """A node's final reply, turned into a reply to the first message that it got."""
+        """Return a node's final reply, turned into a reply to the first message that it got."""
         message, version = self._sent.pop(first)
         self._again.pop(first, None)
         if not reply.has_error():

@@ -49,15 +49,15 @@ class Replayed(Protocol):
         """Take the server's step."""
 
     def broadcast_arrays(self, server_round: int) -> dict[str, torch.Tensor]:
-        """The arrays of the state that a device needs in a round."""
+        """Return the arrays of the state that a device needs in a round."""
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole state."""
+        """Return the whole state."""
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
     def fingerprint(self) -> str:
-        """A hash of the whole state."""
+        """Return a hash of the whole state."""
 
 
 class Parcels:
@@ -75,7 +75,7 @@ class Parcels:
         return self._state.version
 
     def head(self) -> dict[str, int | str | bool | float | bytes]:
-        """What every device is told of the state, in the common part of the broadcast."""
+        """Return what every device is told of the state, in the common part of the broadcast."""
         return {"version": self.version, "fingerprint": self._state.fingerprint()}
 
     def arrays(self, server_round: int) -> dict[str, torch.Tensor]:
@@ -91,8 +91,8 @@ class Parcels:
             del self._steps[0]
 
     def parcel(self, version: int) -> RecordDict:
-        """The parcel for a device with this version: the steps that it has missed if they are remembered, else the
-        whole state."""
+        """Return the parcel for a device with this version: the steps that it has missed if they are remembered, else
+        the whole state."""
         if version not in self._made:
             missed = self.version - version
             known = 0 <= missed <= len(self._steps)
@@ -101,7 +101,7 @@ class Parcels:
         return self._made[version]
 
     def whole(self) -> RecordDict:
-        """The parcel for a device that has no usable state."""
+        """Return the parcel for a device that has no usable state."""
         if -1 not in self._made:
             arrays = {name: _array(tensor) for name, tensor in self._state.state_dict().items()}
             self._made[-1] = RecordDict(
@@ -111,7 +111,7 @@ class Parcels:
 
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
-    """The state in a parcel; None if it holds steps."""
+    """Return the state in a parcel; None if it holds steps."""
     return (
         opened(content, PARCEL_ARRAYS)
         if content.config_records[PARCEL]["kind"] == "whole"
@@ -120,7 +120,7 @@ def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
 
 
 def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
-    """The tensors in a record."""
+    """Return the tensors in a record."""
     return {
         name: torch.from_numpy(array.numpy().copy())
         for name, array in content.array_records[record].items()
@@ -128,7 +128,7 @@ def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
 
 
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
-    """The version from which the steps of a parcel start, and the steps."""
+    """Return the version from which the steps of a parcel start, and the steps."""
     head = content.config_records[PARCEL]
     rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
     if any(later <= earlier for earlier, later in pairwise(rounds)):
@@ -161,7 +161,7 @@ def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
 
 
 def size_of(state: Replayed) -> int:
-    """How many numbers the whole state has."""
+    """Return how many numbers the whole state has."""
     return sum(tensor.numel() for tensor in state.state_dict().values())
 
 

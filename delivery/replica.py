@@ -72,7 +72,7 @@ class Replicas:
         return "another result" if tried else f"version {first} is not here"
 
     def arrays(self, task: Assignment, goal: str, server_round: int) -> dict[str, torch.Tensor]:
-        """The arrays that a device takes from the replica in a round, instead of receiving them."""
+        """Return the arrays that a device takes from the replica in a round, instead of receiving them."""
         if self._held is None or not self._holds(task, goal):
             raise UnsafeUpdateError(
                 "the broadcast names a state that came with no parcel: set strategy.broadcast=full."
@@ -90,7 +90,7 @@ class Replicas:
     def _starts(
         self, task: Assignment, held: _Held | None, folder: Path | None, versions: range
     ) -> Iterator[Replayed]:
-        """States of these versions from which the steps may lead to the goal."""
+        """Yield states of these versions from which the steps may lead to the goal."""
         if held is not None and held.task == task and held.state.version in versions:
             yield held.state
         if folder is not None:
@@ -109,7 +109,8 @@ class Replicas:
             unfinished.rename(folder / FILE)
 
     def _kept(self, task: Assignment, folder: Path) -> Replayed | None:
-        """The state in the device's folder, if it fits this run; its fingerprint decides whether it can be used."""
+        """Return the state in the device's folder, if it fits this run; its fingerprint decides whether it can be
+        used."""
         state = self._version_0(task)
         try:
             state.load_state_dict(load_file(folder / FILE))

@@ -13,8 +13,8 @@ SEED_VARIABLE = "FEDSKETCH_SEEDED_NOISE"
 
 
 def in_simulation_engine() -> bool:
-    """Whether this process is a Ray actor. Of all parts of Flower, only the simulation engine runs ClientApps in Ray
-    actors.
+    """Return whether this process is a Ray actor. Of all parts of Flower, only the simulation engine runs ClientApps
+    in Ray actors.
 
     A message cannot make a process an actor. A SuperNode handles messages in a separate process (`flwr-clientapp`),
     which Ray did not start. A process becomes an actor only if Ray's own worker program starts it; importing Ray or

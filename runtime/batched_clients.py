@@ -309,7 +309,7 @@ def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
 
 @contextmanager
 def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
-    """Borrow a model that no other thread uses meanwhile."""
+    """Yield a model that no other thread uses meanwhile."""
     own = models.get()
     try:
         yield own

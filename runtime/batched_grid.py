@@ -77,7 +77,8 @@ class BatchedGrid(LocalGrid):
             yield Message(reply, reply_to=by_client[made.members[0]])
 
     def _groups(self, clients: list[int], count: int, server_round: str) -> list[list[int]]:
-        """Disjoint random groups, drawn by the same distribution as those of secure aggregation (`secagg.grouping`)."""
+        """Return disjoint random groups, drawn by the same distribution as those of secure aggregation
+        (`secagg.grouping`)."""
         if self._single:
             count = len(clients)
         if count in (1, len(clients)):

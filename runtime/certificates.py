@@ -215,7 +215,7 @@ def _make_server(folder: Path, names: Iterable[str], life: timedelta) -> str:
 
 
 def names_of(certificate: x509.Certificate) -> set[str]:
-    """The names and addresses that a server certificate is good for."""
+    """Return the names and addresses that a server certificate is good for."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {
         *names.get_values_for_type(x509.DNSName),

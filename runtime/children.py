@@ -67,7 +67,7 @@ class Children:
         return self._processes[name].poll() is not None
 
     def end_of_log(self, name: str) -> str:
-        """The last 300 characters of a program's log, in one line."""
+        """Return the last 300 characters of a program's log, in one line."""
         text = (self._logs / f"{name}.log").read_text(errors="replace")
         return " ".join(text.split())[-300:]
 
@@ -84,7 +84,7 @@ class Children:
 
 
 def descendants(roots: Iterable[int]) -> set[int]:
-    """Those of these processes that are running, and all their running descendants."""
+    """Return those of these processes that are running, and all their running descendants."""
     parents = _running()
     found = {pid for pid in roots if pid in parents}
     while new := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -106,8 +106,8 @@ def end_all(roots: Iterable[int]) -> None:
 
 
 def _running() -> dict[int, int]:
-    """The parent of each running process. Ended processes that nobody has waited for (Z) do not count: in a container
-    this may last for ever."""
+    """Return the parent of each running process. Ended processes that nobody has waited for (Z) do not count: in a
+    container this may last for ever."""
     table = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True
     ).stdout

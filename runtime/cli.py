@@ -116,7 +116,7 @@ def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
 
 
 def _hydra_main() -> None:
-    """Hydra's own command line. Each job of a sweep is a separate run."""
+    """Run Hydra's own command line. Each job of a sweep is a separate run."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException

@@ -25,8 +25,8 @@ COMMANDS = Path(sys.executable).parent
 
 
 def environment(home: Path | None = None) -> dict[str, str]:
-    """The environment of every Flower program that we start: found by name, no telemetry, nothing installed at run
-    time."""
+    """Return the environment of every Flower program that we start: found by name, no telemetry, nothing installed at
+    run time."""
     variables = {
         **os.environ,
         "PATH": os.pathsep.join([str(COMMANDS), os.environ.get("PATH", os.defpath)]),
@@ -65,7 +65,7 @@ class Connection:
             raise
 
     def nodes(self) -> set[int]:
-        """The ids of all registered nodes."""
+        """Return the ids of all registered nodes."""
         rows = self._call("supernode", "list", self.name)["nodes"]
         return {int(row["node-id"]) for row in rows if row["status"] != "unregistered"}
 
@@ -83,7 +83,7 @@ class Connection:
         return int(answer["run-id"])
 
     def status(self, run: int) -> tuple[str, str]:
-        """The status of a run, such as `running` or `finished:completed`, and its details."""
+        """Return the status of a run, such as `running` or `finished:completed`, and its details."""
         rows = self._call("list", self.name, "--run-id", str(run))["runs"]
         return str(rows[0]["status"]), str(rows[0].get("status-details") or "")
 
@@ -92,8 +92,8 @@ class Connection:
 
     @contextmanager
     def log(self, run: int) -> Iterator[Iterator[str]]:
-        """The lines of a run's log from the first on, as they arrive. They end when the run has ended or the SuperLink
-        is gone."""
+        """Yield the lines of a run's log from the first on, as they arrive. They end when the run has ended or the
+        SuperLink is gone."""
         process = subprocess.Popen(
             [COMMANDS / "flwr", "log", str(run), self.name, "--stream"],
             env={**self._environment, "PYTHONUNBUFFERED": "1"},
@@ -142,7 +142,7 @@ class Connection:
 
 @contextmanager
 def connected(superlink: str, root_certificates: Path | None) -> Iterator[Connection]:
-    """A connection by its name in the user's Flower configuration, or by host:port."""
+    """Yield a connection by its name in the user's Flower configuration, or by host:port."""
     if ":" not in superlink:
         yield Connection(superlink)
         return
@@ -159,7 +159,8 @@ def connected(superlink: str, root_certificates: Path | None) -> Iterator[Connec
 
 
 def unreachable(address: str, root_certificates: Path | None) -> str | None:
-    """Why no server with a valid certificate answers at an address; None if one does. Flower itself does not say."""
+    """Return why no server with a valid certificate answers at an address; None if one does. Flower itself does not
+    say."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain:
@@ -174,7 +175,7 @@ def unreachable(address: str, root_certificates: Path | None) -> str | None:
 
 
 def _sentence(answer: dict[str, Any]) -> str:
-    """Flower's error message in one line, without its first line about which SuperLink it used."""
+    """Return Flower's error message in one line, without its first line about which SuperLink it used."""
     lines = [
         line.strip() for line in str(answer.get("error-message", "no reason given")).splitlines()
     ]

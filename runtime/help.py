@@ -90,7 +90,7 @@ AUDIT = Command(
 
 
 def answer(command: Command, arguments: Sequence[str]) -> str | None:
-    """What to print for `--help`, `-h` or `--version`; None if the arguments ask for none of them."""
+    """Return what to print for `--help`, `-h` or `--version`; None if the arguments ask for none of them."""
     if "--help" in arguments or "-h" in arguments:
         return _help(command)
     if "--version" in arguments:
@@ -124,7 +124,7 @@ def _section(title: str, rows: dict[str, str]) -> str:
 
 
 def _groups() -> dict[str, str]:
-    """The choices of every group: files in the folders of conf/ and of installed packages."""
+    """Return the choices of every group: files in the folders of conf/ and of installed packages."""
     lines = yaml.safe_load((FOLDER / "config.yaml").read_text())["defaults"]
     defaults = {
         group: name for line in lines if isinstance(line, dict) for group, name in line.items()
@@ -139,7 +139,8 @@ def _groups() -> dict[str, str]:
 
 
 def _installed_folders() -> list[Path]:
-    """The folders of packages that can be used. A run reports what is wrong with the others; help leaves them out."""
+    """Return the folders of packages that can be used. A run reports what is wrong with the others; help leaves them
+    out."""
     try:
         return [folder for _, folder in configuration_folders()]
     except ConfigError:

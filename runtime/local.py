@@ -75,7 +75,7 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def set_run(self, run: Any) -> None:
-        """Does nothing, because there is only one run."""
+        """Do nothing, because there is only one run."""
 
     @property
     def run(self) -> Any:

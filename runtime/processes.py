@@ -181,7 +181,7 @@ class Network:
         self._children.stop(_SUPERLINK)
 
     def pid(self, client: int | None) -> int:
-        """The process id of a client's node, or of the SuperLink for None."""
+        """Return the process id of a client's node, or of the SuperLink for None."""
         return self._children.pid(_SUPERLINK if client is None else f"node-{client}")
 
     def _environment(self, name: str) -> dict[str, str]:
@@ -194,14 +194,14 @@ class Network:
 
 
 def polling(nodes: int) -> dict[str, str]:
-    """How often a node asks for work, as Flower's setting (1 s by default). Asking costs about 10 ms of CPU, so many
-    nodes ask less often."""
+    """Return how often a node asks for work, as Flower's setting (1 s by default). Asking costs about 10 ms of CPU, so
+    many nodes ask less often."""
     return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(max(0.2, 0.05 * nodes))}
 
 
 def fitting_policy(config: Config) -> Policy:
-    """The policy that the owners of these devices would have to agree to. It sets no budget: the devices exist only for
-    this run, which has one."""
+    """Return the policy that the owners of these devices would have to agree to. It sets no budget: the devices exist
+    only for this run, which has one."""
     masked = not isinstance(config.secagg, NoSecAggConfig)
     default = Policy()
     return Policy(

@@ -13,7 +13,8 @@ from fedsketch.server.run_folder import RunFolder
 
 
 def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
-    """The configuration of the run in `folder`. Overrides may repeat the run's configuration, but not change it."""
+    """Return the configuration of the run in `folder`. Overrides may repeat the run's configuration, but not change
+    it."""
     files = RunFolder(folder)
     try:
         config, before = files.read_config(), files.read_overrides()

@@ -46,7 +46,7 @@ def _run(asked: argparse.Namespace) -> None:
 
 
 def draft(table: Table, target: str, client: str | None, delimiter: str = ",") -> str:
-    """The text of a first schema for this table."""
+    """Return the text of a first schema for this table."""
     import yaml
 
     for name in (target, client):

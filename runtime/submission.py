@@ -41,7 +41,7 @@ class Submission:
 
     @classmethod
     def of(cls, folder: Path) -> "Submission | None":
-        """The run that a submitter's folder remembers, if any."""
+        """Return the run that a submitter's folder remembers, if any."""
         files = RunFolder(folder)
         try:
             note = files.read_submission()

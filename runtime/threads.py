@@ -30,5 +30,5 @@ def fitting_threads(parameters: int) -> Iterator[None]:
 
 
 def client_variables(cpus: float) -> dict[str, str]:
-    """The environment variables of a client's process that has this many CPUs for itself."""
+    """Return the environment variables of a client's process that has this many CPUs for itself."""
     return {VARIABLE: os.environ.get(VARIABLE, str(max(1, int(cpus))))}

@@ -43,24 +43,25 @@ class Codec(Protocol):
     """What plans, encodes and decodes vectors."""
 
     def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
-        """Server: return the vector that answers this broadcast in a cohort of these sizes."""
+        """Return, on the server, the vector that answers this broadcast in a cohort of these sizes."""
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
-        """Server: return the broadcast as it is sent to the devices, without what the settings contain already."""
+        """Return, on the server, the broadcast as it is sent to the devices, without what the settings contain
+        already."""
 
     def restore(self, broadcast: RecordDict, settings: RoundSettings) -> None:
         """Device: add again what `strip` removed, from the settings that the guard has admitted."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
-        """Device: return the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
+        """Return, on a device, the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
 
         Raise `Refusal` when the reply does not fit or `settings.application` is not acceptable;
         the sentence goes to the server, so it must not quote the reply.
         """
 
     def encode_nothing(self, settings: RoundSettings) -> Ring:
-        """Device: return the vector of a device whose handler failed. It is that of a device without data, protected
-        like any other."""
+        """Return, on a device, the vector of a device whose handler failed. It is that of a device without data,
+        protected like any other."""
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
-        """Server: return the records that the strategy sees as the one reply of a group."""
+        """Return, on the server, the records that the strategy sees as the one reply of a group."""

@@ -32,8 +32,8 @@ class Accounts:
         }
 
     def affordable(self, server_round: int) -> bool:
-        """Whether the budget pays for this round, whatever the size of its cohort, and with as many dropouts as it
-        tolerates."""
+        """Return whether the budget pays for this round, whatever the size of its cohort, and with as many dropouts as
+        it tolerates."""
         if self._privacy.epsilon is None:
             return True
         spent = self._accountants[self._strategy.budget_adversary]
@@ -59,7 +59,8 @@ class Accounts:
             self.charge_whole(start, end, self._strategy.config.clients.per_round)
 
     def as_planned(self, done: int) -> tuple[int, "Accounts"]:
-        """The last round that the budget pays for, if all rounds after `done` go as planned, and the accounts after it.
+        """Return the last round that the budget pays for, if all rounds after `done` go as planned, and the accounts
+        after it.
 
         What was spent never decreases, so the rounds that can be afforded are the first ones, and bisection finds the
         last.
@@ -78,7 +79,7 @@ class Accounts:
         return paid, accounts
 
     def copy(self) -> "Accounts":
-        """A copy of these accounts that is charged independently."""
+        """Return a copy of these accounts that is charged independently."""
         other = Accounts(self._strategy)
         other.load_json(self.to_json())
         return other
@@ -134,12 +135,12 @@ class Accounts:
                 self._charge_repeated_round(attempt)
 
     def epsilon(self, beside: "Accounts | None" = None) -> dict[str, float | None]:
-        """What each adversary can have learned so far, including what `beside` has recorded; None means no
+        """Return what each adversary can have learned so far, including what `beside` has recorded; None means no
         guarantee."""
         return {name: self.epsilon_against(name, beside) for name in self._accountants}
 
     def epsilon_against(self, name: str, beside: "Accounts | None" = None) -> float | None:
-        """What one adversary can have learned so far; None means no guarantee."""
+        """Return what one adversary can have learned so far; None means no guarantee."""
         account = self._accountants[name]
         whole = account if beside is None else beside._added_to(account, name)
         spent = math.inf if whole is None else whole.epsilon().epsilon
@@ -155,8 +156,8 @@ class Accounts:
         }
 
     def _added_to(self, account: Accountant | None, name: str) -> Accountant | None:
-        """What an adversary has seen in these accounts and in its own. No theorem covers one that these accounts do not
-        name."""
+        """Return what an adversary has seen in these accounts and in its own. No theorem covers one that these
+        accounts do not name."""
         mine = self._accountants.get(name)
         if not any(one is None or one.releases for one in self._accountants.values()):
             return account
@@ -184,7 +185,7 @@ class Accounts:
 
 
 def _equal_rounds(strategy: Strategy[Any], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """These rounds, cut into intervals whose rounds all release the same."""
+    """Yield these rounds, cut into intervals whose rounds all release the same."""
     shown = _release_key(strategy)
     first, before = start, shown(start)
     for current in range(start + 1, end + 1):
@@ -196,9 +197,9 @@ def _equal_rounds(strategy: Strategy[Any], start: int, end: int) -> Iterator[tup
 
 
 def _release_key(strategy: Strategy[Any]) -> Callable[[int], object]:
-    """A key that is equal for two rounds that release the same. For built-in strategies the noise and the groups of the
-    sum tell. For a strategy of an installed package that states its own releases, the releases are compared, which is
-    slower."""
+    """Return a key that is equal for two rounds that release the same. For built-in strategies the noise and the
+    groups of the sum tell. For a strategy of an installed package that states its own releases, the releases are
+    compared, which is slower."""
     cohort = strategy.config.clients.per_round
     own = type(strategy).releases is not Strategy.releases
     if own and "strategy" in strategy.config.plugins:

@@ -30,7 +30,7 @@ _SOON = 10.0  # seconds after which a run that waits for nodes prints a message
 
 
 def serve(rounds: Rounds) -> ServerApp:
-    """A ServerApp that executes this run."""
+    """Return a ServerApp that executes this run."""
     bound = ServerApp()
 
     @bound.main()
@@ -73,7 +73,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_path(name: str) -> Path:
-    """The folder of a run by its name. A submitter chooses only the name, not the place."""
+    """Return the folder of a run by its name. A submitter chooses only the name, not the place."""
     if Path(name).name != name or name == "..":
         raise ConfigError(
             f"{name!r} is not the name of a run's folder: leave out slashes and dots."
@@ -82,7 +82,7 @@ def run_path(name: str) -> Path:
 
 
 def _simulated_nodes(grid: Grid) -> int | None:
-    """How many nodes Flower's simulation engine has; None if nodes are real. Its Grid is the only one without a
+    """Return how many nodes Flower's simulation engine has; None if nodes are real. Its Grid is the only one without a
     network."""
     from flwr.superlink.grid import InMemoryGrid
 

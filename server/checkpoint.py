@@ -48,7 +48,7 @@ class Checkpoint:
 
     @staticmethod
     def load_latest(folder: Path, config: str) -> "Checkpoint | None":
-        """The newest checkpoint of a run with this configuration, or None if there is none yet."""
+        """Return the newest checkpoint of a run with this configuration, or None if there is none yet."""
         paths = sorted(folder.glob("round-*.pt"))
         if not paths:
             return None

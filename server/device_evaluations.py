@@ -108,12 +108,12 @@ class DeviceEvaluations:
         self.accounts.charge_lost_evaluations(attempts)
 
     def may_follow(self, server_round: int) -> bool:
-        """Whether an evaluation is planned after this round. There is always one after the last round too."""
+        """Return whether an evaluation is planned after this round. There is always one after the last round too."""
         settings, last = self.strategy.evaluation, self._trained.config.rounds
         return settings.due(server_round) or server_round == last
 
     def due(self, server_round: int, *, last: bool) -> bool:
-        """Whether an evaluation follows this round: it is planned, and the budget of evaluations pays for it."""
+        """Return whether an evaluation follows this round: it is planned, and the budget of evaluations pays for it."""
         planned = self.strategy.evaluation.due(server_round) or last
         if planned and not self.accounts.affordable(server_round):
             log.warning(
@@ -128,7 +128,7 @@ class DeviceEvaluations:
         self._charge(self.accounts, first, last)
 
     def as_planned(self, done: int, last: int) -> Accounts:
-        """The accounts after round `last`, if all evaluations that are planned after `done` take place."""
+        """Return the accounts after round `last`, if all evaluations that are planned after `done` take place."""
         accounts = self.accounts.copy()
         self._charge(accounts, done + 1, last)
         return accounts
@@ -144,7 +144,7 @@ class DeviceEvaluations:
             accounts.charge_planned(1, count)
 
     def sentence(self) -> str:
-        """What the guarantee of a run says about evaluations."""
+        """Return what the guarantee of a run says about evaluations."""
         privacy, settings = self._trained.config.privacy, self.strategy.evaluation
         times = self.strategy.config.rounds
         what = "once, after training," if times == 1 else f"{times} times"
@@ -162,7 +162,7 @@ class DeviceEvaluations:
         return f"{sentence} Training and evaluations together {both}."
 
     def planned(self) -> dict[str, Any]:
-        """What a plan says about evaluations if nobody drops out; bytes are per client and evaluation."""
+        """Return what a plan says about evaluations if nobody drops out; bytes are per client and evaluation."""
         strategy, config = self.strategy, self.strategy.config
         cohort, groups, noise = config.clients.per_round, strategy.evaluation.groups, strategy.noise
         mechanism, members = strategy.mechanism(1, cohort), noise.sizes.members(cohort)
@@ -184,12 +184,12 @@ class DeviceEvaluations:
         }
 
     def _held_out(self) -> float:
-        """Held-out examples of a client: the mean, or the largest number if the mean is not known."""
+        """Return held-out examples of a client: the mean, or the largest number if the mean is not known."""
         workload, share = self.strategy.workload, self.strategy.evaluation.held_out
         return workload.examples / self._trained.config.clients.total * share / (1 - share)
 
     def row(self) -> dict[str, Any]:
-        """The results of the last evaluation; empty values if there was none."""
+        """Return the results of the last evaluation; empty values if there was none."""
         means = self.strategy.means
         flat = {
             ON_DEVICES + name: means[name].mean if name in means else None

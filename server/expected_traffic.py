@@ -15,7 +15,7 @@ from fedsketch.strategies.rounds.uploads import summed
 def expected_traffic(
     config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
 ) -> tuple[float, float]:
-    """Bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
+    """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
         return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
@@ -25,8 +25,8 @@ def expected_traffic(
 
 
 def _size(content: RecordDict) -> int:
-    """The size of a message between server and node. Flower's constructor needs a running app, so metadata are made
-    here."""
+    """Return the size of a message between server and node. Flower's constructor needs a running app, so metadata are
+    made here."""
     metadata = Metadata(
         run_id=1,
         message_id="0" * 32,

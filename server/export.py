@@ -53,7 +53,7 @@ def export(model: LoadedModel, to: str, path: Path) -> Path:
 
 
 def _traced(model: LoadedModel) -> torch.export.ExportedProgram:
-    """The model as traced by torch.export. It computes the same for a batch as the model itself."""
+    """Return the model as traced by torch.export. It computes the same for a batch as the model itself."""
     examples = _examples(model, _BATCH)
     model(
         examples
@@ -76,7 +76,7 @@ def _traced(model: LoadedModel) -> torch.export.ExportedProgram:
 
 
 def _examples(model: LoadedModel, count: int) -> torch.Tensor:
-    """This many made-up examples; zeros if inputs are integers, such as tokens."""
+    """Return this many made-up examples; zeros if inputs are integers, such as tokens."""
     if not model.inputs.is_floating_point:
         return torch.zeros(count, *model.shape, dtype=model.inputs)
     generator = torch.Generator().manual_seed(0)

@@ -29,8 +29,8 @@ _TOTAL, _PER_ROUND = KEYS[NODES], KEYS[FRACTION]
 def translated(
     run_config: Mapping[str, object], overrides: Sequence[str], nodes: int | None = None
 ) -> list[str]:
-    """All overrides of a run. `nodes` is the number of nodes if it is fixed, as in Flower's simulation. Then all of
-    them are clients, unless the run says otherwise."""
+    """Return all overrides of a run. `nodes` is the number of nodes if it is fixed, as in Flower's simulation. Then
+    all of them are clients, unless the run says otherwise."""
     given = {key: run_config[key] for key in KEYS if run_config.get(key, "") != ""}
     named = {override.partition("=")[0].lstrip("+~") for override in overrides}
     for key, value in given.items():
@@ -49,7 +49,7 @@ def translated(
 
 
 def _share(fraction: object, total: object) -> int:
-    """The number of clients, rounded as Flower does: down, and at least one."""
+    """Return the number of clients, rounded as Flower does: down, and at least one."""
     if not isinstance(total, int):
         raise ConfigError(
             f"{FRACTION}={fraction} is a share of an unknown number: set {NODES} too, or the override "

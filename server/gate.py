@@ -120,8 +120,8 @@ def _number(option: str, text: str, most: int) -> int:
 
 
 def gate(client: httpx.AsyncClient, largest: int = LARGEST_REQUEST * _MIB) -> Starlette:
-    """The web application in front of the SuperLink that `client` is connected to. Requests above `largest` bytes are
-    refused."""
+    """Return the web application in front of the SuperLink that `client` is connected to. Requests above `largest`
+    bytes are refused."""
 
     async def fleet(request: Request) -> Response:
         if not _FLEET.fullmatch(request.scope["raw_path"].decode("latin-1")):
@@ -171,7 +171,8 @@ async def _passed_on(client: httpx.AsyncClient, request: Request, largest: int) 
 
 
 async def _limited(body: AsyncIterator[bytes], largest: int) -> AsyncIterator[bytes]:
-    """The body, part by part. A body that is too large is broken off, so that the SuperLink never gets all of it."""
+    """Yield the body, part by part. A body that is too large is broken off, so that the SuperLink never gets all of
+    it."""
     passed = 0
     async for piece in body:
         passed += len(piece)

@@ -28,13 +28,13 @@ def guarantee(strategy: Strategy[Any], evaluations: Evaluations = _NONE) -> str:
 
 
 def adversaries(strategy: Strategy[Any], names: Iterable[str]) -> dict[str, str]:
-    """The adversaries in words, and the server where it is trusted and has no epsilon."""
+    """Return the adversaries in words, and the server where it is trusted and has no epsilon."""
     words = {name: strategy.adversary(name) for name in names}
     return {**words, Against.SERVER.value: "trusted"} if strategy.noise.trusts_server else words
 
 
 def not_private(config: Config) -> str | None:
-    """Why no epsilon of this run holds; None if it holds."""
+    """Return why no epsilon of this run holds; None if it holds."""
     if not config.privacy.private:
         return "nothing is noised"
     if config.privacy.randomness is Randomness.SEEDED:
@@ -43,8 +43,8 @@ def not_private(config: Config) -> str | None:
 
 
 def _noise(strategy: Strategy[Any]) -> str:
-    """The noise and its relation to the budget: it was computed from the budget, or the run ends when the budget is
-    spent."""
+    """Return the noise and its relation to the budget: it was computed from the budget, or the run ends when the
+    budget is spent."""
     privacy = strategy.config.privacy
     told = f"Noise multiplier {strategy.noise.noise_multiplier:.4g}"
     if privacy.epsilon is None:
@@ -57,7 +57,7 @@ def _noise(strategy: Strategy[Any]) -> str:
 
 
 def _public_data(data: DataSettings) -> str:
-    """Who holds public data, if a run has any."""
+    """Return who holds public data, if a run has any."""
     held = None
     if data.public_root is not None:
         held = f"the public examples in {data.public_root}, which no device reads"
@@ -69,7 +69,7 @@ def _public_data(data: DataSettings) -> str:
 
 
 def _validation(config: Config) -> str:
-    """Which examples select the best model and may end the run."""
+    """Return which examples select the best model and may end the run."""
     count = config.validation.examples
     if not count:
         return ""
@@ -86,7 +86,7 @@ def _validation(config: Config) -> str:
 
 
 def budget(strategy: Strategy[Any]) -> str:
-    """The budget in words, with the adversary if it is another one than the configuration names."""
+    """Return the budget in words, with the adversary if it is another one than the configuration names."""
     privacy = strategy.config.privacy
     usual = strategy.budget_adversary == privacy.against.value
     return f"epsilon {privacy.epsilon:g}" + (

@@ -45,7 +45,8 @@ class LoadedModel(nn.Module):
         self.register_buffer("deviation", torch.tensor(interface.deviation).view(per_channel))
 
     def read(self, table: Path | str) -> Tensor:
-        """The rows of a .csv file as inputs. It needs the columns that the model was trained on, but not the target."""
+        """Return the rows of a .csv file as inputs. It needs the columns that the model was trained on, but not the
+        target."""
         if self.schema is None:
             raise ModelError("The model was not trained on a table: give it tensors.")
         return inputs_of(read_table(Path(table), self.schema, targets=False), self.schema)
@@ -61,8 +62,8 @@ class LoadedModel(nn.Module):
 
 
 def load(folder: Path, *, best: bool = False) -> LoadedModel:
-    """The model of a run in evaluation mode, on the CPU: that of the last round, or the best one that a validation
-    found.
+    """Return the model of a run in evaluation mode, on the CPU: that of the last round, or the best one that a
+    validation found.
 
     Raises `ModelError` if the folder has no such model.
     """

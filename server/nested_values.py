@@ -5,7 +5,7 @@ from typing import Any
 
 
 def leaves(tree: Mapping[str, Any], joint: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value in nested mappings, with the keys on the path to it joined by `joint`."""
+    """Yield every value in nested mappings, with the keys on the path to it joined by `joint`."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from leaves(value, joint, f"{prefix}{key}{joint}")
@@ -14,7 +14,7 @@ def leaves(tree: Mapping[str, Any], joint: str, prefix: str = "") -> Iterator[tu
 
 
 def numbers(tree: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers in nested mappings, by keys like `epsilon/server`. Null values are left out."""
+    """Return the numbers in nested mappings, by keys like `epsilon/server`. Null values are left out."""
     found = leaves(tree, "/")
     return {
         key: float(value)

@@ -65,7 +65,7 @@ class Plan:
         return run.plan_figure
 
     def evaluation_facts(self) -> dict[str, str]:
-        """What the plan says about evaluations on devices, if there are any."""
+        """Return what the plan says about evaluations on devices, if there are any."""
         told = self.evaluations
         if told is None:
             return {}
@@ -155,7 +155,8 @@ def make_plan(config: Config) -> Plan:
 def _epsilon_curve(
     accounts: Accounts, strategy: Strategy[Any], evaluations: Evaluations
 ) -> dict[str, list[float | None]]:
-    """Epsilon after some of the rounds, including the last one, and including evaluations on devices up to then."""
+    """Return epsilon after some of the rounds, including the last one, and including evaluations on devices up to
+    then."""
     config = strategy.config
     curve: dict[str, list[float | None]] = {"round": [], **{a: [] for a in accounts.epsilon()}}
     step = math.ceil(config.rounds / POINTS)
@@ -170,7 +171,7 @@ def _epsilon_curve(
 
 
 def _best_snr(strategy: Strategy[Any], mechanism: Mechanism, cohort: int) -> float | None:
-    """The signal-to-noise ratio if all rows were equal and as long as the clip: norm of the sum over norm of its
+    """Return the signal-to-noise ratio if all rows were equal and as long as the clip: norm of the sum over norm of its
     noise. With examples as units a device adds up one row for each of its examples."""
     noise, rows = strategy.noise, 1.0
     if strategy.config.privacy.unit is Unit.EXAMPLE and mechanism.takes_rows:

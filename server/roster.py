@@ -16,7 +16,7 @@ ROSTER_VARIABLE = "FEDSKETCH_ROSTER"
 
 
 def known_roster() -> Directory | None:
-    """The roster that the environment variable names; None if it is not set."""
+    """Return the roster that the environment variable names; None if it is not set."""
     if os.environ.get(SIMULATION_VARIABLE):
         return SimulationRoster()
     path = os.environ.get(ROSTER_VARIABLE)

@@ -65,11 +65,11 @@ class RunFolder:
 
     @classmethod
     def below(cls, folder: Path) -> Iterator["RunFolder"]:
-        """All runs in a folder and below it."""
+        """Return all runs in a folder and below it."""
         return (cls(metrics.parent) for metrics in folder.rglob(cls(folder).metrics.name))
 
     def results(self) -> Iterator[Path]:
-        """The files that are useful on other machines too, so neither checkpoints nor processes."""
+        """Yield the files that are useful on other machines too, so neither checkpoints nor processes."""
         for path in sorted(self.path.rglob("*")):
             local = self.checkpoints in path.parents or self.processes in path.parents
             if path.is_file() and not local and path != self.lock:
@@ -106,7 +106,7 @@ class RunFolder:
         self.overrides.write_text("".join(f"{override}\n" for override in overrides))
 
     def read_config(self) -> Config:
-        """The configuration of the run, checked again."""
+        """Return the configuration of the run, checked again."""
         return from_json(json.dumps(yaml.safe_load(self.config.read_text())))
 
     def write_plan(self, plan: dict[str, Any], figure: str) -> None:
@@ -119,14 +119,14 @@ class RunFolder:
             raise self._unwritable(error) from error
 
     def read_submission(self) -> Any:
-        """What the submitter wrote about a run on a server elsewhere; None if there is nothing."""
+        """Return what the submitter wrote about a run on a server elsewhere; None if there is nothing."""
         return json.loads(self.submission.read_text()) if self.submission.exists() else None
 
     def write_submission(self, note: dict[str, Any]) -> None:
         self.submission.write_text(json.dumps(note) + "\n")
 
     def read_mlflow_run(self) -> str | None:
-        """The id of the MLflow run that belongs to this run; None if there is none."""
+        """Return the id of the MLflow run that belongs to this run; None if there is none."""
         return self.mlflow_run.read_text().strip() if self.mlflow_run.exists() else None
 
     def write_mlflow_run(self, run: str) -> None:
@@ -190,7 +190,7 @@ class RunFolder:
         return Interface(**whole)
 
     def latest_checkpoint(self, config: Config) -> Checkpoint | None:
-        """The newest checkpoint. Metrics of later rounds are removed, because these rounds will be repeated."""
+        """Return the newest checkpoint. Metrics of later rounds are removed, because these rounds will be repeated."""
         checkpoint = Checkpoint.load_latest(self.checkpoints, to_json(config))
         kept = [] if checkpoint is None else self.read_metrics()[: checkpoint.round]
         _write_rows(self.metrics, kept)
@@ -218,12 +218,12 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def attempts_since(self, known: int) -> list[Attempt]:
-        """Every recorded attempt after the first `known` ones, whichever process made it."""
+        """Return every recorded attempt after the first `known` ones, whichever process made it."""
         rows = _rows(self.attempts, "cohort")[known:]
         return [Attempt(row["round"], row["cohort"], bool(row.get("evaluation"))) for row in rows]
 
     def read_summary(self) -> dict[str, Any] | None:
-        """How the run ended; None if it has not ended."""
+        """Return how the run ended; None if it has not ended."""
         if not self.summary.exists():
             return None
         summary: dict[str, Any] = json.loads(self.summary.read_text())
@@ -268,7 +268,7 @@ def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:
-    """The lines of a file, each of which must have a round and these keys."""
+    """Return the lines of a file, each of which must have a round and these keys."""
     if not path.exists():
         return []
     rows = []
@@ -287,6 +287,6 @@ def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of everything on which the numbers of a run may depend."""
+    """Return the versions of everything on which the numbers of a run may depend."""
     packages = ("fedsketch", "flwr", "torch", "numpy", "dp-accounting")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -100,7 +100,7 @@ class Validation:
         return f"{name} was best after round {self.best.round}, and {self._waited} {times} since found no better"
 
     def chosen(self, model: FlatModel, test: Examples) -> dict[str, Any] | None:
-        """Which model was the best, and its metrics on the test set."""
+        """Return which model was the best, and its metrics on the test set."""
         if self.best is None:
             return None
         with _holding(model, self.best.vector):
@@ -118,7 +118,7 @@ class Validation:
                 self._folder.write_best(model)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"best": self.best and vars(self.best).copy(), "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

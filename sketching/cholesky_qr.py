@@ -15,7 +15,7 @@ _BLOCK = 1 << 20  # numbers that are converted to float64 at a time: 8 MB
 
 
 def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
-    """rows @ other^T in float64 on the CPU (`other` is `rows` unless given)."""
+    """Return rows @ other^T in float64 on the CPU (`other` is `rows` unless given)."""
     right = rows if other is None else other
     product = torch.zeros(len(rows), len(right), dtype=torch.float64, device=rows.device)
     for part in column_blocks(rows, _BLOCK):
@@ -25,7 +25,7 @@ def gram(rows: Tensor, other: Tensor | None = None) -> Tensor:
 
 
 def orthonormalise(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """One CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. The result has the same span. It is in new
+    """Return one CholeskyQR pass: L^-1 rows, where L L^T is the Gram matrix. The result has the same span. It is in new
     memory, or in `out`, which may be `rows`.
 
     Raises if the rows are linearly dependent up to the rounding of their Gram matrix.
@@ -48,8 +48,8 @@ def orthonormalise(rows: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def _rounding(rows: Tensor) -> float:
-    """The share of a row's energy (squared norm) that rounding errors may leave if the row depends on the rows before
-    it.
+    """Return the share of a row's energy (squared norm) that rounding errors may leave if the row depends on the rows
+    before it.
 
     L_ii^2 is the energy of row i outside the span of the rows before it, which is 0 for a dependent row. An entry of
     the Gram matrix is a sum of d products. Its error is at most d u |r_i| |r_j| in any order of summation, with u =
@@ -63,6 +63,6 @@ def _rounding(rows: Tensor) -> float:
 
 
 def column_blocks(rows: Tensor, numbers: int) -> list[slice]:
-    """Slices of the columns. All rows of one slice together have about `numbers` numbers."""
+    """Return slices of the columns. All rows of one slice together have about `numbers` numbers."""
     width = max(1, numbers // max(1, len(rows)))
     return [slice(start, start + width) for start in range(0, rows.shape[1], width)]

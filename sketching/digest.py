@@ -17,7 +17,8 @@ Part = int | float | str | Tensor
 
 
 def digest(parts: Iterable[Part]) -> str:
-    """SHA-256 of the parts in order. The type of every part is hashed too, and the shape and dtype of tensors."""
+    """Return SHA-256 of the parts in order. The type of every part is hashed too, and the shape and dtype of
+    tensors."""
     state = hashlib.sha256(b"fedsketch sketch state")
     for part in parts:
         header, body = _encoded(part)

@@ -42,7 +42,7 @@ class Fold:
         return self.rows * self.rank
 
     def matrix(self, vector: Tensor) -> Tensor:
-        """This tensor of a flat vector, as a view of `rows` x `columns`."""
+        """Return this tensor of a flat vector, as a view of `rows` x `columns`."""
         return vector[self.start : self.stop].view(self.rows, self.columns)
 
 

@@ -47,7 +47,7 @@ class GaussianSketch(Sketch):
         return SEED_BYTES
 
     def row_norms_squared(self) -> Tensor:
-        """The exact norms of this R, which take as long as a sketch. Their expectation is 1."""
+        """Return the exact norms of this R, which take as long as a sketch. Their expectation is 1."""
         b, d = self.shape
         total = torch.zeros(d, dtype=torch.float64)
         for (_, column), tile in self._tiles(by_rows=False):
@@ -55,7 +55,7 @@ class GaussianSketch(Sketch):
         return total / b
 
     def block(self, rows: slice) -> Tensor:
-        """These rows of R in float32, for inspection."""
+        """Return these rows of R in float32, for inspection."""
         b, d = self.shape
         start, stop, _ = rows.indices(b)
         strip = torch.empty(max(0, stop - start), d)
@@ -97,7 +97,7 @@ class GaussianSketch(Sketch):
         return (self._seed,)
 
     def _tile(self, place: _Tile) -> Tensor:
-        """One tile of sqrt(b) R."""
+        """Return one tile of sqrt(b) R."""
         b, d = self.shape
         row, column = self._span(place[0], self._rows, b), self._span(place[1], self._columns, d)
         height, width = row.stop - row.start, column.stop - column.start
@@ -105,7 +105,7 @@ class GaussianSketch(Sketch):
         return torch.from_numpy(numbers).view(height, width)
 
     def _tiles(self, *, by_rows: bool) -> Iterator[tuple[_Tile, Tensor]]:
-        """All tiles with their places, row strip by row strip or column strip by column strip."""
+        """Yield all tiles with their places, row strip by row strip or column strip by column strip."""
         b, d = self.shape
         height, width = -(-b // self._rows), -(-d // self._columns)
         outer, inner = (height, width) if by_rows else (width, height)

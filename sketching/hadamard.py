@@ -79,7 +79,7 @@ class HadamardSketch(Sketch):
 
 
 def walsh_hadamard(rows: Tensor) -> Tensor:
-    """The unnormalised Walsh-Hadamard transform of each row. The length of a row must be a power of two.
+    """Return the unnormalised Walsh-Hadamard transform of each row. The length of a row must be a power of two.
 
     H_m is a Kronecker product of small matrices (H_64 x H_64 x ...). Each factor acts on one digit of the index, so
     the transform is a few products with small matrices.

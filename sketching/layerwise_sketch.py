@@ -144,7 +144,7 @@ class LayerwiseSketch(Sketch):
 
 
 def probe_length(fold: Fold, learned: int) -> float:
-    """The length of isotropic probes if there are this many learned directions."""
+    """Return the length of isotropic probes if there are this many learned directions."""
     probed = fold.rank - learned
     return math.sqrt((fold.columns - learned) / probed) if probed else 1.0
 

@@ -39,8 +39,8 @@ _FORGOTTEN = 1e-8
 def noise_floor(
     weights: NDArray[np.float64], width: int, vectors: int = 1, failure: float = 1e-3
 ) -> float:
-    """The floor for the squared singular values of A (`weights`), k = `width` and n = `vectors` vectors per round.
-    Noise alone exceeds it with probability `failure` (p) at most."""
+    """Return the floor for the squared singular values of A (`weights`), k = `width` and n = `vectors` vectors per
+    round. Noise alone exceeds it with probability `failure` (p) at most."""
     if not 0.0 < failure < 1.0:
         raise ValueError(f"The failure probability must be between 0 and 1, not {failure}.")
     peak = float(weights.max(initial=0.0))
@@ -80,7 +80,7 @@ class NoiseFloor:
             del self._rounds[0]
 
     def value(self, failure: float = 1e-3) -> float:
-        """The current floor for the eigenvalues. Noise alone exceeds it with probability `failure` at most.
+        """Return the current floor for the eigenvalues. Noise alone exceeds it with probability `failure` at most.
 
         Rounds with sketches of different sizes (warm-up rounds are not compressed) are bounded separately, and the
         bounds are added.
@@ -104,7 +104,7 @@ class NoiseFloor:
         self._rounds = [(float(deviation), int(width)) for deviation, width in state]
 
     def _weights(self, width: int) -> NDArray[np.float64]:
-        """The squared singular values of A, for the rounds with sketches of this width."""
+        """Return the squared singular values of A, for the rounds with sketches of this width."""
         ages = np.arange(len(self._rounds))[::-1].astype(np.float64)
         mine = np.array([k == width for _, k in self._rounds])
         deviations = np.array([deviation for deviation, _ in self._rounds])[mine]
@@ -119,8 +119,8 @@ class NoiseFloor:
 
 
 def _edge(weights: NDArray[np.float64], width: int, vectors: int) -> float:
-    """min over 0 < x < 1 of k / x + n sum a / (1 - a x), for weights with maximum 1. The function is convex; it is
-    minimised by golden-section search.
+    """Return min over 0 < x < 1 of k / x + n sum a / (1 - a x), for weights with maximum 1. The function is convex; it
+    is minimised by golden-section search.
 
     Every x gives a valid bound, so the search need not be exact.
     """

@@ -17,7 +17,8 @@ from fedsketch.sketching.sketch import checked_seed
 
 
 def probes(seed: int, count: int, basis: Tensor) -> Tensor:
-    """`count` orthonormal columns (d x count), orthogonal to the orthonormal columns of `basis` (d x r, r may be 0).
+    """Return `count` orthonormal columns (d x count), orthogonal to the orthonormal columns of `basis` (d x r, r may
+    be 0).
 
     They have the device and dtype of the basis, and are uniformly distributed in its orthogonal complement.
     """

@@ -32,8 +32,8 @@ class PrincipalDirections:
         self._rows = torch.linalg.qr(rows, mode="r").R if len(rows) > self._columns else rows
 
     def top(self, count: int, negligible: float = NEGLIGIBLE) -> tuple[Tensor, Tensor]:
-        """At most `count` orthonormal directions as columns, and their singular values in descending order. There are
-        fewer if the rows span fewer dimensions."""
+        """Return at most `count` orthonormal directions as columns, and their singular values in descending order.
+        There are fewer if the rows span fewer dimensions."""
         if self._rows is None:
             return torch.empty(self._columns, 0).double(), torch.empty(0).double()
         # For a few long rows, the SVD of a small triangular matrix takes a third of the time.

@@ -50,30 +50,30 @@ class PublicStream:
         self._generator = np.random.Generator(np.random.SFC64(sequence))
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
-        """The next n raw 64-bit words. (`integers` over the whole range gives the same as `random_raw`, and does not
-        block other threads.)"""
+        """Return the next n raw 64-bit words. (`integers` over the whole range gives the same as `random_raw`, and
+        does not block other threads.)"""
         return self._generator.integers(0, 2**64 - 1, size=n, dtype=np.uint64, endpoint=True)
 
     def signs(self, n: int) -> NDArray[np.float32]:
-        """n independent +1 or -1, one bit each."""
+        """Return n independent +1 or -1, one bit each."""
         octets = self.uint64(-(-n // 64)).astype("<u8").view(np.uint8)
         bits = np.unpackbits(octets, count=n, bitorder="little")
         return np.float32(1.0) - np.float32(2.0) * bits.astype(np.float32)
 
     def below(self, bound: int, n: int) -> NDArray[np.int64]:
-        """n whole numbers in [0, bound), bound < 2^32. Each has its probability up to an error of 2^-32."""
+        """Return n whole numbers in [0, bound), bound < 2^32. Each has its probability up to an error of 2^-32."""
         halves = self.uint64(-(-n // 2)).astype("<u8").view("<u4")[:n].astype(np.uint64)
         return ((halves * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
     def subset(self, size: int, n: int) -> NDArray[np.int64]:
-        """n distinct numbers of [0, size), in ascending order. All subsets are equally likely."""
+        """Return n distinct numbers of [0, size), in ascending order. All subsets are equally likely."""
         if n == size:
             return np.arange(size, dtype=np.int64)
         keys = self.uint64(size)
         return np.sort(np.argpartition(keys, n)[:n]).astype(np.int64)
 
     def gaussian(self, n: int) -> NDArray[np.float32]:
-        """n independent standard normal numbers."""
+        """Return n independent standard normal numbers."""
         table = _quantiles()
         out = np.empty(n, dtype=np.float32)
         second = np.empty(min(n, _CHUNK), dtype=np.float32)
@@ -90,7 +90,7 @@ class PublicStream:
 
 @lru_cache(maxsize=1)
 def _quantiles() -> NDArray[np.float32]:
-    """The normal quantiles at (i + 1/2) / 65,536, scaled to variance 1/2 and rounded to the grid.
+    """Return the normal quantiles at (i + 1/2) / 65,536, scaled to variance 1/2 and rounded to the grid.
 
     Every entry is at least 1e-11 (relative) away from a point where rounding would change it. So it does not matter if
     the logarithms of two machines differ in the last bit. The hash makes sure.

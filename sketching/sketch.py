@@ -34,18 +34,18 @@ class Sketch(ABC):
         return self._shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """S^T x: (d,) to (k,), or rows (n, d) to (n, k)."""
+        """Return S^T x: (d,) to (k,), or rows (n, d) to (n, k)."""
         y = self._forward(_rows(x, self._shape[1], "a vector to sketch"))
         return y if x.ndim == 2 else y[0]
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """S y: (k,) to (d,), or rows (n, k) to (n, d)."""
+        """Return S y: (k,) to (d,), or rows (n, k) to (n, d)."""
         x = self._adjoint(_rows(y, self._shape[0], "a sketch"))
         return x if y.ndim == 2 else x[0]
 
     def row_norms_squared(self) -> Tensor:
-        """diag(S S^T), float64 of size d. Noise of variance v on every sketched coordinate has v times this variance
-        after `adjoint` (Lemma 3.2 of DOME, with the squared rows of S, not its columns).
+        """Return diag(S S^T), float64 of size d. Noise of variance v on every sketched coordinate has v times this
+        variance after `adjoint` (Lemma 3.2 of DOME, with the squared rows of S, not its columns).
 
         This implementation works for every sketch and applies `adjoint` to k unit vectors. Subclasses override it if
         they know a faster way.
@@ -65,7 +65,7 @@ class Sketch(ABC):
         """How many bytes must be sent to describe this sketch to someone who knows the run's settings."""
 
     def fingerprint(self) -> str:
-        """SHA-256 of kind, shape and contents: equal if and only if the sketches are equal bit by bit."""
+        """Return SHA-256 of kind, shape and contents: equal if and only if the sketches are equal bit by bit."""
         return digest([type(self).__name__, *self._shape, *self._parts()])
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Sketch(ABC):
 
     @abstractmethod
     def _parts(self) -> Iterable[Part]:
-        """The contents that identify this sketch, besides its kind and shape."""
+        """Return the contents that identify this sketch, besides its kind and shape."""
 
 
 def checked_seed(seed: int) -> int:

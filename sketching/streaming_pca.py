@@ -101,7 +101,7 @@ class StreamingPCA:
         self._eigenvalues = values[:count].to(known.dtype).double()
 
     def state_dict(self) -> dict[str, Any]:
-        """The directions (r x d), the eigenvalues and the number of updates."""
+        """Return the directions (r x d), the eigenvalues and the number of updates."""
         self._lent = True
         return {
             "directions": self._directions,
@@ -123,7 +123,7 @@ class StreamingPCA:
         self._updates = int(state["updates"])
 
     def fingerprint(self) -> str:
-        """SHA-256 of everything that the next update depends on."""
+        """Return SHA-256 of everything that the next update depends on."""
         return digest(
             [self.max_rank, self.decay, self._updates, self._directions, self._eigenvalues]
         )
@@ -142,8 +142,8 @@ class StreamingPCA:
 
 
 def _outside(rows: Tensor, known: Tensor, inside: Tensor, precision: float) -> Tensor:
-    """Orthonormal rows that span the part of the vectors outside of U. There are none if that part is only rounding
-    error (for a U of this precision)."""
+    """Return orthonormal rows that span the part of the vectors outside of U. There are none if that part is only
+    rounding error (for a U of this precision)."""
     length = float(torch.linalg.vector_norm(rows, dtype=torch.float64))
     rounding = 16.0 * precision * length
     fresh = _orthonormal_span(_without(rows, known, inside), rounding**2)
@@ -153,7 +153,7 @@ def _outside(rows: Tensor, known: Tensor, inside: Tensor, precision: float) -> T
 
 
 def _coordinates(known: Tensor, rows: Tensor) -> Tensor:
-    """known @ rows^T in the precision of the rows, without converting all of `known` at once."""
+    """Return known @ rows^T in the precision of the rows, without converting all of `known` at once."""
     if known.dtype == rows.dtype:
         return known @ rows.T
     product = rows.new_zeros(len(known), len(rows))
@@ -163,7 +163,7 @@ def _coordinates(known: Tensor, rows: Tensor) -> Tensor:
 
 
 def _without(rows: Tensor, known: Tensor, inside: Tensor) -> Tensor:
-    """rows - inside^T @ known, in the precision of the rows, in new memory."""
+    """Return rows - inside^T @ known, in the precision of the rows, in new memory."""
     rest = rows.clone()
     for part in column_blocks(known, _BLOCK):
         rest[:, part].addmm_(inside.T, known[:, part].to(rows), alpha=-1)
@@ -171,7 +171,7 @@ def _without(rows: Tensor, known: Tensor, inside: Tensor) -> Tensor:
 
 
 def _orthonormal_span(rows: Tensor, smallest: float) -> Tensor:
-    """Orthonormal rows: those principal directions of the rows that have more than `smallest` energy."""
+    """Return orthonormal rows: those principal directions of the rows that have more than `smallest` energy."""
     values, vectors = torch.linalg.eigh(gram(rows))
     # A float64 Gram matrix cannot represent energies below 1e-16 of its largest.
     floor = max(smallest, 1e-14 * float(values[-1])) if len(values) else smallest

@@ -38,7 +38,7 @@ class Block:
 
 
 def blocks_of(bounds: Iterable[tuple[int, int]], rank: int) -> tuple[Block, ...]:
-    """Blocks for these (start, stop) bounds, each with at most `rank` directions."""
+    """Return blocks for these (start, stop) bounds, each with at most `rank` directions."""
     return tuple(Block(start, stop, min(rank, stop - start)) for start, stop in bounds)
 
 
@@ -65,7 +65,7 @@ class SubspaceSketch(Sketch):
         return cls(blocks, bases)
 
     def matrices(self, device: torch.device) -> list[Tensor]:
-        """V_1, V_2, ..., with an identity for every part that is kept whole."""
+        """Return v_1, V_2, ..., with an identity for every part that is kept whole."""
         return [
             torch.eye(block.size, device=device) if basis is None else basis.to(device).T
             for block, basis in zip(self.blocks, self.bases, strict=True)
@@ -113,8 +113,8 @@ class SubspaceSketch(Sketch):
 
 
 def principal_directions(rows: Tensor, size: int, seed: int) -> tuple[Tensor, int]:
-    """The top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of them are
-    in the span of `rows`.
+    """Return the top right singular vectors of `rows` (n, p), as `size` orthonormal rows of float64, and how many of
+    them are in the span of `rows`.
 
     The others are random directions from the seed, orthogonal to these.
     """

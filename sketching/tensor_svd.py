@@ -32,8 +32,8 @@ class Smoothed:
 
 
 def smooth(stack: Tensor, threshold: float) -> Smoothed:
-    """argmin over W of |W|_* + |W - stack|_F^2 / (2 threshold): subtract the threshold from the singular values of
-    every slice, down to 0 at most.
+    """Return argmin over W of |W|_* + |W - stack|_F^2 / (2 threshold): subtract the threshold from the singular values
+    of every slice, down to 0 at most.
 
     FedCEO, Eq. (2) and (3), with threshold = 1 / (2 lambda).
     """
@@ -56,7 +56,8 @@ def smooth(stack: Tensor, threshold: float) -> Smoothed:
 
 
 def _shrink(slices: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Tall matrices with the threshold subtracted from every singular value (at least 0), and the values before."""
+    """Return tall matrices with the threshold subtracted from every singular value (at least 0), and the values
+    before."""
     rows, columns = slices.shape[1:]
     if rows >= _TALL * columns:
         # The result is A V diag(f) V^*, with the eigenvectors V of A^* A. In double precision the error of a singular
@@ -73,20 +74,20 @@ def _shrink(slices: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
 
 
 def _factors(values: Tensor, threshold: float) -> Tensor:
-    """The share of each singular value that is left after subtracting the threshold."""
+    """Return the share of each singular value that is left after subtracting the threshold."""
     if threshold == 0:
         return torch.ones_like(values)
     return (1 - threshold / values.clamp(min=torch.finfo(values.dtype).tiny)).clamp(min=0)
 
 
 def t_product(left: Tensor, right: Tensor) -> Tensor:
-    """The t-product of two stacks, (K, m, n) and (K, n, p): their slices are multiplied one by one."""
+    """Return the t-product of two stacks, (K, m, n) and (K, n, p): their slices are multiplied one by one."""
     slices = torch.fft.rfft(left, dim=0) @ torch.fft.rfft(right, dim=0)
     return torch.fft.irfft(slices, n=len(left), dim=0)
 
 
 def tensor_nuclear_norm(stack: Tensor) -> Tensor:
-    """The mean of the nuclear norms of the K slices."""
+    """Return the mean of the nuclear norms of the K slices."""
     norms = torch.linalg.svdvals(torch.fft.rfft(stack, dim=0)).sum(dim=1)
     count = len(stack)
     paired = norms[1 : (count + 1) // 2].sum()

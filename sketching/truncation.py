@@ -12,12 +12,12 @@ from torch import Tensor
 
 
 def keep_count(eigenvalues: Tensor, count: int) -> int:
-    """At most `count` directions."""
+    """Return at most `count` directions."""
     return min(count, len(eigenvalues))
 
 
 def keep_energy(eigenvalues: Tensor, share: float) -> int:
-    """DOME's energy rule: the smallest number of directions with `share` (0 to 1) of the sum of the eigenvalues.
+    """Return DOME's energy rule: the smallest number of directions with `share` (0 to 1) of the sum of the eigenvalues.
 
     Eigenvalues of sum g g^T are already energies (squared norms). The paper's text squares them once more.
     """
@@ -31,5 +31,5 @@ def keep_energy(eigenvalues: Tensor, share: float) -> int:
 
 
 def keep_above(eigenvalues: Tensor, floor: float) -> int:
-    """The directions above the noise floor (`sketching.noise_floor`), which noise alone does not explain."""
+    """Return the directions above the noise floor (`sketching.noise_floor`), which noise alone does not explain."""
     return int((eigenvalues > floor).sum())

@@ -134,7 +134,7 @@ def make_task(settings: TaskSettings) -> Task[Any]:
 
 
 def treats_examples_apart(task: Task[Any]) -> bool:
-    """Whether the task is known to compute the loss of an example from this example alone."""
+    """Return whether the task is known to compute the loss of an example from this example alone."""
     return type(task) in BUILT_IN.values()
 
 

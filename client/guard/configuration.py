@@ -25,7 +25,7 @@ _NO_FILES = ("digits", "synthetic")
 
 
 def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
-    """The run in the form that this device accepts; raises `Refusal` for what its owner does not allow."""
+    """Return the run in the form that this device accepts; raises `Refusal` for what its owner does not allow."""
     for group, name in config.plugins.items():
         if name not in policy.allowed_plugins:
             raise Refusal(

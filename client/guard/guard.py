@@ -59,7 +59,7 @@ def guard_of(context: Context) -> DeviceGuard | SimulatedGuard:
 
 
 def device_folder(context: Context) -> Path | None:
-    """The folder of the device that handles a message; None in a simulation."""
+    """Return the folder of the device that handles a message; None in a simulation."""
     if os.environ.get(SIMULATION_VARIABLE):
         return None
     folder = context.node_config.get("device") or os.environ.get(DEVICE_VARIABLE)
@@ -87,7 +87,7 @@ class SimulatedGuard(SimulationGuard):
         """Allow models of any size."""
 
     def admit_unmasked(self, message_type: str) -> None:
-        """The simulated server may ask for plain uploads (secagg=none)."""
+        """Allow a simulated server to ask for plain uploads (secagg=none)."""
 
 
 class DeviceGuard:
@@ -170,7 +170,7 @@ class DeviceGuard:
         check_size(workload.parameters, self.policy)
 
     def judge(self, settings: RoundSettings) -> Offer:
-        """The offer of the round, if the policy allows it."""
+        """Return the offer of the round, if the policy allows it."""
         if os.environ.get(SEED_VARIABLE):
             raise Refusal(
                 f"{SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."

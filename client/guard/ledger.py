@@ -84,7 +84,7 @@ class Ledger:
             return _read(opened)
 
     def verified(self) -> tuple[LedgerState, int]:
-        """The state, read from the first line with all totals compared, and the number of lines."""
+        """Return the state, read from the first line with all totals compared, and the number of lines."""
         with ledger_file.opened(self.path) as opened:
             lines = opened.lines()
         state = LedgerState()
@@ -107,7 +107,7 @@ class Ledger:
 
 
 def _read(opened: LedgerFile) -> LedgerState:
-    """The state, read from the last totals on."""
+    """Return the state, read from the last totals on."""
     state, lines, number = LedgerState(), opened.tail, opened.first
     if number > 1:
         state, lines, number = _totals_of(lines[0], number), lines[1:], number + 1
@@ -143,5 +143,5 @@ def _refusing_a_bad_line(number: int) -> Iterator[None]:
 
 
 def _now() -> str:
-    """The time as text, for people only: nothing depends on the clock."""
+    """Return the time as text, for people only: nothing depends on the clock."""
     return datetime.now(UTC).isoformat(timespec="seconds")

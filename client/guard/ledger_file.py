@@ -75,7 +75,7 @@ class LedgerFile:
             self._repair(end)
 
     def lines(self) -> list[bytes]:
-        """All lines, after every hash of the chain has been checked."""
+        """Return all lines, after every hash of the chain has been checked."""
         lines = self._data.split(b"\n")[:-1]
         _end_of_chain(lines, _FIRST, 1)
         return lines
@@ -152,20 +152,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def hashed_line(entry: Mapping[str, Any]) -> bytes:
-    """The entry as a line that ends with its own hash."""
+    """Return the entry as a line that ends with its own hash."""
     content = json.dumps(entry, separators=(",", ":")).encode()[:-1]
     return content + _OWN + _hash(content).encode() + b'"}\n'
 
 
 def own_hash(line: bytes) -> str | None:
-    """The hash at the end of a complete line, without its newline; None if it does not match the line."""
+    """Return the hash at the end of a complete line, without its newline; None if it does not match the line."""
     content, _, stated = line.rpartition(_OWN)
     own = _hash(content)
     return own if stated == own.encode() + b'"}' else None
 
 
 def _end_of_lines(data: bytes) -> int:
-    """Where the last complete line ends, whether its newline is there, missing, or damaged."""
+    """Return where the last complete line ends, whether its newline is there, missing, or damaged."""
     end = data.rfind(b"\n") + 1
     place = data.rfind(_OWN, end)
     stop = place + len(_OWN) + _HASH + 2
@@ -177,7 +177,7 @@ def _hash(data: bytes) -> str:
 
 
 def _field(line: bytes, head: bytes) -> str:
-    """The hash after `head`; something that is not a hash if the line does not start with `head`."""
+    """Return the hash after `head`; something that is not a hash if the line does not start with `head`."""
     return (
         line[len(head) : len(head) + _HASH].decode(errors="replace")
         if line.startswith(head)
@@ -186,7 +186,7 @@ def _field(line: bytes, head: bytes) -> str:
 
 
 def _end_of_chain(lines: list[bytes], before: str, first: int) -> str:
-    """The hash with which the next line must begin."""
+    """Return the hash with which the next line must begin."""
     for number, line in enumerate(lines, first):
         own = own_hash(line)
         if own is None or _field(line, _HEAD) != before:

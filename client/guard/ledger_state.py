@@ -70,7 +70,7 @@ class LedgerState:
     unmasked: int = 0
 
     def spent(self, delta: float) -> float:
-        """Epsilon of everything that has left."""
+        """Return epsilon of everything that has left."""
         return math.inf if self.unmasked else self._accountant(delta).epsilon(tight=False).epsilon
 
     def check_budget(self, worst: Release, budget: Budget) -> None:

@@ -25,13 +25,13 @@ class Offer:
     colluders: int
 
     def noise_multiplier(self, protected: Unit) -> float:
-        """The noise multiplier of the honest survivors in the worst case, relative to what one protected unit can
-        change."""
+        """Return the noise multiplier of the honest survivors in the worst case, relative to what one protected unit
+        can change."""
         return self.mechanism.noise_multiplier(self._unknown(self.least), protected)
 
     def release(self, survivors: int, protected: Unit) -> Release:
-        """What a sum over this many clients reveals to the server and the assumed colluders, whose noise does not
-        count.
+        """Return what a sum over this many clients reveals to the server and the assumed colluders, whose noise does
+        not count.
 
         The adversary is stated without the number of colluders, which differs between rounds, so that all rounds
         compose.
@@ -41,7 +41,7 @@ class Offer:
         )
 
     def _unknown(self, survivors: int) -> float:
-        """The variance of the noise of those survivors who do not work with the server."""
+        """Return the variance of the noise of those survivors who do not work with the server."""
         return (survivors - self.colluders) * self.mechanism.variance_per_device
 
 

@@ -57,7 +57,7 @@ class OwnersFile:
         return cls(**values)
 
     def to_toml(self) -> str:
-        """The text of the file, with an explanation of every key."""
+        """Return the text of the file, with an explanation of every key."""
         parts = [f"# {self.head}\n"]
         for one in fields(self):  # type: ignore[arg-type]
             comment = "\n".join(f"# {line}" for line in one.metadata["explanation"].split("\n"))

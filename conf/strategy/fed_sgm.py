@@ -51,7 +51,7 @@ class FedSgmConfig(StrategySettings):
 
 
 def r_secret_needs(config: "Config") -> tuple[str, ...]:
-    """What must be set for the theorem to cover a run of Fed-SGM; empty if it covers the run."""
+    """Return what must be set for the theorem to cover a run of Fed-SGM; empty if it covers the run."""
     strategy = config.strategy
     assert isinstance(strategy, FedSgmConfig)
     needs = {

@@ -56,7 +56,7 @@ class _Pass:
 
 
 def _mu_squared(pair: Pair, count: int) -> float:
-    """mu^2 of the one Gaussian release that equals `count` releases of this pair without sampling."""
+    """Return mu^2 of the one Gaussian release that equals `count` releases of this pair without sampling."""
     return count / pair.noise**2 if pair.noise else math.inf
 
 
@@ -107,7 +107,7 @@ class Accountant:
         self._spent.clear()
 
     def epsilon(self, *, tight: bool = True) -> Spent:
-        """The smallest epsilon that can be proved for everything recorded.
+        """Return the smallest epsilon that can be proved for everything recorded.
 
         With `tight=False` privacy loss distributions are not used. For sampled Gaussians epsilon is then about a tenth
         larger, and takes microseconds instead of a tenth of a second or more.
@@ -117,21 +117,21 @@ class Accountant:
         return self._spent[tight]
 
     def would_exceed(self, release: Release, budget: float, count: int = 1) -> bool:
-        """Whether recording `count` more of `release` would bring epsilon above `budget`."""
+        """Return whether recording `count` more of `release` would bring epsilon above `budget`."""
         after = self._copy()
         after.record(release, count)
         # The fast bound is valid too: if it fits the budget, the slow one is not needed.
         return after.epsilon(tight=False).epsilon > budget and after.epsilon().epsilon > budget
 
     def together(self, other: Accountant) -> Accountant:
-        """A new accountant that has recorded the releases of both."""
+        """Return a new accountant that has recorded the releases of both."""
         both = self._copy()
         for release, count in other._ledger:
             both.record(release, count)
         return both
 
     def to_json(self) -> dict[str, Any]:
-        """Everything recorded, in order, as plain JSON: readable, and enough to resume from."""
+        """Return everything recorded, in order, as plain JSON: readable, and enough to resume from."""
         ledger = [
             {"release": release_to_json(release), "count": count} for release, count in self._ledger
         ]
@@ -185,8 +185,8 @@ class Accountant:
             self._sampled[price.pair] = self._sampled.get(price.pair, 0) + count
 
     def _record_passes(self, release: Release, length: int, count: int, price: Cost) -> None:
-        """A unit is in at most one round of a pass, so a pass costs as much as its most expensive round (parallel
-        composition)."""
+        """Record rounds of passes. A unit is in at most one round of a pass, so a pass costs as much as its most
+        expensive round (parallel composition)."""
         current = self._pass
         if current is not None:
             self._refuse_other_pass(current.release, release)

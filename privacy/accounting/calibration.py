@@ -35,8 +35,8 @@ def calibrate(
     largest: float = LARGEST_NOISE,
     price: Price | None = None,
 ) -> float:
-    """The smallest noise multiplier z of the sum for which `rounds` releases `template(z)` cost at most `epsilon` at
-    `delta`.
+    """Return the smallest noise multiplier z of the sum for which `rounds` releases `template(z)` cost at most
+    `epsilon` at `delta`.
 
     A larger z must make `template(z)` cheaper. With `tight=False` privacy loss distributions are not used for sampled
     Gaussians: this takes milliseconds instead of a few seconds, and gives about a tenth more noise. `price` computes
@@ -91,7 +91,7 @@ def calibrate_skellam(
     epsilon: float,
     delta: float,
 ) -> float:
-    """The smallest variance of the Skellam noise of the SUM, in integer units, with which `rounds` releases
+    """Return the smallest variance of the Skellam noise of the SUM, in integer units, with which `rounds` releases
     `template(mechanism)` meet the budget.
 
     The search varies the noise multiplier of the dominating Gaussian (`skellam_as_gaussian`). This multiplier is
@@ -113,8 +113,8 @@ def calibrate_skellam(
 def _search(
     spent: Callable[[float], float], epsilon: float, low: float, high: float, tolerance: float
 ) -> float:
-    """Regula falsi (the Illinois variant) on logarithmic axes, where epsilon is nearly a straight line. Returns the
-    end of the interval that meets the budget.
+    """Solve by regula falsi (the Illinois variant) on logarithmic axes, where epsilon is nearly a straight line.
+    Returns the end of the interval that meets the budget.
 
     `spent(low)` must be above epsilon and `spent(high)` not. The search stops when the two ends are closer than
     `tolerance` (relative).

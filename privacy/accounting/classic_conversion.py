@@ -18,6 +18,6 @@ from fedsketch.privacy.accounting.renyi import ORDERS
 
 
 def classic_epsilon(release: Release, rounds: int, delta: float) -> float:
-    """Epsilon of `rounds` such releases at `delta`."""
+    """Return epsilon of `rounds` such releases at `delta`."""
     curve = rounds * release.times * cost(release).curve
     return float(np.min(curve - math.log(delta) / (ORDERS - 1.0)))

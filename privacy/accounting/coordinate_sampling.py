@@ -53,7 +53,7 @@ def curve(sigma: float, rate: float, l2: float, linf: float, orders: Curve = ORD
 
 
 def drawn_curve(rate: float, sigma: float, mask_rate: float, l2: float, linf: float) -> Curve:
-    """The curve if, in addition, each client is drawn independently and secretly with probability `rate`."""
+    """Return the curve if, in addition, each client is drawn independently and secretly with probability `rate`."""
     orders = np.arange(2.0, _LARGEST_DRAWN_ORDER + 1.0)
     moments = np.concatenate([[0.0, 0.0], curve(sigma, mask_rate, l2, linf, orders)])
     return poisson.integer_curve(rate, curve(sigma, mask_rate, l2, linf), moments)

@@ -62,7 +62,8 @@ class Cost:
 
 
 def _gaussian_equivalent(law: NoiseLaw) -> float | None:
-    """The noise multiplier of the plain Gaussian mechanism that equals or dominates this one; None if there is none."""
+    """Return the noise multiplier of the plain Gaussian mechanism that equals or dominates this one; None if there is
+    none."""
     if isinstance(law, Gaussian):
         return law.noise_multiplier
     if isinstance(law, Skellam):
@@ -126,9 +127,9 @@ def _refuse_unsupported(release: Release) -> None:
 
 
 def _refuse_unsupported_sampling(release: Release) -> None:
-    """SecretDraw examples does not hide a client. SecretDraw whole clients does hide an example, but only as much as
-    `_revealed` says: all examples of a client are drawn together, and the amplification theorems require that the unit
-    is drawn alone."""
+    """Refuse what sampling does not hide. Sampling examples does not hide a client. Sampling whole clients does hide
+    an example, but only as much as `_revealed` says: all examples of a client are drawn together, and the
+    amplification theorems require that the unit is drawn alone."""
     if not isinstance(release.sampling, Poisson | WithoutReplacement):
         return
     if release.sampling.of is Unit.EXAMPLE and release.unit is Unit.CLIENT:
@@ -151,7 +152,7 @@ def _refuse_unsupported_sampling(release: Release) -> None:
 
 
 def cost(release: Release) -> Cost:
-    """The cost of a release that is made once. For FullPasses it is the cost of a whole pass."""
+    """Return the cost of a release that is made once. For FullPasses it is the cost of a whole pass."""
     _refuse_unsupported(release)
     return _cost(release.law, release.sampling, release.adjacency, release.unit)
 
@@ -191,8 +192,8 @@ def _sampled_cost(
 def _coordinate_curve(
     law: CoordinateSampledGaussian, sampling: Poisson | WithoutReplacement, unsampled: Curve
 ) -> Curve:
-    """The curve if clients are sampled as well. For fixed-size samples no tighter bound is known here than the one for
-    a sample that the adversary sees."""
+    """Return the curve if clients are sampled as well. For fixed-size samples no tighter bound is known here than the
+    one for a sample that the adversary sees."""
     shown = _revealed(unsampled, _rate(sampling))
     if isinstance(sampling, WithoutReplacement):
         return shown
@@ -202,8 +203,8 @@ def _coordinate_curve(
 
 
 def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
-    """The curve of a mechanism that is the rare one with probability `share`, independently of the data, and the usual
-    one otherwise.
+    """Return the curve of a mechanism that is the rare one with probability `share`, independently of the data, and
+    the usual one otherwise.
 
     exp((alpha - 1) D_alpha) is, up to constants, an f-divergence (Hellinger's), and therefore jointly convex.
     """
@@ -214,13 +215,13 @@ def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
 
 
 def _revealed(unsampled: Curve, rate: float) -> Curve:
-    """The curve for any sampling that draws the unit with probability `rate`, whoever else is drawn with it. Given the
-    sample, the divergence is that of the unsampled mechanism if the unit was drawn, and zero otherwise."""
+    """Return the curve for any sampling that draws the unit with probability `rate`, whoever else is drawn with it.
+    Given the sample, the divergence is that of the unsampled mechanism if the unit was drawn, and zero otherwise."""
     return _mixed(np.zeros(ORDERS.shape), unsampled, rate)
 
 
 def _pair(noise: float, rate: float, sampled: Pair) -> Pair:
-    """At rate 0 nothing is released. At rate 1 there is no sampling."""
+    """Return the pair at any rate. At rate 0 nothing is released, and at rate 1 there is no sampling."""
     return sampled if 0.0 < rate < 1.0 else PlainPair(noise if rate else math.inf)
 
 
@@ -258,8 +259,8 @@ def _unsampled_cost(law: NoiseLaw, adjacency: Adjacency) -> Cost:
 
 
 def _smaller(gaussian: Cost, own: Cost | None) -> Cost:
-    """The Gaussian's cost, with the smaller of two valid Renyi curves. Skellam's own curve is smaller if the variance
-    is only a few units."""
+    """Return the Gaussian's cost, with the smaller of two valid Renyi curves. Skellam's own curve is smaller if the
+    variance is only a few units."""
     return (
         gaussian if own is None else replace(gaussian, curve=np.minimum(gaussian.curve, own.curve))
     )
@@ -287,7 +288,7 @@ def _gaussian_cost(
 
 
 def _skellam_at(law: Skellam, factor: float, orders: Curve) -> Curve:
-    """The Skellam curve with both sensitivities multiplied by `factor`."""
+    """Return the Skellam curve with both sensitivities multiplied by `factor`."""
     l2, l1 = factor * law.l2_sensitivity, factor * law.l1_sensitivity
     return skellam.curve(law.variance, l2, l1, orders)
 
@@ -298,8 +299,8 @@ def _skellam_cost(
     sampling: Poisson | WithoutReplacement,
     adjacency: Adjacency,
 ) -> Cost:
-    """For fixed-size samples three distributions are compared. There, domination by a Gaussian is proved for pairs but
-    not for Renyi curves, so the curve is Skellam's own."""
+    """Return the cost of a sampled Skellam release. For fixed-size samples three distributions are compared. There,
+    domination by a Gaussian is proved for pairs but not for Renyi curves, so the curve is Skellam's own."""
     own = Cost(_skellam_curve(law, sampling, adjacency), None)
     if multiplier is None:
         return own

@@ -12,7 +12,7 @@ import math
 
 
 def paper_noise_multiplier(*, epsilon: float, delta: float, compositions: int) -> float:
-    """Standard deviation of the sum's noise divided by the clip C; for add/remove or zero-out adjacency without
+    """Return standard deviation of the sum's noise divided by the clip C; for add/remove or zero-out adjacency without
     sampling."""
     if not (epsilon > 0.0 and 0.0 < delta < 1.0 and compositions >= 1):
         raise ValueError(

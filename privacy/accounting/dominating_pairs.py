@@ -65,7 +65,7 @@ from fedsketch.privacy.accounting.renyi import Curve
 
 
 def _overlap(a: Curve | float, b: Curve, c: Curve | float, noise: float) -> Curve:
-    """The integral of [a N(1) - b N(0) - c N(-1)]_+ for a, b, c >= 0, b > 0 and standard deviation z = `noise`.
+    """Return the integral of [a N(1) - b N(0) - c N(-1)]_+ for a, b, c >= 0, b > 0 and standard deviation z = `noise`.
 
     With u = e^(-w / z^2), the ratios of N(0) and N(-1) to N(1) at w are u e^(1 / 2z^2) and u^2. So the integrand is
     positive above the single root of a quadratic equation.
@@ -90,10 +90,10 @@ class Pair(ABC):
 
     @abstractmethod
     def with_unit(self, g: Curve) -> Curve:
-        """The largest H_g(with the unit || without it) for g >= 1."""
+        """Return the largest H_g(with the unit || without it) for g >= 1."""
 
     def without_unit(self, g: Curve) -> Curve:
-        """The largest H_g(without the unit || with it) for g >= 1."""
+        """Return the largest H_g(without the unit || with it) for g >= 1."""
         return self.with_unit(g)
 
     @property
@@ -101,8 +101,8 @@ class Pair(ABC):
         return type(self).without_unit is Pair.without_unit
 
     def covering(self, others: Iterable[Self]) -> Self:
-        """A pair of the same kind that dominates this one and the others: with the smallest noise and the largest of
-        every other field."""
+        """Return a pair of the same kind that dominates this one and the others: with the smallest noise and the
+        largest of every other field."""
         worst = {
             one.name: max(getattr(pair, one.name) for pair in (self, *others))
             for one in fields(self)

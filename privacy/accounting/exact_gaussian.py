@@ -14,7 +14,8 @@ import math
 
 
 def log_normal_cdf(x: float) -> float:
-    """log Phi(x). Far in the lower tail it uses the asymptotic series, which is exact to double precision there."""
+    """Return log Phi(x). Far in the lower tail it uses the asymptotic series, which is exact to double precision
+    there."""
     if x > -30.0:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))
     inverse = 1.0 / (x * x)
@@ -29,7 +30,7 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The epsilon of a Gaussian release with noise multiplier 1/mu, never below the true value."""
+    """Return the epsilon of a Gaussian release with noise multiplier 1/mu, never below the true value."""
     if mu == 0.0:
         return 0.0
     if math.isinf(mu):

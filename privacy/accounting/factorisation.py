@@ -61,8 +61,8 @@ _STEPS = 500
 
 # ---------------------------------------------------------------------- workloads
 def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
-    """The matrix A whose rows are prefix sums or, with momentum m, the models after t steps of SGD: the first column
-    is then 1 + m + ... + m^t.
+    """Return the matrix A whose rows are prefix sums or, with momentum m, the models after t steps of SGD: the first
+    column is then 1 + m + ... + m^t.
 
     The noise of a pass stays in the models of later passes. For `passes` passes, each with new noise, the matrix
     therefore has more rows below its square part: the models of later passes. A row that exists only for some of the
@@ -75,24 +75,24 @@ def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
 
 # ---------------------------------------------------------------------- the quality of a factorisation
 def error(target: Matrix, strategy: Matrix) -> float:
-    """|A C^-1|_F^2: the expected squared error of all rows of A X together, per coordinate and for sigma = 1."""
+    """Return |A C^-1|_F^2: the expected squared error of all rows of A X together, per coordinate and for sigma = 1."""
     return float(np.square(np.linalg.solve(strategy.T, target.T)).sum())
 
 
 def column_norm(strategy: Matrix) -> float:
-    """The sensitivity of C X to a unit that is in one row: the largest L2 norm of a column of C."""
+    """Return the sensitivity of C X to a unit that is in one row: the largest L2 norm of a column of C."""
     return float(np.sqrt(np.square(strategy).sum(axis=0).max()))
 
 
 def bandwidth(strategy: Matrix) -> int:
-    """The number of diagonals from the main one to the last one that is not zero."""
+    """Return the number of diagonals from the main one to the last one that is not zero."""
     row, column = np.nonzero(strategy)
     return int((row - column).max()) + 1
 
 
 def separated_norm(strategy: Matrix, separation: int) -> float:
-    """The sensitivity of C X to a unit that is in several rows, at least `separation` apart. C must not have more
-    diagonals than that."""
+    """Return the sensitivity of C X to a unit that is in several rows, at least `separation` apart. C must not have
+    more diagonals than that."""
     if bandwidth(strategy) > separation:
         raise ValueError(
             f"a factorisation with {bandwidth(strategy)} diagonals needs rounds of a client that are as far apart, "
@@ -105,7 +105,8 @@ def separated_norm(strategy: Matrix, separation: int) -> float:
 
 
 def best_independent(target: Matrix) -> float:
-    """error * sensitivity^2 of the best independent noise if units are in every row. No factorisation has less."""
+    """Return error * sensitivity^2 of the best independent noise if units are in every row. No factorisation has
+    less."""
     return float(np.sqrt(np.square(target).sum(axis=0)).sum() ** 2)
 
 
@@ -114,8 +115,8 @@ def best_independent(target: Matrix) -> float:
 def factorise(
     kind: Kind, rounds: int, momentum: float = 0.0, band: int | None = None, passes: int = 1
 ) -> Matrix:
-    """C for the workload of this many rounds, lower triangular and read-only. `band` is the number of diagonals of
-    `banded`.
+    """Return C for the workload of this many rounds, lower triangular and read-only. `band` is the number of diagonals
+    of `banded`.
 
     Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others take
     no noticeable time.
@@ -133,7 +134,7 @@ def factorise(
 
 
 def optimal(target: Matrix) -> Matrix:
-    """The C with the smallest error among those with columns of norm at most 1, up to a factor of 1 + 1e-9.
+    """Return the C with the smallest error among those with columns of norm at most 1, up to a factor of 1 + 1e-9.
 
     Denisov et al. 2022, Theorem 3.2: let V = A^T A. The dual of min tr(V X^-1), diag X <= 1, has the fixed point v =
     diag((D V D)^(1/2)), D = diag(v)^(1/2), and X = D^-1 (D V D)^(1/2) D^-1. For every v the squared trace of the root,
@@ -156,7 +157,7 @@ def optimal(target: Matrix) -> Matrix:
 
 
 def banded(target: Matrix, band: int) -> Matrix:
-    """The C with the smallest error among those with columns of norm 1 and `band` diagonals.
+    """Return the C with the smallest error among those with columns of norm 1 and `band` diagonals.
 
     X = C^T C has `band` diagonals on each side, counting the main one, and tr(A^T A X^-1) is convex in X. The main
     diagonal of X is 1. L-BFGS optimises the other entries; steps are halved until X is positive definite and the error
@@ -188,8 +189,8 @@ def banded(target: Matrix, band: int) -> Matrix:
 
 
 def square_root(target: Matrix) -> Matrix:
-    """B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series of C is the square
-    root of that of A."""
+    """Return B = C = A^(1/2) for the Toeplitz A of one pass (Fichtenberger et al. 2023): the power series of C is the
+    square root of that of A."""
     wanted = target[: target.shape[1], 0]
     series = np.empty(len(wanted))
     for k in range(len(wanted)):
@@ -201,8 +202,8 @@ def square_root(target: Matrix) -> Matrix:
 
 
 def tree(rounds: int) -> Matrix:
-    """Tree aggregation: the sums over all nodes of a binary tree of rounds are noised, and all of them are used for
-    the estimate (Honaker 2015).
+    """Return the matrix of tree aggregation: the sums over all nodes of a binary tree of rounds are noised, and all of
+    them are used for the estimate (Honaker 2015).
 
     The matrix N of the tree has more rows than columns. The noise N^+ Z has the covariance (N^T N)^-1. So has C^-1 Z
     for the square C with C^T C = N^T N. This noise has the same distribution, and C has the same column norms as N.
@@ -215,8 +216,8 @@ def tree(rounds: int) -> Matrix:
 
 
 def lower_factor(x: Matrix) -> Matrix:
-    """The lower-triangular C with C^T C = X: a Cholesky factorisation from the last row up. C has as many diagonals as
-    X on and below its main one."""
+    """Return the lower-triangular C with C^T C = X: a Cholesky factorisation from the last row up. C has as many
+    diagonals as X on and below its main one."""
     factor = np.linalg.cholesky(x[::-1, ::-1])
     return np.array(factor.T[::-1, ::-1], dtype=np.float64)
 
@@ -231,7 +232,7 @@ def _descend(
     point: NDArray[np.float64],
     memory: int = 10,
 ) -> NDArray[np.float64]:
-    """L-BFGS with step halving, for a convex function that is infinite outside of its domain."""
+    """Return L-BFGS with step halving, for a convex function that is infinite outside of its domain."""
     value, gradient = objective(point)
     past: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for _ in range(_STEPS):
@@ -254,7 +255,7 @@ def _descend(
 def _quasi_newton(
     gradient: NDArray[np.float64], past: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
 ) -> NDArray[np.float64]:
-    """The L-BFGS two-loop recursion: the inverse Hessian, estimated from past steps, times the gradient."""
+    """Return the L-BFGS two-loop recursion: the inverse Hessian, estimated from past steps, times the gradient."""
     if not past:
         return gradient * (0.1 / max(float(np.linalg.norm(gradient)), 0.1))
     direction, shares = gradient.copy(), []

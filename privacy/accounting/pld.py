@@ -36,20 +36,22 @@ Part = tuple[Pair, int]
 
 
 def _reach(noise: float) -> float:
-    """Above this loss the divergence of the Gaussian without sampling, and so of every sampled one, is below _TAIL."""
+    """Return above this loss the divergence of the Gaussian without sampling, and so of every sampled one, is below
+    _TAIL."""
     return 10.0 / noise + 0.5 / noise**2
 
 
 @lru_cache(maxsize=256)
 def _squared_spread(pair: Pair) -> float:
-    """Approximately the mean square of the privacy loss: for small losses, 4 times the integral of the divergence over
-    epsilon."""
+    """Return approximately the mean square of the privacy loss: for small losses, 4 times the integral of the
+    divergence over epsilon."""
     epsilons = np.concatenate([[0.0], _reach(pair.noise) * np.geomspace(1e-8, 1.0, 400)])
     return 4.0 * float(np.trapezoid(pair.with_unit(np.exp(epsilons)), epsilons))
 
 
 def _interval(parts: Sequence[Part]) -> float:
-    """The step of the grid. It is a power of two, so that a growing run can mostly reuse cached distributions."""
+    """Return the step of the grid. It is a power of two, so that a growing run can mostly reuse cached
+    distributions."""
     squared = sum(count * _squared_spread(pair) for pair, count in parts)
     step = math.sqrt(squared / sum(count for _, count in parts)) / _STEPS_PER_SPREAD
     step = max(step, max(_reach(pair.noise) for pair, _ in parts) / _MOST_STEPS)
@@ -57,7 +59,7 @@ def _interval(parts: Sequence[Part]) -> float:
 
 
 def _largest_loss(profile: Profile, noise: float, interval: float) -> int:
-    """About where the divergence falls below _TAIL, in grid steps."""
+    """Return about where the divergence falls below _TAIL, in grid steps."""
     end = math.ceil(_reach(noise) / interval) + 1
     coarse = np.linspace(0.0, end, 513)
     above = np.flatnonzero(profile(np.exp(coarse * interval)) > _TAIL)
@@ -65,7 +67,7 @@ def _largest_loss(profile: Profile, noise: float, interval: float) -> int:
 
 
 def _distribution(ahead: Profile, back: Profile, noise: float, interval: float) -> Any:
-    """The loss distribution of one direction. For g < 1 its divergence is computed from the other direction."""
+    """Return the loss distribution of one direction. For g < 1 its divergence is computed from the other direction."""
     from dp_accounting.pld import pld_pmf
 
     top, bottom = _largest_loss(ahead, noise, interval), _largest_loss(back, noise, interval)
@@ -79,7 +81,7 @@ def _distribution(ahead: Profile, back: Profile, noise: float, interval: float) 
 
 @lru_cache(maxsize=32)
 def loss_distribution(pair: Pair, interval: float) -> Any:
-    """The PrivacyLossDistribution (of dp-accounting) of one release."""
+    """Return the PrivacyLossDistribution (of dp-accounting) of one release."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     ahead = _distribution(pair.with_unit, pair.without_unit, pair.noise, interval)
@@ -113,14 +115,14 @@ def _merge(one: Part, other: Part) -> Part:
 
 
 def _size(pair: Pair) -> float:
-    """Approximately the mean square of one release's loss, up to a factor. It only serves to compare what merging
-    costs."""
+    """Return approximately the mean square of one release's loss, up to a factor. It only serves to compare what
+    merging costs."""
     rate: float = getattr(pair, "rate", 1.0)
     return (rate / pair.noise) ** 2
 
 
 def epsilon(counts: Mapping[Pair, int], delta: float) -> float:
-    """Epsilon of this many releases of each pair. There must be at least one release."""
+    """Return epsilon of this many releases of each pair. There must be at least one release."""
     parts = _merged_parts(counts)
     interval = _interval(parts)
     composed: Any = None

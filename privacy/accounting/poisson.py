@@ -25,8 +25,8 @@ from fedsketch.privacy.accounting.renyi import IS_INTEGER, LARGEST_SAMPLED_ORDER
 
 
 def missed(rate: float, population: int, smallest: int) -> float:
-    """The probability that a unit is drawn and the adversary can see that, if cohorts of fewer than `smallest` units
-    are replaced by noise alone.
+    """Return the probability that a unit is drawn and the adversary can see that, if cohorts of fewer than `smallest`
+    units are replaced by noise alone.
 
     Each of n = `population` units is drawn with probability q. Let B be the other units that are drawn. Zero-out
     adjacency compares:
@@ -52,7 +52,7 @@ def missed(rate: float, population: int, smallest: int) -> float:
 
 @lru_cache(maxsize=4)
 def log_binomials(orders: tuple[int, ...]) -> Curve:
-    """log binom(alpha, l) for each alpha and for l = 0..max; minus infinity for l > alpha."""
+    """Return log binom(alpha, l) for each alpha and for l = 0..max; minus infinity for l > alpha."""
     top = max(orders)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, top + 1.0)))])
     alpha = np.array(orders)[:, None]
@@ -63,7 +63,7 @@ def log_binomials(orders: tuple[int, ...]) -> Curve:
 
 
 def sampled_log_moments(orders: Curve, rate: float, log_moments: Curve) -> Curve:
-    """(alpha - 1) D_alpha of the sampled mechanism at integer orders.
+    """Return (alpha - 1) D_alpha of the sampled mechanism at integer orders.
 
     `log_moments[l]` is (l - 1) D_l of the unsampled mechanism for l = 0..max(orders); entries 0 and 1 are 0. It is
     computed as log(1 + sum_{l >= 2} ... (E[r^l] - 1)), so that nothing cancels if the sum is tiny.
@@ -89,7 +89,7 @@ def sampled_log_moments(orders: Curve, rate: float, log_moments: Curve) -> Curve
 
 
 def _gaussian_fractional(orders: Curve, rate: float, noise_multiplier: float) -> Curve:
-    """log E_Q[(1 - q + q r)^alpha] by the trapezoidal rule, for orders between 1 and 11.
+    """Return log E_Q[(1 - q + q r)^alpha] by the trapezoidal rule, for orders between 1 and 11.
 
     The integrand is analytic in a strip of half width pi z^2, so the rule converges exponentially: if a step is at
     most z/16 and at most z^2/2, the relative error is below 1e-12.
@@ -106,7 +106,8 @@ def _gaussian_fractional(orders: Curve, rate: float, noise_multiplier: float) ->
 
 
 def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
-    """The curve of the sampled Gaussian mechanism. The noise multiplier is the noise divided by the sensitivity."""
+    """Return the curve of the sampled Gaussian mechanism. The noise multiplier is the noise divided by the
+    sensitivity."""
     if rate == 0.0:
         return np.zeros(orders.shape)
     if noise_multiplier == 0.0:
@@ -130,8 +131,8 @@ def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 
 
 def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
-    """The curve of a sampled mechanism with symmetric noise that is known at integer orders only: `moments[l]` bounds
-    D_l(P || Q) for l = 0, 1, 2, ..."""
+    """Return the curve of a sampled mechanism with symmetric noise that is known at integer orders only: `moments[l]`
+    bounds D_l(P || Q) for l = 0, 1, 2, ..."""
     if rate == 0.0:
         return np.zeros(ORDERS.shape)
     if rate == 1.0:
@@ -144,8 +145,8 @@ def symmetric_integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Cu
 
 
 def integer_curve(rate: float, unsampled: Curve, moments: Curve) -> Curve:
-    """The same for any mechanism, symmetric or not, if its `unsampled` curve bounds both directions. The result is the
-    larger of the bounds for the two directions.
+    """Return the same for any mechanism, symmetric or not, if its `unsampled` curve bounds both directions. The result
+    is the larger of the bounds for the two directions.
 
     The other direction is E_Q[F(r)] with F(t) = (1 - q + q t)^(1 - alpha). F(1) = 1, and F''(t) =
     alpha (alpha - 1) q^2 (1 - q + q t)^(-alpha - 1). For t >= 1 this is at most alpha (alpha - 1) q^2. For t < 1 it is

@@ -95,7 +95,7 @@ class Adversary:
 
     @classmethod
     def parse(cls, text: str) -> Adversary:
-        """The inverse of `str`: 'model', 'client+1', 'server', 'server+20'."""
+        """Return the inverse of `str`: 'model', 'client+1', 'server', 'server+20'."""
         name, _, colluders = text.partition("+")
         return cls(name, int(colluders) if colluders else 0)
 
@@ -341,13 +341,13 @@ class Release:
             raise ValueError("a unit is in one release of a pass: state times=1 for FullPasses.")
 
     def with_known_cohort(self) -> Release:
-        """The same release for an adversary who knows whom the coordinator has drawn. A draw by the device itself
-        stays secret, and the guarantee of a full pass needs no secret draw."""
+        """Return the same release for an adversary who knows whom the coordinator has drawn. A draw by the device
+        itself stays secret, and the guarantee of a full pass needs no secret draw."""
         return self if isinstance(self.sampling, FullPasses) else self.once_more()
 
     def once_more(self) -> Release:
-        """The same release for a round that is repeated with the same cohort. The draw hides nobody a second time, and
-        the repetition belongs to no pass."""
+        """Return the same release for a round that is repeated with the same cohort. The draw hides nobody a second
+        time, and the repetition belongs to no pass."""
         if is_drawn_by_device(self.sampling):
             return self
         return replace(self, sampling=NoSampling())

@@ -32,15 +32,16 @@ IS_INTEGER: NDArray[np.bool_] = np.round(ORDERS) == ORDERS
 
 
 def gaussian(noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
-    """alpha / (2 z^2): Mironov 2017, Proposition 7. The noise multiplier is the noise divided by the sensitivity."""
+    """Return alpha / (2 z^2): Mironov 2017, Proposition 7. The noise multiplier is the noise divided by the
+    sensitivity."""
     if noise_multiplier == 0.0:
         return np.full(orders.shape, np.inf)
     return orders / (2.0 * noise_multiplier**2)
 
 
 def epsilon(curve: Curve, delta: float, orders: Curve = ORDERS) -> float:
-    """The smallest epsilon that the curve proves, over all orders: Canonne, Kamath, Steinke 2020, Proposition 12 (in
-    v4).
+    """Return the smallest epsilon that the curve proves, over all orders: Canonne, Kamath, Steinke 2020, Proposition
+    12 (in v4).
 
     As in dp-accounting, epsilon is 0 if the divergence is so small that the Bretagnolle-Huber inequality alone is
     enough: sqrt(1 - exp(-KL)) <= delta.

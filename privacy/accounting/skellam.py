@@ -24,7 +24,7 @@ from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 def curve(
     variance: float, l2_sensitivity: float, l1_sensitivity: float, orders: Curve = ORDERS
 ) -> Curve:
-    """The curve. It is infinite at fractional orders, because the theorem is for integers."""
+    """Return the curve. It is infinite at fractional orders, because the theorem is for integers."""
     if variance == 0.0:
         return np.full(orders.shape, np.inf)
     squared = l2_sensitivity**2

@@ -58,7 +58,8 @@ _VARIANCE_LOSS = 3.0  # how much smaller the variance of the Gaussian is
 
 
 def noise_multiplier(mechanism: Skellam) -> float | None:
-    """The noise multiplier of the dominating Gaussian mechanism; None if the variance is too small for the theorem."""
+    """Return the noise multiplier of the dominating Gaussian mechanism; None if the variance is too small for the
+    theorem."""
     if mechanism.variance < SMALLEST_VARIANCE:
         return None
     multiplier = math.sqrt(mechanism.variance - _VARIANCE_LOSS) / mechanism.l2_sensitivity
@@ -67,5 +68,6 @@ def noise_multiplier(mechanism: Skellam) -> float | None:
 
 
 def variance(multiplier: float, l2_sensitivity: float) -> float:
-    """The inverse, up to rounding: the variance of the Skellam noise that a Gaussian of this multiplier dominates."""
+    """Return the inverse, up to rounding: the variance of the Skellam noise that a Gaussian of this multiplier
+    dominates."""
     return (multiplier * l2_sensitivity) ** 2 + _VARIANCE_LOSS

@@ -32,7 +32,7 @@ from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 
 
 def centred_gaussians(u: float, v: float, orders: Curve = ORDERS) -> Curve:
-    """D_alpha(N(0, u) || N(0, v)) for one coordinate and variances u, v."""
+    """Return D_alpha(N(0, u) || N(0, v)) for one coordinate and variances u, v."""
     ratio = u / v
     mixed = orders + (1.0 - orders) * ratio
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -41,7 +41,7 @@ def centred_gaussians(u: float, v: float, orders: Curve = ORDERS) -> Curve:
 
 
 def secret_curve(noise_multiplier: float, rows: int, clients: int, orders: Curve = ORDERS) -> Curve:
-    """The larger of both directions, for the worst norm of the other clients' sum."""
+    """Return the larger of both directions, for the worst norm of the other clients' sum."""
     if noise_multiplier == 0.0:
         return np.full(orders.shape, np.inf)
     floor = noise_multiplier**2 * rows

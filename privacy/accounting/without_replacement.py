@@ -33,8 +33,8 @@ SMALLEST_NOISE = 0.25
 
 
 def _log_moments(noise_multiplier: float, largest: int, base: float) -> Curve:
-    """log of the integral of |p - p'|^k / r^(k-1) for k = 0..largest, with p = N(1), p' = N(0), r = N(base), all with
-    standard deviation z.
+    """Return log of the integral of |p - p'|^k / r^(k-1) for k = 0..largest, with p = N(1), p' = N(0), r = N(base),
+    all with standard deviation z.
 
     Even k are computed by the trapezoidal rule. The integrand is positive, so nothing cancels, unlike in the
     alternating sum of Theorem 27 (for base 0 these integrals are its forward differences). Odd k are bounded by their
@@ -66,8 +66,8 @@ def _log_moments(noise_multiplier: float, largest: int, base: float) -> Curve:
 
 
 def _theorem_9(rate: float, divergence: Curve) -> Curve:
-    """The log terms of Theorem 9 of Wang et al. for j = 0, 1, ...; `divergence[j]` bounds the unsampled divergence of
-    order j."""
+    """Return the log terms of Theorem 9 of Wang et al. for j = 0, 1, ...; `divergence[j]` bounds the unsampled
+    divergence of order j."""
     j = np.arange(len(divergence))
     terms = np.log(2.0) + (j - 1.0) * np.where(j < 2, 0.0, divergence)
     terms[2] = min(terms[2], np.log(4.0) + np.log(np.expm1(min(divergence[2], 700.0))))
@@ -75,7 +75,7 @@ def _theorem_9(rate: float, divergence: Curve) -> Curve:
 
 
 def _curve_from_terms(orders: Curve, terms: Curve, plain_terms: Curve) -> Curve:
-    """log(1 + sum_{j=2..alpha} binom(alpha, j) e^term_j) / (alpha - 1), interpolated between integer orders."""
+    """Return log(1 + sum_{j=2..alpha} binom(alpha, j) e^term_j) / (alpha - 1), interpolated between integer orders."""
     top = len(terms) - 1
     used = orders <= top
     whole = np.unique(np.concatenate([np.floor(orders[used]), np.ceil(orders[used])])).astype(int)
@@ -95,7 +95,8 @@ def _curve_from_terms(orders: Curve, terms: Curve, plain_terms: Curve) -> Curve:
 
 
 def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
-    """Theorem 27 of Wang et al. The noise multiplier is the noise divided by the replace-one sensitivity (2C)."""
+    """Return Theorem 27 of Wang et al. The noise multiplier is the noise divided by the replace-one sensitivity
+    (2C)."""
     if noise_multiplier == 0.0:
         return np.full(orders.shape, np.inf)
     unsampled = orders / (2.0 * noise_multiplier**2)
@@ -112,7 +113,7 @@ def gaussian(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 
 
 def zero_out(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Curve:
-    """The Gaussian mechanism under zero-out adjacency. The noise multiplier is the noise divided by C.
+    """Return the Gaussian mechanism under zero-out adjacency. The noise multiplier is the noise divided by C.
 
     Let Q = (1 - q) r + q p' and alpha an integer. Expanding (Q + q (p - p'))^alpha / Q^(alpha-1) and using the
     convexity of 1/Q^(k-1) gives
@@ -140,7 +141,7 @@ def zero_out(rate: float, noise_multiplier: float, orders: Curve = ORDERS) -> Cu
 
 
 def general(rate: float, unsampled: Curve, divergence: Curve) -> Curve:
-    """Theorem 9 of Wang et al. for any mechanism. `divergence[l]` bounds its replace-one divergence of order l =
+    """Return Theorem 9 of Wang et al. for any mechanism. `divergence[l]` bounds its replace-one divergence of order l =
     0..1024."""
     if rate == 1.0:
         return unsampled

@@ -20,23 +20,23 @@ class TrainedModel(Protocol):
     width: int  # how many numbers a row has
 
     def rows(self, chosen: torch.Tensor) -> Iterable[torch.Tensor]:
-        """One row per chosen example, computed with the current model, in blocks of any size."""
+        """Return one row per chosen example, computed with the current model, in blocks of any size."""
 
     def step(self, update: torch.Tensor) -> None:
         """Subtract `update`, a vector with the shape of a row, from the model."""
 
     def upload(self, total: torch.Tensor) -> torch.Tensor:
-        """What is sent to the server: the sum of all updates, or a shorter orthonormal projection of it."""
+        """Return what is sent to the server: the sum of all updates, or a shorter orthonormal projection of it."""
 
 
 class BoundHalf(Protocol):
     """The device's part of a strategy in one round. A mechanism calls one of the three methods."""
 
     def rows(self) -> torch.Tensor:
-        """One row per privacy unit, to be clipped and noised."""
+        """Return one row per privacy unit, to be clipped and noised."""
 
     def blocks(self) -> Iterable[Rows]:
-        """The same rows in blocks, perhaps as factors, for a mechanism that needs only their sum."""
+        """Return the same rows in blocks, perhaps as factors, for a mechanism that needs only their sum."""
 
     def trained_model(self) -> TrainedModel:
-        """A model for a mechanism that adds noise in every training step."""
+        """Return a model for a mechanism that adds noise in every training step."""

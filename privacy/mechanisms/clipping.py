@@ -38,7 +38,7 @@ def _check(matrix: torch.Tensor, norms: torch.Tensor, max_norm: float) -> None:
 
 
 def clip(vector: torch.Tensor, max_norm: float) -> torch.Tensor:
-    """vector * min(1, C / ||vector||), with the same type and shape; unchanged if its norm is at most C."""
+    """Return vector * min(1, C / ||vector||), with the same type and shape; unchanged if its norm is at most C."""
     return clip_rows(vector.reshape(1, -1), max_norm).reshape(vector.shape)
 
 

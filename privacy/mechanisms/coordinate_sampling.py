@@ -118,7 +118,7 @@ class CoordinateSampling(Mechanism):
         return np.zeros(KEY_BYTES + self.sent(dim) * self.bits // 8, np.uint8)
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        """Arrays of bytes are uploads. Arrays of real numbers are the server's noise, in rotated coordinates."""
+        """Return arrays of bytes are uploads. Arrays of real numbers are the server's noise, in rotated coordinates."""
         integers, rest = np.zeros(self.dim, np.int64), np.zeros(self.dim)
         for vector in vectors:
             if vector.dtype == np.uint8:
@@ -135,7 +135,7 @@ class CoordinateSampling(Mechanism):
         return rotated(vector[None], round)[0]
 
     def clipped(self, vectors: Sequence[NDArray[Any]]) -> float:
-        """The fraction of all values in these uploads that are at Dinf, where larger values are clipped."""
+        """Return the fraction of all values in these uploads that are at Dinf, where larger values are clipped."""
         kept = [np.abs(self._kept(v).astype(np.int64)) for v in vectors if v.dtype == np.uint8]
         count = sum(map(len, kept))
         return sum(int(np.count_nonzero(part == self.top)) for part in kept) / max(count, 1)
@@ -211,8 +211,8 @@ class CoordinateSampling(Mechanism):
 
     # ------------------------------------------------------------------ inside
     def _mask(self, seed: bytes) -> NDArray[np.bool_]:
-        """Which numbers a device with this seed keeps: each with probability gamma, rounded down to a multiple of
-        2^-64."""
+        """Return which numbers a device with this seed keeps: each with probability gamma, rounded down to a multiple
+        of 2^-64."""
         mask = np.ones(self.dim, dtype=np.bool_)
         if self.rate < 1.0:
             below = np.uint64(int(self.rate * 2**64))
@@ -227,6 +227,6 @@ class CoordinateSampling(Mechanism):
 
 
 def default_peak(clip: float, dim: int, clients: int) -> float:
-    """Dinf = D2 sqrt(2 ln(d n) / d), at most D2. After a random rotation fewer than two numbers of a whole cohort
-    are larger, on average: 0.15 at d = 25,450 and n = 100."""
+    """Return Dinf = D2 sqrt(2 ln(d n) / d), at most D2. After a random rotation fewer than two numbers of a whole
+    cohort are larger, on average: 0.15 at d = 25,450 and n = 100."""
     return clip * min(1.0, math.sqrt(2.0 * math.log(dim * clients) / dim))

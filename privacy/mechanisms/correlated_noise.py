@@ -35,8 +35,8 @@ class CorrelatedRows:
         self._rows: list[NDArray[np.float64]] = []  # the last ones, oldest first
 
     def row(self, index: int, stream: Callable[[int], Stream]) -> NDArray[np.float64]:
-        """The row of a round, which can be asked for only once. `stream` gives the randomness of a row. Rows that were
-        skipped are computed but not returned."""
+        """Return the row of a round, which can be asked for only once. `stream` gives the randomness of a row. Rows
+        that were skipped are computed but not returned."""
         if index < self._next:
             raise ValueError(
                 f"the noise of row {index} has been used; used again, it would protect nothing."
@@ -59,7 +59,7 @@ class CorrelatedRows:
         return fresh.copy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next rows depend on. It must stay secret for as long as the run's data must."""
+        """Return everything that the next rows depend on. It must stay secret for as long as the run's data must."""
         import torch
 
         rows = np.array(self._rows).reshape(-1, self.dim)

@@ -34,7 +34,7 @@ def clip_rows(rows: NDArray[np.floating], max_norm: float) -> NDArray[np.float64
 
 
 def _signs(dim: int, seed: int) -> NDArray[np.float64]:
-    """The public random signs of the rotation: the same on every device and on the server."""
+    """Return the public random signs of the rotation: the same on every device and on the server."""
     with Stream(derived_key(seed, "rotation", dim)) as stream:
         bits = np.unpackbits(np.frombuffer(stream.bytes(-(-dim // 8)), dtype=np.uint8))[:dim]
     return 1.0 - 2.0 * bits.astype(np.float64)
@@ -55,7 +55,7 @@ def unrotated(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 
 
 def squared_norms(integers: NDArray[np.int64]) -> NDArray[np.object_] | NDArray[np.int64]:
-    """The exact squared L2 norm |q|^2 of every row."""
+    """Return the exact squared L2 norm |q|^2 of every row."""
     largest = int(np.max(np.abs(integers), initial=0))
     if largest**2 * integers.shape[1] < 2**63:
         return np.einsum("ij,ij->i", integers, integers)
@@ -66,7 +66,7 @@ def squared_norms(integers: NDArray[np.int64]) -> NDArray[np.object_] | NDArray[
 def round_conditionally(
     values: NDArray[np.float64], bound_squared: int, stream: Stream
 ) -> NDArray[np.int64]:
-    """Stochastic rounding to integers q. Each row is drawn again until |q|^2 <= `bound_squared`."""
+    """Return stochastic rounding to integers q. Each row is drawn again until |q|^2 <= `bound_squared`."""
     floor = np.floor(values)
     share = values - floor
     whole = floor.astype(np.int64)

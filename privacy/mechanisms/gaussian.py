@@ -56,12 +56,12 @@ class GaussianNoise(Mechanism):
     def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """The sum of independent Gaussians is a Gaussian, and their variances add up: one draw is enough."""
+        """Return the sum of independent Gaussians is a Gaussian, and their variances add up: one draw is enough."""
         assert not isinstance(rows, Sequence)  # `Rows` are only for mechanisms that round sums
         return Upload(self._noised(rows, len(counts), stream))
 
     def _noised(self, rows: torch.Tensor, clients: int, stream: Stream) -> NDArray[np.float64]:
-        """The sum of the clipped rows of this many devices, with the noise of all of them."""
+        """Return the sum of the clipped rows of this many devices, with the noise of all of them."""
         import torch
 
         from fedsketch.privacy.mechanisms.clipping import clip_rows
@@ -114,7 +114,7 @@ class GaussianNoise(Mechanism):
 
 
 def add_gaussian(vector: NDArray[np.floating], std: float, stream: Stream) -> NDArray[np.float64]:
-    """vector + N(0, std^2) in every number, in float64, as a new array. Nothing is drawn if `std` is 0."""
+    """Return vector + N(0, std^2) in every number, in float64, as a new array. Nothing is drawn if `std` is 0."""
     if not (std >= 0.0 and math.isfinite(std)):
         raise ValueError(f"a standard deviation must be finite and not negative, not {std}.")
     values = np.asarray(vector, dtype=np.float64)

@@ -81,7 +81,8 @@ class Mechanism(ABC):
         """The largest L2 norm of a row after clipping. None means no bound, and therefore no privacy."""
 
     def run(self, half: BoundHalf, stream: Stream, round: int) -> Upload:
-        """The device's part of a round. `round` is public: it seeds whatever all devices must do in the same way."""
+        """Return the device's part of a round. `round` is public: it seeds whatever all devices must do in the same
+        way."""
         return self.protect(half.rows(), stream, round)
 
     def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
@@ -98,7 +99,7 @@ class Mechanism(ABC):
     def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """For simulations: the sum of the uploads of several devices, with their noise drawn in one go.
+        """Return, for simulations, the sum of the uploads of several devices, with their noise drawn in one go.
 
         `counts` says how many of the rows belong to each device. The result has the same distribution as the sum of
         the devices' separate uploads.
@@ -117,35 +118,35 @@ class Mechanism(ABC):
         return self.bound
 
     def protect_nothing(self, stream: Stream) -> Upload:
-        """What a device without an update sends if uploads are masked: its noise alone."""
+        """Return what a device without an update sends if uploads are masked: its noise alone."""
         raise self._unmaskable()
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> Self:
-        """The same mechanism for rows with another bound, or a bound at most a millionth smaller. Noise and resolution
-        scale with the bound, so the release costs the same."""
+        """Return the same mechanism for rows with another bound, or a bound at most a millionth smaller. Noise and
+        resolution scale with the bound, so the release costs the same."""
         raise UnsoundMechanismError(f"The bound of the mechanism {self.kind} is fixed.")
 
     @abstractmethod
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        """The sum of the uploads in real numbers. A vector may itself be a sum that was made under masks."""
+        """Return the sum of the uploads in real numbers. A vector may itself be a sum that was made under masks."""
 
     def fault(self, vector: NDArray[Any], dim: int) -> str | None:
-        """What is wrong with the upload of a row of `dim` numbers; None if nothing is."""
+        """Return what is wrong with the upload of a row of `dim` numbers; None if nothing is."""
         if vector.shape == (dim,):
             return None
         return f"sent numbers of shape {vector.shape} instead of {dim}"
 
     def sent(self, dim: int) -> int:
-        """How many numbers a device sends on average for a row of `dim` numbers."""
+        """Return how many numbers a device sends on average for a row of `dim` numbers."""
         return dim
 
     def typical_upload(self, dim: int) -> NDArray[np.generic]:
-        """An array of zeros with the type and the average size of the upload of a row of `dim` numbers."""
+        """Return an array of zeros with the type and the average size of the upload of a row of `dim` numbers."""
         return np.zeros(dim, np.float32 if self.ring is None else np.uint64)
 
     def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.generic]:
-        """An upload that contains only noise. The server adds it to a sum that has too little noise."""
+        """Return an upload that contains only noise. The server adds it to a sum that has too little noise."""
         raise UnsafeUpdateError(f"in the mechanism {self.kind} only devices add noise.")
 
     @property
@@ -155,7 +156,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def noise_std(self, variance: float) -> float:
-        """Standard deviation, in real numbers, that noise of this variance has in each number of a sum."""
+        """Return standard deviation, in real numbers, that noise of this variance has in each number of a sum."""
 
     @property
     def ring(self) -> RingShape | None:
@@ -163,7 +164,7 @@ class Mechanism(ABC):
         return None
 
     def facts(self) -> dict[str, str]:
-        """What a plan says about this mechanism, besides its noise."""
+        """Return what a plan says about this mechanism, besides its noise."""
         return {}
 
     # ------------------------------------------------------------------ for the accountant
@@ -171,14 +172,16 @@ class Mechanism(ABC):
     def release_to(
         self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
-        """The release that the adversary sees. `variance` is that of all noise in the sum that it does not know."""
+        """Return the release that the adversary sees. `variance` is that of all noise in the sum that it does not
+        know."""
 
     @abstractmethod
     def noise_multiplier(self, variance: float, protected: Unit) -> float:
-        """Standard deviation of noise of this variance, divided by how far one protected unit can move the sum."""
+        """Return standard deviation of noise of this variance, divided by how far one protected unit can move the
+        sum."""
 
     def weight(self, protected: Unit) -> int:
-        """How far a protected unit can move the sum, in multiples of the bound of one row.
+        """Return how far a protected unit can move the sum, in multiples of the bound of one row.
 
         A client is all of its rows. An example is one row if rows belong to examples. If a row belongs to a whole
         client, one example can turn it into any other row, and two rows can be twice the bound apart.
@@ -189,7 +192,7 @@ class Mechanism(ABC):
 
     # ------------------------------------------------------------------ on the wire
     def to_record(self) -> dict[str, Scalar]:
-        """A flat dictionary for a ConfigRecord. Fields that have their default value are left out."""
+        """Return a flat dictionary for a ConfigRecord. Fields that have their default value are left out."""
         record: dict[str, Scalar] = {KIND: self.kind}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -199,7 +202,8 @@ class Mechanism(ABC):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The inverse of `to_record`. Raises if a field is missing, unknown, of the wrong type or out of range."""
+        """Return the inverse of `to_record`. Raises if a field is missing, unknown, of the wrong type or out of
+        range."""
         wanted = {_wire_name(one): one for one in fields(cls)}
         needed = [name for name, one in wanted.items() if one.default is MISSING]
         for name in [*record, *needed]:
@@ -218,10 +222,10 @@ class Mechanism(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raises `UnsoundMechanismError` unless the numbers are in range and consistent with each other."""
+        """Raise `UnsoundMechanismError` unless the numbers are in range and consistent with each other."""
 
     def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
-        """Raises unless this mechanism was made for a round that masks vectors of this ring and adds up the vectors of
+        """Raise unless this mechanism was made for a round that masks vectors of this ring and adds up the vectors of
         at most `most` devices, with this many dropouts and colluders."""
         raise self._unmaskable()
 

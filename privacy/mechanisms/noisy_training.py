@@ -99,7 +99,7 @@ class NoisyTraining(Mechanism):
         return self._encoded(trained_model.upload(torch.from_numpy(total)).cpu().numpy())
 
     def noised_sum(self, trained_model: TrainedModel, stream: Stream) -> NDArray[np.float64]:
-        """What one step releases: the sum of the clipped rows of a Poisson batch, plus noise."""
+        """Return what one step releases: the sum of the clipped rows of a Poisson batch, plus noise."""
         import torch
 
         from fedsketch.privacy.mechanisms.clipping import clip_rows, finite_rows
@@ -114,8 +114,8 @@ class NoisyTraining(Mechanism):
         return add_gaussian(total.numpy(), self.local_multiplier * self.clip, stream)
 
     def protect_nothing(self, stream: Stream) -> Upload:
-        """An upload with the noise that it would have if every row had been zero. So a device without an update looks
-        like a device without signal."""
+        """Return an upload with the noise that it would have if every row had been zero. So a device without an update
+        looks like a device without signal."""
         if self.ring is None:
             raise self._unmaskable()
         return self._encoded(add_gaussian(np.zeros(self.dim), self._upload_std, stream))
@@ -186,14 +186,15 @@ class NoisyTraining(Mechanism):
     def release_to(
         self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
-        """The guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are ignored."""
+        """Return the guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are
+        ignored."""
         law = Gaussian(self.noise_multiplier(variance, protected))
         own = Poisson(self.rate, Unit.EXAMPLE, DrawnBy.DEVICE)
         draw = own if protected is Unit.EXAMPLE else NoSampling()
         return Release(law, draw, Adjacency.ZERO_OUT, protected, adversary, self.steps)
 
     def noise_multiplier(self, variance: float, protected: Unit) -> float:
-        """That of one step on one device."""
+        """Return that of one step on one device."""
         return self.local_multiplier / self.weight(protected)
 
     # ------------------------------------------------------------------ on the wire

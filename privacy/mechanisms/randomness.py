@@ -27,7 +27,7 @@ _BLOCK = 1 << 15  # numbers per step, few enough to stay in the cache
 
 
 def derived_key(seed: int, *labels: str | int) -> bytes:
-    """A key computed from (seed, labels) by HKDF-SHA256. Only for tests and for simulations that are declared
+    """Return a key computed from (seed, labels) by HKDF-SHA256. Only for tests and for simulations that are declared
     reproducible, because the seed is not secret."""
     # Each label is encoded with its length and type: ("ab", "c"), ("a", "bc"), (1,) and ("1",) must all differ.
     parts = [f"{type(label).__name__}:{label}".encode() for label in labels]
@@ -88,12 +88,12 @@ class Stream:
         return words
 
     def uniform(self, n: int) -> NDArray[np.float64]:
-        """Floats strictly between 0 and 1: the 2^52 odd multiples of 2^-53. With one more bit the largest would round
-        to 1."""
+        """Return floats strictly between 0 and 1: the 2^52 odd multiples of 2^-53. With one more bit the largest would
+        round to 1."""
         return ((self.uint64(n) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     def gaussian(self, n: int) -> NDArray[np.float64]:
-        """Independent standard normal numbers (Box-Muller; both numbers of each pair are used)."""
+        """Return independent standard normal numbers (Box-Muller; both numbers of each pair are used)."""
         pairs = (n + 1) // 2
         out = np.empty(2 * pairs)
         for start in range(0, pairs, _BLOCK):

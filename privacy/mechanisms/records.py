@@ -17,7 +17,7 @@ _KINDS: Mapping[str, type[Mechanism]] = {
 
 
 def mechanism_from_record(record: Mapping[str, Any]) -> Mechanism:
-    """The inverse of `Mechanism.to_record`; raises `UnsoundMechanismError` for anything else."""
+    """Return the inverse of `Mechanism.to_record`; raises `UnsoundMechanismError` for anything else."""
     fields = dict(record)
     kind = _KINDS.get(str(fields.pop(KIND, None)))
     if kind is None:

@@ -110,7 +110,7 @@ class _ScaleSearch:
     rounds_once: bool = False
 
     def chosen(self, bits: int, scale: float | None) -> float | None:
-        """The given scale, or else the best scale for a ring of this size. None if no scale fits."""
+        """Return the given scale, or else the best scale for a ring of this size. None if no scale fits."""
         if scale is not None:
             return scale
         rotate = bits <= LARGEST_ROTATED_RING
@@ -125,7 +125,7 @@ class _ScaleSearch:
         return scaled / self.clip
 
     def cheap(self, scale: float | None) -> bool:
-        """Whether rounding sums needs hardly more noise than rounding rows."""
+        """Return whether rounding sums needs hardly more noise than rounding rows."""
         if scale is None:
             return False
         return self.l2(scale) <= _LARGEST_PRICE * l2_bound(self.dim, scale * self.clip)
@@ -152,8 +152,8 @@ class _ScaleSearch:
         )
 
     def largest(self, bits: int, *, rotate: bool, most: float) -> float | None:
-        """The largest scale up to `most` that fits the ring (to a relative 1e-9), or None. The search relies on the
-        required half ring growing with the scale."""
+        """Return the largest scale up to `most` that fits the ring (to a relative 1e-9), or None. The search relies on
+        the required half ring growing with the scale."""
         limit = 2.0 ** (bits - 1)
         if math.isfinite(most) and self.half_ring(most, rotate=rotate) <= limit:
             return most

@@ -91,7 +91,7 @@ class Rows:
 
     @classmethod
     def of(cls, rows: torch.Tensor) -> Rows:
-        """Rows that are stored densely."""
+        """Return rows that are stored densely."""
         return cls((Factors(rows.detach().cpu().numpy()),))
 
     def __len__(self) -> int:
@@ -103,14 +103,14 @@ class Rows:
         return sum(piece.width for piece in self.pieces)
 
     def split(self, counts: Sequence[int]) -> Iterator[Rows]:
-        """Consecutive groups of rows, with the given number of rows in each."""
+        """Yield consecutive groups of rows, with the given number of rows in each."""
         end = 0
         for count in counts:
             start, end = end, end + count
             yield self._cut(slice(start, end))
 
     def norms(self) -> NDArray[np.float64]:
-        """The L2 norm of every row. It is not finite if the row is not."""
+        """Return the L2 norm of every row. It is not finite if the row is not."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(np.sqrt(sum(piece.norms_squared() for piece in self.pieces)))
 
@@ -131,7 +131,7 @@ class Rows:
         )
 
     def clipped_sum(self, clip: float) -> NDArray[np.float64]:
-        """The sum of all rows, each multiplied by min(1, C / its norm). Raises for nan and inf."""
+        """Return the sum of all rows, each multiplied by min(1, C / its norm). Raises for nan and inf."""
         total = np.zeros(self.width)
         for block in self.blocks():
             part = block._in_float64()
@@ -145,7 +145,7 @@ class Rows:
         return total
 
     def blocks(self, numbers: int = _AT_ONCE) -> Iterator[Rows]:
-        """The rows in blocks that each store about this many numbers."""
+        """Yield the rows in blocks that each store about this many numbers."""
         stored = sum(
             piece.left.shape[1] + (0 if piece.right is None else piece.right.shape[1])
             for piece in self.pieces
@@ -159,7 +159,7 @@ class Rows:
         return np.concatenate([piece.dense() for piece in self.pieces], axis=1)
 
     def _in_float64(self) -> Rows:
-        """A copy in float64, so that later steps need not convert again."""
+        """Return a copy in float64, so that later steps need not convert again."""
         pieces = (
             Factors(_float64(piece.left), None if piece.right is None else _float64(piece.right))
             for piece in self.pieces
@@ -171,13 +171,13 @@ class Rows:
 
 
 def clip_weights(norms: NDArray[np.float64], clip: float) -> NDArray[np.float64]:
-    """min(1, C / norm) for every norm."""
+    """Return min(1, C / norm) for every norm."""
     return np.asarray(clip / np.maximum(norms, clip))
 
 
 def allowance(rows: int, dim: int) -> float:
-    """How much floating-point errors can add to the change that one row makes in the scaled sum of n = `rows` rows, in
-    units of s C (scale times clip).
+    """Return how much floating-point errors can add to the change that one row makes in the scaled sum of n = `rows`
+    rows, in units of s C (scale times clip).
 
     The error of the row's own weight is 2 (k + 8) u. The other errors occur in both neighbouring sums, which have up
     to n rows of norm C (1 + 2^-20). Adding the rows up has an error of n g(n + 2). After that come the scaling, the
@@ -202,7 +202,8 @@ def _squared(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
 def threshold_rounded(
     values: NDArray[np.float64], thresholds: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """floor(x + t). For uniform t this rounds x up with probability x - floor(x). With the same t for two numbers,
+    """Return floor(x + t). For uniform t this rounds x up with probability x - floor(x). With the same t for two
+    numbers,
     |floor(x + t) - floor(y + t)| <= ceil(|x - y|)."""
     largest = float(np.max(np.abs(values), initial=0.0))
     if not largest < 2.0**62:  # also for nan
@@ -213,8 +214,8 @@ def threshold_rounded(
 
 
 def sum_bound(dim: int, scaled_clip: float, rows: int, changed: int) -> float:
-    """The L2 sensitivity D2 of a sum of up to `rows` rows that is rounded once, if `changed` of the rows are replaced
-    by zeros.
+    """Return the L2 sensitivity D2 of a sum of up to `rows` rows that is rounded once, if `changed` of the rows are
+    replaced by zeros.
 
     Adding a threshold to a small number has an error of up to u, in both neighbouring sums. That is 2 u sqrt(k) in
     total. The factor 1 + 2^-50 covers it, and also the rounding of this formula.

@@ -31,8 +31,8 @@ _ROWS_AT_ONCE = 1024
 
 
 def largest_value(mu: int, bits: int) -> int:
-    """The smallest t for which Chernoff's bound P(|X| > t) <= 2 exp(sqrt(t^2 + mu^2) - mu - t asinh(t/mu)) is below
-    2^-bits."""
+    """Return the smallest t for which Chernoff's bound P(|X| > t) <= 2 exp(sqrt(t^2 + mu^2) - mu - t asinh(t/mu)) is
+    below 2^-bits."""
     wanted = -(bits + 2) * math.log(2.0)  # one bit for the factor 2, one for rounding
 
     def log_tail(t: float) -> float:
@@ -49,8 +49,8 @@ def largest_value(mu: int, bits: int) -> int:
 
 
 def exact_pmf(mu: int, x: int, bits: int) -> int:
-    """P(x) in units of 2^-bits. The error is less than 4 units: at most 1 each for wrapping, truncation and the last
-    rounding, and less than 1 for everything else."""
+    """Return P(x) in units of 2^-bits. The error is less than 4 units: at most 1 each for wrapping, truncation and the
+    last rounding, and less than 1 for everything else."""
     points = 1 << (abs(x) + largest_value(mu, bits)).bit_length()
     # The error of the integer series is less than 2^20 units of the working precision, which is 2^64 times finer.
     working = bits + _GUARD_BITS
@@ -92,8 +92,8 @@ class FloatPmf:
 
 
 def _cosine_weights(mu: int, points: int, bits: int) -> list[int]:
-    """w_0, 2 w_1, 2 w_2, ... in units of 2^-bits, up to the first w_j below one unit or up to j = N/2. The term j =
-    N/2 counts once, not twice."""
+    """Return w_0, 2 w_1, 2 w_2, ... in units of 2^-bits, up to the first w_j below one unit or up to j = N/2. The term
+    j = N/2 counts once, not twice."""
     working = bits + _GUARD_BITS + mu.bit_length()  # 1 - cos is multiplied by mu
     one, pi = 1 << working, _pi(working)
     weights = [1 << bits]
@@ -109,7 +109,7 @@ def _cosine_weights(mu: int, points: int, bits: int) -> list[int]:
 # ---------------------------------------------------------------------- elementary functions
 # All in integer arithmetic, in units of 2^-bits.
 def _pi(bits: int) -> int:
-    """Machin's formula: pi = 16 arctan(1/5) - 4 arctan(1/239)."""
+    """Return pi by Machin's formula: pi = 16 arctan(1/5) - 4 arctan(1/239)."""
 
     def arctan_of_inverse(n: int) -> int:
         power, total, k = (1 << bits) // n, 0, 1
@@ -123,7 +123,7 @@ def _pi(bits: int) -> int:
 
 
 def _cos(pi: int, numerator: int, points: int, bits: int) -> int:
-    """cos(2 pi numerator / points), by Taylor's series for the equivalent angle between 0 and pi."""
+    """Return cos(2 pi numerator / points), by Taylor's series for the equivalent angle between 0 and pi."""
     turn = numerator % points
     angle = 2 * pi * min(turn, points - turn) // points
     square = angle * angle >> bits
@@ -137,7 +137,7 @@ def _cos(pi: int, numerator: int, points: int, bits: int) -> int:
 
 
 def _exp_minus(a: int, bits: int) -> int:
-    """exp(-a): 1 / exp(a / 2^r), by Taylor's series of an argument below 1/256, squared r times."""
+    """Return exp(-a): 1 / exp(a / 2^r), by Taylor's series of an argument below 1/256, squared r times."""
     halvings = max(0, a.bit_length() - bits + 8)
     a >>= halvings
     term = total = 1 << bits

@@ -122,8 +122,8 @@ class SkellamRing(Mechanism):
     def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """Clips and rounds exactly as each device would. The noise of all devices is drawn in one go, because Skellam
-        noise is closed under sums."""
+        """Return clips and rounds exactly as each device would. The noise of all devices is drawn in one go, because
+        Skellam noise is closed under sums."""
         each = rows if isinstance(rows, Sequence) else list(Rows.of(rows).split(counts))
         given = sum(map(len, each)) if isinstance(rows, Sequence) else len(rows)
         if given != sum(counts) or len(each) != len(counts):
@@ -145,8 +145,8 @@ class SkellamRing(Mechanism):
         return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
 
     def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
-        """One device's upload: clip every row; rotate (small rings only), scale and round each row or their sum; add
-        the noise; reduce to integers in [0, 2^b)."""
+        """Return one device's upload: clip every row; rotate (small rings only), scale and round each row or their
+        sum; add the noise; reduce to integers in [0, 2^b)."""
         given = Rows((Factors(np.atleast_2d(rows)),))
         self._check_rows(given)
         total = self._noise(1, stream)
@@ -157,7 +157,7 @@ class SkellamRing(Mechanism):
         return into_ring(total, self.bits)
 
     def _check_rows(self, rows: Rows) -> None:
-        """Raises if one device may not have these rows: wrong length, or too many."""
+        """Raise if one device may not have these rows: wrong length, or too many."""
         if rows.width != self.dim or len(rows) > self.rows:
             raise UnsafeUpdateError(
                 f"the mechanism is for at most {self.rows} rows of {self.dim} numbers; "
@@ -179,7 +179,7 @@ class SkellamRing(Mechanism):
         return total
 
     def _rounded_sum(self, blocks: Iterable[Rows], stream: Stream, round: int) -> NDArray[np.int64]:
-        """The rounded sum of one device's clipped rows, which may come in blocks."""
+        """Return the rounded sum of one device's clipped rows, which may come in blocks."""
         total, count = np.zeros(self.dim), 0
         for block in blocks:
             count += len(block)
@@ -192,7 +192,7 @@ class SkellamRing(Mechanism):
         return threshold_rounded(total * self.scale, stream.uniform(self.dim))
 
     def _noise(self, clients: int, stream: Stream) -> NDArray[np.int64]:
-        """The noise of this many devices, in as few draws as the sampler's largest variance allows."""
+        """Return the noise of this many devices, in as few draws as the sampler's largest variance allows."""
         most = LARGEST_VARIANCE // max(self.local_variance, 1)
         total = sample_skellam(min(clients, most) * self.local_variance, self.dim, stream)
         while clients > most:
@@ -202,7 +202,7 @@ class SkellamRing(Mechanism):
 
     # ------------------------------------------------------------------ on the server
     def with_bound(self, bound: float) -> SkellamRing:
-        """The scale changes so that s C stays exactly the same float, and with it the bounds of the integers. If
+        """Return the scale changes so that s C stays exactly the same float, and with it the bounds of the integers. If
         rounding makes the product differ in its last bit, a slightly smaller bound is tried."""
         scaled = self.scale * self.clip
         while (scaled / bound) * bound != scaled:
@@ -221,7 +221,7 @@ class SkellamRing(Mechanism):
         return self.local_variance
 
     def noise_std(self, variance: float) -> float:
-        """Standard deviation of the Skellam noise only. Each rounding adds at most 1/(2 s)."""
+        """Return standard deviation of the Skellam noise only. Each rounding adds at most 1/(2 s)."""
         return math.sqrt(variance) / self.scale
 
     @property
@@ -246,7 +246,7 @@ class SkellamRing(Mechanism):
         return math.sqrt(variance) / self._sensitivities(protected)[0]
 
     def _sensitivities(self, protected: Unit) -> tuple[float, float]:
-        """The L2 and L1 sensitivity (D2, D1) of the sum to one protected unit."""
+        """Return the L2 and L1 sensitivity (D2, D1) of the sum to one protected unit."""
         weight = self.weight(protected)
         if not self.rounds_once:
             return weight * self.l2_sensitivity, weight * self.l1_sensitivity
@@ -275,7 +275,7 @@ class SkellamRing(Mechanism):
 
     # ------------------------------------------------------------------ on the wire
     def check(self) -> None:
-        """Also checks that the sum fits the ring. If it does not, the result would be useless, and the numbers were
+        """Check also that the sum fits the ring. If it does not, the result would be useless, and the numbers were
         probably not made together."""
         positive = ("dim", "bits", "scale", "clip", "clients", "rows", "wraparound_probability")
         for name in positive:
@@ -317,13 +317,13 @@ class SkellamRing(Mechanism):
 
 
 def l2_bound(dim: int, scaled_clip: float, deviations: float = 1.0) -> float:
-    """D2 for s C = `scaled_clip`. A rounded row exceeds it with probability at most exp(-deviations^2 / 2)."""
+    """Return D2 for s C = `scaled_clip`. A rounded row exceeds it with probability at most exp(-deviations^2 / 2)."""
     conditional = scaled_clip**2 + dim / 4.0 + deviations * (scaled_clip + math.sqrt(dim) / 2.0)
     return min(math.sqrt(conditional), scaled_clip + math.sqrt(dim))
 
 
 def l1_bound(dim: int, l2: float) -> float:
-    """|q|_1 <= sqrt(k) |q|_2, and for integers |q|_1 <= |q|_2^2."""
+    """Return |q|_1 <= sqrt(k) |q|_2, and for integers |q|_1 <= |q|_2^2."""
     return l2 * min(math.sqrt(dim), l2)
 
 
@@ -338,7 +338,7 @@ def required_half_ring(
     probability: float,
     rounds_once: bool = False,
 ) -> float:
-    """The smallest 2^(b-1) for which the sum fits. It uses Gaussian tails; for such variances and distances the
+    """Return the smallest 2^(b-1) for which the sum fits. It uses Gaussian tails; for such variances and distances the
     exponent of Skellam tails differs from them by a relative 1e-6."""
     deviations = math.sqrt(2.0 * math.log(2.0 * dim / probability))
     all_rows = clients * rows

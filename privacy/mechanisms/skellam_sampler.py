@@ -44,7 +44,7 @@ _BLOCK = 1 << 15  # numbers per step, few enough to stay in the cache
 
 
 def sample_skellam(mu: int, size: int, stream: Stream) -> NDArray[np.int64]:
-    """`size` independent draws of variance `mu`, a whole number up to 2^62. Variance 0 gives zeros."""
+    """Return `size` independent draws of variance `mu`, a whole number up to 2^62. Variance 0 gives zeros."""
     if mu < 0 or mu != int(mu):
         raise ValueError(f"the variance of Skellam noise must be a whole number, not {mu}.")
     if mu > LARGEST_VARIANCE:
@@ -102,7 +102,7 @@ class _Proposals:
     def _holds(
         self, x: NDArray[np.int64], cell: NDArray[np.int64], stream: Stream
     ) -> NDArray[np.bool_]:
-        """Whether U < A P(x), for each x."""
+        """Return whether U < A P(x), for each x."""
         words = stream.uint64(x.size)
         sure, spread = self.sure[cell], self.most[cell] - self.sure[cell]
         u = (sure + spread * (words * 2.0**-64)) / self.accepted

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def real_sum(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """The sum in float64, added up in the given order."""
+    """Return the sum in float64, added up in the given order."""
     total = np.zeros(vectors[0].shape)
     for vector in vectors:
         total += vector
@@ -18,7 +18,7 @@ def real_sum(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
 
 
 def ring_sum(vectors: Sequence[NDArray[Any]], bits: int) -> NDArray[np.float64]:
-    """The sum modulo 2^bits, decoded to signed integers from -2^(bits-1) to 2^(bits-1) - 1."""
+    """Return the sum modulo 2^bits, decoded to signed integers from -2^(bits-1) to 2^(bits-1) - 1."""
     ring = _modular_sum(vectors)
     # Shifting to the top of the word and back extends the sign of the integer.
     unused = 64 - bits
@@ -26,7 +26,7 @@ def ring_sum(vectors: Sequence[NDArray[Any]], bits: int) -> NDArray[np.float64]:
 
 
 def upload_sum(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """The sum of these uploads, still encoded: ring integers (not yet reduced), or real numbers in float64."""
+    """Return the sum of these uploads, still encoded: ring integers (not yet reduced), or real numbers in float64."""
     return _modular_sum(vectors) if vectors[0].dtype == np.uint64 else real_sum(vectors)
 
 

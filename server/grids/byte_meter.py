@@ -17,7 +17,7 @@ class MeteredGrid(WrappedGrid):
         self._sizes: dict[tuple[object, ...], int] = {}
 
     def take(self) -> tuple[int, int]:
-        """Bytes (up, down) since the last call."""
+        """Return bytes (up, down) since the last call."""
         counted, self._up, self._down = (self._up, self._down), 0, 0
         return counted
 
@@ -53,7 +53,7 @@ class MeteredGrid(WrappedGrid):
 
 
 def content_shape(content: RecordDict) -> tuple[object, ...]:
-    """What the size of a content depends on."""
+    """Return what the size of a content depends on."""
     arrays = tuple(
         (name, key, array.dtype, tuple(array.shape), len(array.data))
         for name, record in content.array_records.items()
@@ -64,7 +64,7 @@ def content_shape(content: RecordDict) -> tuple[object, ...]:
 
 
 def _lengths(metadata: Metadata) -> tuple[int, ...]:
-    """The lengths of all metadata that vary: of texts their lengths, of numbers their bits."""
+    """Return the lengths of all metadata that vary: of texts their lengths, of numbers their bits."""
     texts = (
         metadata.message_id,
         metadata.reply_to_message_id,
@@ -76,6 +76,6 @@ def _lengths(metadata: Metadata) -> tuple[int, ...]:
 
 
 def serialised_size(item: object) -> int:
-    """The size of an object and of all objects that it refers to, as they are sent."""
+    """Return the size of an object and of all objects that it refers to, as they are sent."""
     children = (item.children or {}).values()  # type: ignore[attr-defined]
     return len(item.deflate()) + sum(map(serialised_size, children))  # type: ignore[attr-defined]

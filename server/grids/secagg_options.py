@@ -22,7 +22,7 @@ _KEYS = {
 
 
 def secagg_options(config: Config) -> SecAggOptions:
-    """The options of secure aggregation in this run."""
+    """Return the options of secure aggregation in this run."""
     assert not isinstance(config.secagg, NoSecAggConfig)
     return SecAggOptions(
         drops=config.clients.tolerated_dropouts,

@@ -37,7 +37,7 @@ class SimulatedGrid(WrappedGrid):
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def take(self) -> tuple[float, float]:
-        """Bytes (up, down) since the last call."""
+        """Return bytes (up, down) since the last call."""
         counted, self._up, self._down = (self._up, self._down), 0.0, 0.0
         return counted
 
@@ -67,7 +67,7 @@ class SimulatedGrid(WrappedGrid):
         return replies
 
     def _sums(self, content: RecordDict, server_round: int, cohort: int) -> int:
-        """How many sums, or single uploads, the server sees."""
+        """Return how many sums, or single uploads, the server sees."""
         groups = int(_numbers(content).get(GROUPS, 1))  # type: ignore[arg-type]
         if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
             return groups
@@ -87,7 +87,7 @@ class SimulatedGrid(WrappedGrid):
     def _traffic(
         self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
     ) -> tuple[float, float]:
-        """Bytes (up, down) of a node that sends this many numbers."""
+        """Return bytes (up, down) of a node that sends this many numbers."""
         key = (cohort, numbers, content_shape(content), content_shape(parcel))
         if key not in self._known:
             mechanism = mechanism_from_record(content.config_records[MECHANISM])
@@ -102,5 +102,5 @@ def _numbers(content: RecordDict) -> ConfigRecord:
 
 
 def _evaluates(content: RecordDict) -> bool:
-    """Whether the message asks devices to evaluate, not to train."""
+    """Return whether the message asks devices to evaluate, not to train."""
     return EVALUATION in _numbers(content)

@@ -137,8 +137,8 @@ def _shown(kind: Metric, value: float | None) -> str:
 
 
 def on_devices(told: dict[str, Any]) -> str:
-    """What devices measured for the last model: the mean with the standard deviation of its noise, and the means of
-    groups."""
+    """Return what devices measured for the last model: the mean with the standard deviation of its noise, and the
+    means of groups."""
     groups = ", ".join(f"{value:.3g}" for value in told["groups"])
     spread = f"; groups {groups}" if groups else ""
     return f"{told['mean']:.3g}, noise {told['noise']:.2g}{spread}"

@@ -59,7 +59,7 @@ class StreamProgress:
 
 
 def read_event(line: str) -> tuple[str, dict[str, Any]] | None:
-    """The kind and the facts of an event; None for any other line of the log."""
+    """Return the kind and the facts of an event; None for any other line of the log."""
     if not line.startswith(_MARK):
         return None
     try:

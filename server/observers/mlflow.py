@@ -67,7 +67,7 @@ class MLflow:
         self._client.set_terminated(run)
 
     def _run(self) -> str:
-        """The id of the MLflow run: the one in the folder, or a new one."""
+        """Return the id of the MLflow run: the one in the folder, or a new one."""
         run = self._files.read_mlflow_run()
         if run is None:
             name = self._files.path.absolute().name
@@ -87,5 +87,5 @@ class MLflow:
 
 
 def _allowed(key: str) -> str:
-    """The key without the characters that MLflow does not allow in names."""
+    """Return the key without the characters that MLflow does not allow in names."""
     return re.sub(r"[^\w./ :-]", "_", key)

@@ -21,7 +21,7 @@ BUILT_IN = {
 
 
 def tracked(config: Config, folder: Path, display: "Observer") -> "Observer":
-    """An observer that tells the display and the tracker of the configuration; the display itself if there is no
+    """Return an observer that tells the display and the tracker of the configuration; the display itself if there is no
     tracker."""
     name = config.tracking.name
     if name == NONE:

@@ -36,7 +36,8 @@ def _report(asked: argparse.Namespace) -> None:
 
 
 def _readable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and a sentence about each of the others. Raises an error if no run can be read."""
+    """Return the runs that can be read, and a sentence about each of the others. Raises an error if no run can be
+    read."""
     runs, broken = [], []
     for folder in folders:
         try:

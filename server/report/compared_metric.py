@@ -11,8 +11,8 @@ _OLDEST = "classification"  # the task of runs that are older than the choice of
 
 
 def metrics_of(run: Run) -> tuple[Metric, ...]:
-    """The metrics of a run's task; the first one is for comparisons. For a task that is not installed only the loss is
-    known."""
+    """Return the metrics of a run's task; the first one is for comparisons. For a task that is not installed only the
+    loss is known."""
     name = str(at(run.config, "task", "name") or _OLDEST)
     try:
         task = settings_class("task", name)
@@ -23,7 +23,8 @@ def metrics_of(run: Run) -> tuple[Metric, ...]:
 
 
 def judged_by(runs: Sequence[Run], asked: str | None = None) -> Metric:
-    """The metric by which runs are compared: the one that was asked for, or the first one that all their tasks have.
+    """Return the metric by which runs are compared: the one that was asked for, or the first one that all their tasks
+    have.
 
     Any number of a round can be asked for, with a dot before a nested key: `f1`, `validation.f1`, `seconds.round`.
     """
@@ -40,7 +41,7 @@ def judged_by(runs: Sequence[Run], asked: str | None = None) -> Metric:
 
 
 def _numbers(runs: Sequence[Run]) -> list[str]:
-    """What can be asked for: the metrics that at least one run has."""
+    """Return what can be asked for: the metrics that at least one run has."""
     names = dict.fromkeys(metric.name for run in runs for metric in metrics_of(run))
     asked = [name for plain in names for name in (plain, f"validation.{plain}")]
     return [name for name in asked if any(run.series(*name.split("."))[1] for run in runs)] or [

@@ -82,8 +82,8 @@ _SETTINGS = (
 
 
 def _figures(groups: Sequence[Group], looks: Sequence[_Look], metric: Metric) -> Iterator[str]:
-    """Charts of the metric against its costs. A group without that cost (no guarantee, so no epsilon) is a horizontal
-    line."""
+    """Yield charts of the metric against its costs. A group without that cost (no guarantee, so no epsilon) is a
+    horizontal line."""
     path = metric.name.split(".")
     for view in _views(groups):
         lines, levels = [], []
@@ -120,8 +120,8 @@ def _figures(groups: Sequence[Group], looks: Sequence[_Look], metric: Metric) ->
 
 
 def _views(groups: Sequence[Group]) -> Iterator[_View]:
-    """The charts. Epsilons against different adversaries cannot be compared, so each adversary of a budget has its own
-    chart."""
+    """Yield the charts. Epsilons against different adversaries cannot be compared, so each adversary of a budget has
+    its own chart."""
     for name in in_order(run.bound() for group in groups for run in group.runs):
         axis = Axis(f"epsilon against {name}", readable.plain)
         title = f"epsilon (adversary: {name})"
@@ -145,7 +145,7 @@ def _sent(*keys: str) -> Costs:
 
 
 def _table(cells: Cells, caption: str, looks: Sequence[_Look] = ()) -> str:
-    """A table as HTML, with colour and line style of each row if given."""
+    """Return a table as HTML, with colour and line style of each row if given."""
     kinds = [' class="number"' if cells.numeric(i) else "" for i in range(len(cells.headers))]
     head = "".join(
         f'<th scope="col"{kind}>{escape(text)}</th>'

@@ -31,7 +31,7 @@ class Cells:
 
 
 def results(groups: Sequence[Group], metric: Metric) -> Cells:
-    """A table with one row per group."""
+    """Return a table with one row per group."""
     runs = [run for group in groups for run in group.runs]
     columns: dict[str, Callable[[Group], str]] = {
         f"Epsilon, {name}": _mean(_last("epsilon", name), readable.plain)
@@ -53,7 +53,7 @@ def results(groups: Sequence[Group], metric: Metric) -> Cells:
 
 
 def settings(groups: Sequence[Group]) -> Cells:
-    """A table with one row for each setting in which the groups differ, and one column per group."""
+    """Return a table with one row for each setting in which the groups differ, and one column per group."""
     keys = dict.fromkeys(key for group in groups for key in group.settings)
     rows = [[key, *(group.settings.get(key, "") for group in groups)] for key in keys]
     return Cells(["Setting", *(str(group.number) for group in groups)], rows)
@@ -107,7 +107,7 @@ def _spread(value: Callable[[Run], float | None], metric: Metric) -> Callable[[G
 
 
 def _rounds(group: Group) -> str:
-    """How many rounds were finished, and of how many if not all."""
+    """Return how many rounds were finished, and of how many if not all."""
     counts = sorted({len(run.rows) for run in group.runs})
     planned = number(group.first.config, "rounds") or 0
     missing = f" of {planned:g}" if planned > counts[0] else ""

@@ -28,7 +28,7 @@ class Spread(NamedTuple):
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
     def text(self, form: Callable[[float], str]) -> str:
-        """The spread as text, such as `87.3 % ± 1.2 %`."""
+        """Return the spread as text, such as `87.3 % ± 1.2 %`."""
         return form(self.mean) + ("" if self.deviation is None else f" ± {form(self.deviation)}")
 
 
@@ -46,7 +46,7 @@ class Group:
         return self.runs[0]
 
     def spread(self, value: Callable[[Run], float | None]) -> Spread | None:
-        """The spread of a number over the runs that have it."""
+        """Return the spread of a number over the runs that have it."""
         return Spread.of([number for run in self.runs if (number := value(run)) is not None])
 
     def curve(
@@ -54,7 +54,7 @@ class Group:
         cost: Callable[[Run], Sequence[float | None]],
         metric: Callable[[Run], Sequence[float | None]],
     ) -> list[tuple[float, Spread]]:
-        """Mean cost and mean metric after each round for which all runs have both."""
+        """Return mean cost and mean metric after each round for which all runs have both."""
         by_run = []
         for run in self.runs:
             rows = zip(run.rows, cost(run), metric(run), strict=True)
@@ -71,14 +71,14 @@ class Group:
         return points
 
     def folders(self, names: Mapping[Path, str]) -> str:
-        """The names of the folders of the runs."""
+        """Return the names of the folders of the runs."""
         told = [names[run.folder] for run in self.runs]
         more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
         return f"{', '.join(told[:_SHOWN])}{more}"
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """The groups in the order of their first runs, with labels that differ."""
+    """Return the groups in the order of their first runs, with labels that differ."""
     by_settings: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
         flat = {key: value for key, value in _settings(run).items() if key != "seed"}
@@ -97,7 +97,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 def folder_names(runs: Sequence[Run]) -> dict[Path, str]:
-    """The paths of the runs' folders, without the part that they have in common."""
+    """Return the paths of the runs' folders, without the part that they have in common."""
     paths = {run.folder: run.folder.resolve() for run in runs}
     common = os.path.commonpath([path.parent for path in paths.values()])
     return {folder: str(path.relative_to(common)) for folder, path in paths.items()}
@@ -112,8 +112,8 @@ def _text(value: Any) -> str:
 
 
 def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """The settings in which the runs differ, except for the seed. Settings below a group are compared only among runs
-    that chose the same file of the group: a setting that only another strategy has is not a difference."""
+    """Return the settings in which the runs differ, except for the seed. Settings below a group are compared only
+    among runs that chose the same file of the group: a setting that only another strategy has is not a difference."""
     flat = [_settings(run) for run in runs]
     differ = []
     for key in dict.fromkeys(key for settings in flat for key in settings):
@@ -132,7 +132,8 @@ def _differences(runs: Sequence[Run]) -> list[dict[str, str]]:
 
 
 def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """A label for each run: number and strategy, the data set if there are several, and settings if they are few."""
+    """Return a label for each run: number and strategy, the data set if there are several, and settings if they are
+    few."""
     several = len({run.setting("data.name") for run in runs}) > 1
     labels = []
     for number, (run, differ) in enumerate(zip(runs, settings, strict=True), start=1):
@@ -144,6 +145,6 @@ def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, str]]) -> list[
 
 
 def marked(name: str, run: Run) -> str:
-    """The name of a run, with a mark if none of its epsilons holds, because such a run has not paid what the others
-    have."""
+    """Return the name of a run, with a mark if none of its epsilons holds, because such a run has not paid what the
+    others have."""
     return name if run.not_private() is None else f"{name} (NOT PRIVATE)"

@@ -21,7 +21,7 @@ _SIMULATED = ("local", "simulation", "cohort")
 
 
 def model_card(config: Config, summary: Mapping[str, Any]) -> str:
-    """The text of the card."""
+    """Return the text of the card."""
     title = (
         f"# Model card: {config.model.name} trained by {config.strategy.name} on {config.data.name}"
     )

@@ -11,7 +11,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def in_order(adversaries: Iterable[str]) -> list[str]:
-    """Each adversary once: first those of every run, then those of one strategy only."""
+    """Return each adversary once: first those of every run, then those of one strategy only."""
     names = list(dict.fromkeys(adversaries))
     return [
         *(name for name in EVERYWHERE if name in names),
@@ -20,14 +20,14 @@ def in_order(adversaries: Iterable[str]) -> list[str]:
 
 
 def short_epsilons(spent: Mapping[str, float | None]) -> str:
-    """Epsilons as `model/client/server`. Other adversaries have a row in the tables."""
+    """Return epsilons as `model/client/server`. Other adversaries have a row in the tables."""
     shown = [spent[name] for name in EVERYWHERE if name in spent]
     return "/".join("∞" if value is None else f"{value:.2f}" for value in shown)
 
 
 def best_guess(epsilon: float, delta: float) -> float:
-    """The largest probability with which somebody is right about whether a unit contributed, who before the run thought
-    both equally likely.
+    """Return the largest probability with which somebody is right about whether a unit contributed, who before the run
+    thought both equally likely.
 
     A guess says "in" with chance p if it was in and q if not, and is right with chance (p + 1 - q) / 2. By (epsilon,
     delta)-DP p <= e^epsilon q + delta and 1 - q <= e^epsilon (1 - p) + delta. Their sum gives (p - q)(1 + e^epsilon) <=
@@ -38,7 +38,7 @@ def best_guess(epsilon: float, delta: float) -> float:
 
 
 def plain(value: float) -> str:
-    """A number with as few digits as are needed."""
+    """Return a number with as few digits as are needed."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
@@ -47,17 +47,17 @@ def percent(share: float) -> str:
 
 
 def metric(kind: Metric, value: float) -> str:
-    """A value of this metric as text."""
+    """Return a value of this metric as text."""
     return percent(value) if kind.percent else plain(value)
 
 
 def name(kind: Metric) -> str:
-    """The name of a metric as the title of a chart or a column."""
+    """Return the name of a metric as the title of a chart or a column."""
     return f"{kind.name[0].upper()}{kind.name[1:]}"
 
 
 def size(count: float) -> str:
-    """A number of bytes in decimal units, with three digits."""
+    """Return a number of bytes in decimal units, with three digits."""
     unit = 0
     while abs(count) >= 999.5 and unit < len(_UNITS) - 1:
         count, unit = count / 1000, unit + 1

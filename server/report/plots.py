@@ -104,13 +104,13 @@ ROUND = Axis("round", plain, integer=True)
 
 
 def axis_of(metric: Metric) -> Axis:
-    """The axis for the values of a metric."""
+    """Return the axis for the values of a metric."""
     text = (lambda share: f"{100 * share:.3g} %") if metric.percent else plain
     return Axis(metric.name, text)
 
 
 def colors(count: int) -> list[str]:
-    """This many different colours: those above, and then equally spaced hues in a middle tone."""
+    """Return this many different colours: those above, and then equally spaced hues in a middle tone."""
     if count <= len(COLORS):
         return list(COLORS[:count])
     tones = (0.42, 0.52)  # neighbours differ in lightness too
@@ -119,7 +119,7 @@ def colors(count: int) -> list[str]:
 
 
 def spread(values: Sequence[float], factor: float) -> bool:
-    """Whether positive values are so far apart that only a logarithmic axis shows them all."""
+    """Return whether positive values are so far apart that only a logarithmic axis shows them all."""
     return bool(values) and min(values) > 0 and max(values) > factor * min(values)
 
 
@@ -134,7 +134,7 @@ def line_chart(
     endpoints: bool = False,
     legend: bool = True,
 ) -> str:
-    """A chart with curves, and horizontal lines at `levels`; `endpoints` marks the end of each curve."""
+    """Return a chart with curves, and horizontal lines at `levels`; `endpoints` marks the end of each curve."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -163,7 +163,7 @@ def line_chart(
 def stacked_chart(
     name: str, alt: str, rounds: Sequence[float], parts: Mapping[str, np.ndarray], y: Axis
 ) -> str:
-    """A chart with the parts of a whole for every round, stacked."""
+    """Return a chart with the parts of a whole for every round, stacked."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -180,7 +180,7 @@ def stacked_chart(
 
 
 def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> str:
-    """A chart of the examples per client and class: bars for few clients, a heat map for many."""
+    """Return a chart of the examples per client and class: bars for few clients, a heat map for many."""
     table = np.asarray(counts, dtype=float)
     bars = table.shape[0] <= _MAX_BARS and table.shape[1] <= len(COLORS)
 

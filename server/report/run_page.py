@@ -56,7 +56,7 @@ def write_report(folder: Path) -> Path:
 
 
 def _banners(run: Run) -> str:
-    """Warnings that a reader must see before any number."""
+    """Return warnings that a reader must see before any number."""
     banners = []
     if (reason := run.not_private()) is not None:
         banners.append(("warning", f"NOT PRIVATE: {reason}."))
@@ -110,7 +110,7 @@ def _tiles(run: Run) -> str:
 
 
 def _best_tile(run: Run) -> list[tuple[str, str, str]]:
-    """The result of the model that the validation found best, if there was a validation."""
+    """Return the result of the model that the validation found best, if there was a validation."""
     best = at(run.summary, "best")
     metric = judged_by([run])
     reached = number(best, "test", metric.name)
@@ -121,7 +121,7 @@ def _best_tile(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _guarantee(run: Run) -> str:
-    """The run's own statement (adversary, unit, adjacency), and the settings behind it."""
+    """Return the run's own statement (adversary, unit, adjacency), and the settings behind it."""
     pending = (
         "The guarantee is stated when the run ends; the numbers above are what it has spent so far."
     )
@@ -147,13 +147,13 @@ def _guarantee(run: Run) -> str:
 
 
 def _beside(run: Run) -> str:
-    """The budget of evaluations on devices, if there are any."""
+    """Return the budget of evaluations on devices, if there are any."""
     epsilon = number(run.config, "evaluation", "epsilon")
     return "" if epsilon is None else f", and {readable.plain(epsilon)} for evaluations on devices"
 
 
 def _meaning(run: Run) -> str:
-    """Epsilon in words: how well one can guess whether a unit contributed."""
+    """Return epsilon in words: how well one can guess whether a unit contributed."""
     delta, guesses = run.last("delta"), []
     for name in run.adversaries():
         spent = run.last("epsilon", name)
@@ -169,7 +169,7 @@ def _meaning(run: Run) -> str:
 
 
 def _figures(run: Run) -> Iterator[str]:
-    """All charts for which the run has numbers."""
+    """Yield all charts for which the run has numbers."""
     metrics = metrics_of(run)
     for metric in metrics:
         paths = {readable.name(metric): (metric.name,), "validation": ("validation", metric.name)}
@@ -223,7 +223,7 @@ def _curves(
     axis: Axis,
     levels: Sequence[Level] = (),
 ) -> str:
-    """One chart of the numbers at these paths; empty if there are none."""
+    """Return one chart of the numbers at these paths; empty if there are none."""
     lines = [
         Line(label, *run.series(*path), color)
         for (label, path), color in zip(paths.items(), plots.COLORS, strict=False)

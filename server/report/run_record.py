@@ -25,28 +25,28 @@ class Run:
     summary: dict[str, Any]
 
     def series(self, *path: str) -> tuple[list[float], list[float]]:
-        """The rounds that have a number at this path, and the numbers."""
+        """Return the rounds that have a number at this path, and the numbers."""
         found = [(row["round"], number(row, *path)) for row in self.rows]
         kept = [(count, value) for count, value in found if value is not None]
         return [count for count, _ in kept], [value for _, value in kept]
 
     def last(self, *path: str) -> float | None:
-        """The number at this path after the last round that has one."""
+        """Return the number at this path after the last round that has one."""
         values = self.series(*path)[1]
         return values[-1] if values else None
 
     def adversaries(self) -> list[str]:
-        """All adversaries with an epsilon, even if it is null (no guarantee)."""
+        """Return all adversaries with an epsilon, even if it is null (no guarantee)."""
         kept = [row["epsilon"] for row in self.rows if isinstance(row.get("epsilon"), dict)]
         return in_order(name for epsilon in kept for name in epsilon)
 
     def in_words(self) -> dict[str, str]:
-        """The adversaries in words, if the run has them, and who is trusted."""
+        """Return the adversaries in words, if the run has them, and who is trusted."""
         told = at(self.summary, "adversaries") or {}
         return {name: str(told[name]) for name in in_order(told)}
 
     def bound(self) -> str:
-        """The adversary that the budget is for."""
+        """Return the adversary that the budget is for."""
         told = [row["budget_against"] for row in self.rows if "budget_against" in row]
         return str(told[-1]) if told else str(at(self.config, "privacy", "against") or "model")
 
@@ -59,7 +59,8 @@ class Run:
         return sum(self.series("seconds", "round")[1]) if total is None else total
 
     def not_private(self) -> str | None:
-        """Why no epsilon of this run holds; None if it holds. For an unfinished run, the settings give the reason."""
+        """Return why no epsilon of this run holds; None if it holds. For an unfinished run, the settings give the
+        reason."""
         told = at(self.summary, "not_private")
         seeded = self.setting("privacy.randomness") == "seeded"
         plain = number(self.config, "privacy", "noise_multiplier") == 0
@@ -71,14 +72,14 @@ class Run:
 
 
 def at(tree: Any, *path: str) -> Any:
-    """The value at nested keys; None if there is none."""
+    """Return the value at nested keys; None if there is none."""
     for key in path:
         tree = tree.get(key) if isinstance(tree, dict) else None
     return tree
 
 
 def number(tree: Any, *path: str) -> float | None:
-    """The finite number at nested keys; None if there is none."""
+    """Return the finite number at nested keys; None if there is none."""
     value = at(tree, *path)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -119,7 +120,7 @@ def read_run(folder: Path) -> Run:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folder itself if it is a run, otherwise all runs below it, with `10` after `9`."""
+    """Return the folder itself if it is a run, otherwise all runs below it, with `10` after `9`."""
     if not folder.is_dir():
         raise ReportError(
             f"{folder} is not a folder: name a run folder, or one with runs below it."

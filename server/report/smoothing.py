@@ -15,7 +15,7 @@ _RANK = Axis("rank", readable.plain, integer=True)
 
 
 def figures(run: Run) -> Iterator[str]:
-    """One chart per tensor, for a few of the smoothing rounds from the first to the last."""
+    """Yield one chart per tensor, for a few of the smoothing rounds from the first to the last."""
     smoothed = [row for row in run.rows if row.get(KEY)]
     steps = max(1, min(_MOST_ROUNDS, len(smoothed)) - 1)
     chosen = sorted({round(i * (len(smoothed) - 1) / steps) for i in range(steps + 1)})

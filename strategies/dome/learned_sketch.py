@@ -56,9 +56,9 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
 
 
 def isotropic(settings: DomeConfig) -> bool:
-    """Whether probes are scaled up, so that the desketched mean is unbiased. Without this S S^T is a projection. Error
-    feedback needs a projection, because with longer probes the residual would grow. The algorithm as printed in the
-    paper (`variant=paper`) uses a projection too."""
+    """Return whether probes are scaled up, so that the desketched mean is unbiased. Without this S S^T is a
+    projection. Error feedback needs a projection, because with longer probes the residual would grow. The algorithm as
+    printed in the paper (`variant=paper`) uses a projection too."""
     return not settings.error_feedback and settings.variant == "corrected"
 
 

@@ -25,7 +25,7 @@ class ProductCache:
         self._lock = Lock()  # threads of a simulation share it
 
     def product(self, inputs: Tensor, basis: Tensor, key: Hashable) -> Tensor:
-        """inputs @ basis, from the cache if the key is known. The caller must not write into the result."""
+        """Return inputs @ basis, from the cache if the key is known. The caller must not write into the result."""
         with self._lock:
             found = self._kept.get(key)
             if found is not None:

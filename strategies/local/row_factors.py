@@ -82,5 +82,5 @@ def _rows(pieces: list[OuterFactors]) -> Rows:
 
 
 def _same(inputs: Tensor, given: Tensor) -> bool:
-    """Whether a layer's inputs are the examples themselves: then they share memory."""
+    """Return whether a layer's inputs are the examples themselves: then they share memory."""
     return inputs.data_ptr() == given.data_ptr() and inputs.numel() == given.numel()

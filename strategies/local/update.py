@@ -72,7 +72,7 @@ def drawn(
 
 
 def one_gradient(settings: LocalConfig) -> bool:
-    """Whether a client sends the gradient of a single step, and not the change of its model."""
+    """Return whether a client sends the gradient of a single step, and not the change of its model."""
     return settings.steps == 1 and settings.epochs is None
 
 

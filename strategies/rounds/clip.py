@@ -132,8 +132,8 @@ def clipping_of(config: Config) -> FixedClip:
 
 
 def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
-    """The device half: return the rows for the round's mechanism. If the clip is adaptive, each is clipped and has its
-    count."""
+    """Return the device half: return the rows for the round's mechanism. If the clip is adaptive, each is clipped and
+    has its count."""
     privacy, bound = broadcast.config.privacy, broadcast.mechanism.bound
     if privacy.clip != ADAPTIVE or bound is None:
         return rows

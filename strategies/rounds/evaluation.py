@@ -187,7 +187,7 @@ class FederatedEvaluation(Strategy[StrategySettings]):
 def evaluation_rows(
     config: Config, model: FlatModel, held_out: Examples, classes: int
 ) -> torch.Tensor:
-    """The device half: return its rows. A device without held-out examples has one row of zeros."""
+    """Return the device half: return its rows. A device without held-out examples has one row of zeros."""
     assert isinstance(config.evaluation, FederatedEvaluationConfig)
     by_example = config.privacy.unit is Unit.EXAMPLE
     if not len(held_out):

@@ -107,7 +107,7 @@ class Shards:
 
 
 def _even(chosen: Sequence[Tensor | None]) -> bool:
-    """Whether every client has chosen examples, and each the same number."""
+    """Return whether every client has chosen examples, and each the same number."""
     return (
         len({-1 if own is None else own.numel() for own in chosen}) == 1 and chosen[0] is not None
     )

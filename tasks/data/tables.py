@@ -44,7 +44,7 @@ class Table:
             raise self.wrong(row, column, f"{cell!r} is not a number") from error
 
     def holds_numbers(self, column: str) -> bool:
-        """Whether every cell of a column is a number or missing."""
+        """Return whether every cell of a column is a number or missing."""
         try:
             for row in range(len(self)):
                 self.number(row, column)

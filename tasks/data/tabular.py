@@ -64,7 +64,7 @@ def read_examples(path: Path, schema: Schema) -> Examples:
 
 
 def is_table(settings: DataSettings) -> TypeGuard[TableSettings | FolderConfig]:
-    """Whether the server has a schema for the data."""
+    """Return whether the server has a schema for the data."""
     if isinstance(settings, FolderConfig):
         return settings.schema is not None
     return isinstance(settings, TableSettings)
@@ -114,7 +114,7 @@ def resolved(config: Config) -> Config:
 
 
 def devices_are_real(config: Config) -> bool:
-    """Whether the clients of a table are real devices with policies and ledgers, which accept no path from a
+    """Return whether the clients of a table are real devices with policies and ledgers, which accept no path from a
     message."""
     return config.runtime.name == "processes" and config.privacy.randomness is not Randomness.SEEDED
 

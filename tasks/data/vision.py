@@ -45,7 +45,7 @@ class _Source:
     downloadable: bool = True
 
     def has_files(self, folder: Path) -> bool:
-        """Whether all four files are there, for data sets in the format `idx`."""
+        """Return whether all four files are there, for data sets in the format `idx`."""
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         return all(idx.find(folder, f"{split}-{kind}") for split in self.splits for kind in kinds)
 
@@ -99,7 +99,7 @@ def outline(name: str) -> Dataset:
 
 
 def is_here(settings: DataSettings) -> bool:
-    """Whether the files of a data set are in one of its folders, so that nothing would be downloaded."""
+    """Return whether the files of a data set are in one of its folders, so that nothing would be downloaded."""
     source = _SOURCES[settings.name]
     whole = Path.is_dir if source.torchvision_class == "CIFAR10" else source.has_files
     return any(whole(folder) for folder in _folders(source, settings.root, SYSTEM_FOLDERS))

@@ -105,7 +105,7 @@ class Chain:
 
 
 def is_chain(model: FlatModel) -> bool:
-    """Whether the model is such a chain, flattens its examples first, and trains all of its parameters.
+    """Return whether the model is such a chain, flattens its examples first, and trains all of its parameters.
 
     The model must be known to treat examples one by one (`tasks.gradients.factors`), so that no layer is shared or has
     hooks.

@@ -153,7 +153,7 @@ def _call(
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether the layer does what its type says: it has no hooks and no `forward` of its own."""
+    """Return whether the layer does what its type says: it has no hooks and no `forward` of its own."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks)
     return not any(hooks) and "forward" not in vars(layer)
 

@@ -30,7 +30,7 @@ class PerClient:
         self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
 
     def possible(self, example: Tensor) -> bool:
-        """Whether the model is known to treat examples like this one, (1, ...), independently."""
+        """Return whether the model is known to treat examples like this one, (1, ...), independently."""
         return self._plan(example).separate
 
     def numbers(self, example: Tensor) -> int:

@@ -155,7 +155,7 @@ class SumsOfOuterProducts(SlotGradients):
 
 
 def few_positions(inputs: int, outputs: int, positions: int) -> bool:
-    """Whether two products positions x positions are clearly cheaper than the gradient, outputs x inputs."""
+    """Return whether two products positions x positions are clearly cheaper than the gradient, outputs x inputs."""
     return 2 * positions * (inputs + outputs) < inputs * outputs
 
 

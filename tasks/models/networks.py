@@ -111,8 +111,8 @@ def _mlp(settings: MlpConfig, shape: Shape, outputs: int) -> nn.Module:
 
 
 def _cnn(settings: CnnConfig, shape: Shape, outputs: int) -> nn.Module:
-    """The small network that papers on private learning often use (Papernot et al. 2021): 26,010 parameters for 1 x 28
-    x 28. Below 14 pixels the first convolution has stride 1."""
+    """Return the small network that papers on private learning often use (Papernot et al. 2021): 26,010 parameters for
+    1 x 28 x 28. Below 14 pixels the first convolution has stride 1."""
     width = settings.width
     stride = 2 if min(shape[1:]) >= 14 else 1
     features = nn.Sequential(
@@ -137,7 +137,8 @@ def _cnn(settings: CnnConfig, shape: Shape, outputs: int) -> nn.Module:
 
 
 def _lenet5(settings: ModelSettings, shape: Shape, outputs: int) -> nn.Module:
-    """LeNet-5 (LeCun et al. 1998), designed for 32 x 32. Smaller images are padded by 2, as MNIST was in the paper."""
+    """Return LeNet-5 (LeCun et al. 1998), designed for 32 x 32. Smaller images are padded by 2, as MNIST was in the
+    paper."""
     features = nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(shape[0], 6, 5, padding=2 if min(shape[1:]) < 32 else 0),
