@@ -1,6 +1,8 @@
 """The command `fedsketch-audit <overrides>`: attacks a run with its own code. Exit code 0: no claim is proved wrong; 1:
 a claim is proved wrong; 2: the configuration is wrong, or nothing is claimed."""
 
+from __future__ import annotations
+
 import os
 import sys
 from argparse import ArgumentParser

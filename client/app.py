@@ -5,6 +5,8 @@ Replies to train messages leave as masked vectors. A server that asks without se
 allows.
 """
 
+from __future__ import annotations
+
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ def make_app() -> ClientApp:
     """Make an app with its own workspace."""
 
     @cache
-    def workspace() -> "Workspace":
+    def workspace() -> Workspace:
         from fedsketch.client.workspace import Workspace
 
         return Workspace()

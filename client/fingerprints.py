@@ -11,6 +11,8 @@ How many digits are needed depends on what an attacker has to find, who can make
 A hundred thousand graphics cards with 10^10 hashes a second each would need about 300 years for 2^83.
 """
 
+from __future__ import annotations
+
 import hashlib
 
 from fedsketch.secagg import Roster

@@ -5,6 +5,8 @@ A SuperNode waits for a SuperLink that is down. After other errors, such as an e
 and then stays alive without ever connecting again, because the thread of its local API keeps the process alive.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from typing import NoReturn

@@ -10,6 +10,8 @@ Flower has no setting for that, so names inside of its modules are replaced. The
 release, or if one of the names is missing, nothing starts.
 """
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,7 +62,7 @@ class _Next:
     def __init__(self, program: str) -> None:
         self._program = program
 
-    def Popen(self, command: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+    def Popen(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         # -P: a module in the working directory must not be imported either.
         ours = [sys.executable, "-P", "-m", "fedsketch.client.programs", self._program]
         return subprocess.Popen([*ours, *command[1:]], **options)

@@ -5,6 +5,8 @@ from examples and found by their content (`strategies.local.product_cache`). Wha
 folder and in the state that Flower keeps for its node.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """Turns Hydra's files and overrides into a checked `Config`, and a `Config` into JSON for devices and back."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +69,7 @@ def _interrupted(error: BaseException | None) -> bool:
     return False
 
 
-def load(composed: "DictConfig") -> Config:
+def load(composed: DictConfig) -> Config:
     """Check what Hydra composed, and return it as a typed configuration."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

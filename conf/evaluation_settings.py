@@ -1,6 +1,8 @@
 """Who evaluates the models of a run: only the server, or devices too, on their own held-out examples
 (docs/how-to/evaluate_on_devices.md)."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -17,7 +19,7 @@ class ServerEvaluationConfig:
 
     name: Literal["server"]
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         """Allow every other setting."""
 
 
@@ -33,7 +35,7 @@ class FederatedEvaluationConfig:
     held_out: Annotated[float, Field(gt=0, lt=1)]
     loss_bound: Positive
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         """Raise ValueError if the rest of the configuration does not fit. The message names the keys to change."""
         asked = self.cohort(config)
         if self.epsilon is None and config.privacy.private:
@@ -55,7 +57,7 @@ class FederatedEvaluationConfig:
                 "a client with one example cannot hold any out: set another data.partition, or evaluation=server"
             )
 
-    def cohort(self, config: "Config") -> int:
+    def cohort(self, config: Config) -> int:
         """Return how many clients an evaluation asks. It is the expected number where each client is drawn on its
         own."""
         return config.clients.per_round if self.clients is None else self.clients

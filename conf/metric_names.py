@@ -1,5 +1,7 @@
 """What a task's settings class must declare, and the names that its metrics cannot have."""
 
+from __future__ import annotations
+
 from fedsketch.conf.settings import LOSS, TaskSettings
 from fedsketch.conf.targets import Targets
 

@@ -10,6 +10,8 @@ Halfway it is the smaller key. Whoever sets the key itself (`strategy.server.lr=
 set, and the error says so.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

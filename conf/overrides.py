@@ -5,6 +5,8 @@ as `model.weights`, although its settings class has the key, with a default, fro
 outside of quotes Hydra's grammar has no letters beyond ASCII, as they occur in a path with an umlaut.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 

@@ -11,6 +11,8 @@ it is looked up in lists, and a module that is not in them is never imported. Bu
 replaced.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -132,14 +134,14 @@ def configuration_folders() -> Iterator[tuple[str, Path]]:
             yield _package(entry), folder
 
 
-def _taken(entry: "EntryPoint", what: str) -> ConfigError:
+def _taken(entry: EntryPoint, what: str) -> ConfigError:
     return ConfigError(
         f"The installed package {_package(entry)} has {what}, but fedsketch itself uses that name: rename it, or "
         "uninstall it."
     )
 
 
-def _installed(group: str, name: str) -> "EntryPoint":
+def _installed(group: str, name: str) -> EntryPoint:
     (entries,) = _entry_points(_GROUPS[group].entry_points)
     found = [entry for entry in entries if entry.name == name]
     noun = _GROUPS[group].noun
@@ -157,7 +159,7 @@ def _installed(group: str, name: str) -> "EntryPoint":
     return found[0]
 
 
-def _conf_of(entry: "EntryPoint") -> "EntryPoint":
+def _conf_of(entry: EntryPoint) -> EntryPoint:
     """Return the entry point for configuration files that the same package has."""
     (installed,) = _entry_points(_CONF)
     found = [conf for conf in installed if _package(conf) == _package(entry)]
@@ -169,7 +171,7 @@ def _conf_of(entry: "EntryPoint") -> "EntryPoint":
     return found[0]
 
 
-def _entry_points(*groups: str) -> "list[EntryPoints]":
+def _entry_points(*groups: str) -> list[EntryPoints]:
     """Return the entry points of each group. Every call reads the metadata of all installed packages."""
     from importlib.metadata import (
         entry_points,  # imported late: it takes a tenth of a second, and most messages do not need it
@@ -179,7 +181,7 @@ def _entry_points(*groups: str) -> "list[EntryPoints]":
     return [installed.select(group=group) for group in groups]
 
 
-def _package(entry: "EntryPoint") -> str:
+def _package(entry: EntryPoint) -> str:
     return entry.dist.name if entry.dist is not None else entry.module.split(".")[0]
 
 

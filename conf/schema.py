@@ -8,6 +8,8 @@ defines them. Strategies, tasks, data sets, models and trackers are open: instal
 settings classes stand beside their YAML files (`conf.settings`, `conf.plugins`).
 """
 
+from __future__ import annotations
+
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -1,5 +1,7 @@
 """Adds the configuration folders of installed packages to Hydra's search path, after the built-in ones."""
 
+from __future__ import annotations
+
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin

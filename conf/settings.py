@@ -5,6 +5,8 @@ The module ends with `SETTINGS = TheClass`, and `conf.plugins` finds it by the g
 settings of its own needs no module.
 """
 
+from __future__ import annotations
+
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
@@ -23,7 +25,7 @@ class Settings:
 
     name: str
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         """Raise ValueError if the rest of the configuration does not fit. The message names the keys to change."""
 
 
@@ -128,7 +130,7 @@ class PartitionedSettings(DataSettings):
     partition: PartitionConfig
     public: int = Field(default=0, ge=0, kw_only=True)
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if self.public and self.public_root is not None:
             raise ValueError(
                 "data.public and data.public_root both name public examples: set one of them"

@@ -1,5 +1,7 @@
 """The settings that data sets in tables have in common."""
 
+from __future__ import annotations
+
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +26,7 @@ class TableSettings(PartitionedSettings):
     test_share: Annotated[float, Field(gt=0, lt=1)]
     on_devices: FolderConfig | None = field(default=None, kw_only=True, compare=False)
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         super().check(config)
         if config.runtime.name == "deployment":
             raise ValueError(

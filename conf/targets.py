@@ -1,5 +1,7 @@
 """The forms that the targets of examples can have."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 
 

@@ -1,5 +1,7 @@
 """The decorator that freezes and checks settings classes, and the ranges of their numbers."""
 
+from __future__ import annotations
+
 from dataclasses import field
 from typing import Annotated, TypeVar, dataclass_transform
 

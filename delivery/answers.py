@@ -4,6 +4,8 @@ Each device has its own parcel, so it is sent beside what all devices of a round
 that they share. A device that cannot use its parcel answers which public state it lacks, and nothing else.
 """
 
+from __future__ import annotations
+
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsketch.delivery.records import PARCEL, STALE

@@ -14,6 +14,8 @@ A feature map in front of the model is frozen too, and comes with a package that
 its edition. A device with another edition refuses, because a model cannot learn behind two different maps.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 

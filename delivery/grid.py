@@ -5,6 +5,8 @@ It lies below secure aggregation. What all nodes have in common is hashed and si
 of the public state is added and removed here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Protocol
 

@@ -7,6 +7,8 @@ secure aggregation commits); each device has its own parcel. A device that does 
 and gets the whole state.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise

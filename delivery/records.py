@@ -1,6 +1,8 @@
 """Names of the records with a device's parcel (`delivery.parcels`) or frozen part (`delivery.frozen_part`), for
 modules that must not import torch."""
 
+from __future__ import annotations
+
 PARCEL = "parcel"
 PARCEL_ARRAYS = "parcel-arrays"
 STALE = "stale"  # key in the reply of a device that needs the whole state

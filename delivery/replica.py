@@ -5,6 +5,8 @@ A real device keeps the copy in its folder, between rounds and restarts. Clients
 It contains nothing private, only what the server has released.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,8 @@
 """Whether a service answers: `healthy.py https://HOST:PORT CA`, `healthy.py http://HOST:PORT`; `healthy.py HOST:PORT`
 only connects."""
 
+from __future__ import annotations
+
 import socket
 import ssl
 import sys

@@ -12,6 +12,8 @@ In an installed package, the packages lie below this folder. In a checkout they 
 link to each. In the bundle that Flower makes there are no links, and this file finds them there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,7 +101,7 @@ if not TYPE_CHECKING:
         return _lazy(name)
 
 
-def compose(overrides: Sequence[str] = ()) -> "Config":
+def compose(overrides: Sequence[str] = ()) -> Config:
     """Return the configuration that these overrides make, checked. What cannot be run raises `ConfigError`."""
     from fedsketch.conf import compose as compose_config
 
@@ -125,7 +127,7 @@ def run(overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
     return folder
 
 
-def plan(overrides: Sequence[str] = ()) -> "Plan":
+def plan(overrides: Sequence[str] = ()) -> Plan:
     """Return what a run would do, before anything is trained: noise, epsilon against each adversary, bytes.
 
     >>> fedsketch.plan(["privacy.epsilon=2"]).noise_multiplier
@@ -135,9 +137,7 @@ def plan(overrides: Sequence[str] = ()) -> "Plan":
     return make_plan(compose(overrides))
 
 
-def audit(
-    overrides: Sequence[str] = (), *, trials: int | None = None, workers: int = 1
-) -> "Report":
+def audit(overrides: Sequence[str] = (), *, trials: int | None = None, workers: int = 1) -> Report:
     """Attack a run with its own code, and return how much the attacks learned. `trials` is how many scores each
     adversary gets at least; more take longer and prove more.
 
@@ -150,7 +150,7 @@ def audit(
     return attack(compose(overrides), trials or TRIALS, workers=workers)
 
 
-def load(folder: str | Path, *, best: bool = False) -> "LoadedModel":
+def load(folder: str | Path, *, best: bool = False) -> LoadedModel:
     """Return the trained model of a run as a torch module. Its inputs are examples without any preparation, such as
     images with pixels from 0 to 1. `best` takes the model that a validation found best instead of the last one."""
     from fedsketch.server.loaded_model import load as load_model

@@ -1,6 +1,8 @@
 """What all commands have in common: arguments that are wrong, and errors that a user can correct, end in one sentence
 on stderr and an exit code other than 0. Every other error keeps its traceback."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Callable, Sequence

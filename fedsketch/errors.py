@@ -5,6 +5,8 @@ exception is a bug. Secure aggregation is a library of its own, with a base of i
 refuses the settings of a run, fedsketch raises a `ConfigError`.
 """
 
+from __future__ import annotations
+
 
 class FedsketchError(Exception):
     """Base of all errors for users."""

@@ -1,5 +1,7 @@
 """Packages that offer names of their modules, and import a module only when one of its names is used."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any

@@ -1,5 +1,7 @@
 """Differential privacy: the mechanisms that protect data on the device, and the accounting of what they release."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from fedsketch.lazy import lazy

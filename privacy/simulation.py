@@ -1,6 +1,8 @@
 """How a process finds out that the devices of its run are simulated: from its environment variables and from the
 program that started it, never from a message."""
 
+from __future__ import annotations
+
 import sys
 from types import ModuleType
 

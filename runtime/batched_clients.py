@@ -17,6 +17,8 @@ threads compute the parts, each thread with its own copy of the model. The resul
 thread computes it, or when.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -81,7 +83,7 @@ class _Round:
 
     broadcast: Broadcast
     workload: Workload
-    models: "SimpleQueue[PerClient]"  # those that no thread is using
+    models: SimpleQueue[PerClient]  # those that no thread is using
     half: Half
     prepared: Any  # what the half made of the broadcast
 
@@ -308,7 +310,7 @@ def _finite(made: _Rows) -> tuple[_Rows, dict[int, str]]:
 
 
 @contextmanager
-def _one_of(models: "SimpleQueue[PerClient]") -> Iterator[PerClient]:
+def _one_of(models: SimpleQueue[PerClient]) -> Iterator[PerClient]:
     """Yield a model that no other thread uses meanwhile."""
     own = models.get()
     try:

@@ -6,6 +6,8 @@ in it; masks are left out, because they cancel. Without secure aggregation it ge
 asks for single uploads or each device draws its own noise.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 

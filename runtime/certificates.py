@@ -9,6 +9,8 @@ Whoever can read a node's folder can act as that node, and whoever can read `ca.
 have mode 700 and keys have mode 600.
 """
 
+from __future__ import annotations
+
 import argparse
 import ipaddress
 import os

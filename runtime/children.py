@@ -4,6 +4,8 @@ Flower's programs start others, some in sessions of their own, so ending a progr
 this process is killed, a small watcher process does that: it waits at a pipe that closes when this process ends.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
@@ -24,7 +26,7 @@ class Children:
         self._logs = logs
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> "Children":
+    def __enter__(self) -> Children:
         self._watcher = subprocess.Popen(
             [sys.executable, "-S", __file__],
             stdin=subprocess.PIPE,

@@ -1,6 +1,8 @@
 """The command `fedsketch`: compose, check and run a configuration, or resume a run. Errors of the user end in one
 sentence and exit code 1."""
 
+from __future__ import annotations
+
 import errno
 import logging
 import os
@@ -75,7 +77,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
         raise KeyboardInterrupt(f"resume it with `fedsketch resume={folder}`.") from interrupt
 
 
-def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
+def _run_here(config: Config, folder: Path, progress: Observer) -> None:
     """Run the ServerApp in this process."""
     from fedsketch.client.app import app as client_app
     from fedsketch.runtime.batched_grid import BatchedGrid
@@ -106,7 +108,7 @@ def _run_here(config: Config, folder: Path, progress: "Observer") -> None:
                     run_local(serve(rounds), client_app, nodes, config.clients.timeout)
 
 
-def _run_elsewhere(config: Config, folder: Path, progress: "Observer") -> None:
+def _run_elsewhere(config: Config, folder: Path, progress: Observer) -> None:
     """Run the ServerApp beside a SuperLink, where it composes the same overrides."""
     from fedsketch.runtime.deployment import run_deployment
     from fedsketch.runtime.processes import run_processes

@@ -1,6 +1,8 @@
 """The console scripts. Their modules take a second or more to import, and Ctrl-C ends them in one sentence even during
 that time."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys

@@ -1,5 +1,7 @@
 """Runs on real devices: submitted to a running SuperLink, followed, and downloaded into the user's folder."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_deployment(
-    config: Config, overrides: Sequence[str], folder: Path, observer: "Observer"
+    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
 ) -> None:
     """Submit the run, or find the run that `folder` remembers; returns when it has completed and its files are here."""
     with _connection(config) as connection:

@@ -1,5 +1,7 @@
 """What simulated devices must know before the first message, and what no message may tell them."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

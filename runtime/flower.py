@@ -4,6 +4,8 @@ A connection says which SuperLink is meant: a name in the user's Flower configur
 certificate that verifies it.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import socket

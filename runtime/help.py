@@ -1,5 +1,7 @@
 """What `--help` and `--version` print. Nothing slow is imported for them: no Hydra, no torch, no Flower."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

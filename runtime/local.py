@@ -6,6 +6,8 @@ timeout. Clients run one after the other here, so each client alone has the time
 runtimes, and the result of a late client is dropped.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 import time

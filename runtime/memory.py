@@ -6,6 +6,8 @@ with a small model. And Python's search for unreachable objects visits everythin
 second each time.
 """
 
+from __future__ import annotations
+
 import ctypes
 import gc
 from collections.abc import Iterator

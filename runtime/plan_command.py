@@ -1,5 +1,7 @@
 """The command `fedsketch-plan <overrides>`: prints what a run with this configuration would do, without starting it."""
 
+from __future__ import annotations
+
 import sys
 
 from fedsketch.conf.composition import compose_with_folder

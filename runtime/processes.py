@@ -6,6 +6,8 @@ two differences: the devices' policy is made here, to fit the run, and the nodes
 that is not secret.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import socket
@@ -55,7 +57,7 @@ _START_TIMEOUT = 120.0
 
 
 def run_processes(
-    config: Config, overrides: Sequence[str], folder: Path, observer: "Observer"
+    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
 ) -> None:
     """Start all processes of the run in `folder`, follow the run to its end, and end the processes."""
     with Network(config, folder).running() as network:
@@ -76,7 +78,7 @@ class Network:
         self._port = 0
 
     @contextmanager
-    def running(self, late: Collection[int] = ()) -> Iterator["Network"]:
+    def running(self, late: Collection[int] = ()) -> Iterator[Network]:
         """Register all nodes and start all processes but those of `late` clients; afterwards none is left."""
         from fedsketch.client.data_survey import (
             card_for,

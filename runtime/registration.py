@@ -5,6 +5,8 @@ id, and every device folder on this machine gets a copy. Devices elsewhere get t
 and must trust them: whoever writes the roster decides which keys a device accepts for its masks.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence

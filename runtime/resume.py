@@ -1,5 +1,7 @@
 """Resumes a run from its folder, with the configuration with which it was started."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,6 +5,8 @@ because they must be public knowledge, and must not be taken from the data. A sc
 wherever it is used.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Runs clients in several processes by Flower's Ray engine, on this machine or on a running Ray cluster."""
 
+from __future__ import annotations
+
 import logging
 import os
 import socket

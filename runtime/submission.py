@@ -4,6 +4,8 @@ The submitter's folder remembers the run in `submitted.json`, so that an interru
 that is still going is followed; one that failed is resumed from its last checkpoint on the server, under a new id.
 """
 
+from __future__ import annotations
+
 import secrets
 import shlex
 import sys
@@ -40,7 +42,7 @@ class Submission:
     folder: str
 
     @classmethod
-    def of(cls, folder: Path) -> "Submission | None":
+    def of(cls, folder: Path) -> Submission | None:
         """Return the run that a submitter's folder remembers, if any."""
         files = RunFolder(folder)
         try:
@@ -74,7 +76,7 @@ def submit(
 
 
 def follow(
-    connection: Connection, run: int, config: Config, folder: Path, observer: "Observer"
+    connection: Connection, run: int, config: Config, folder: Path, observer: Observer
 ) -> None:
     """Pass on to the observer what the run reports, until it ends; raises `RunFailed` unless it completed."""
     for draft in folder.rglob(f"*{_ARRIVING}"):
@@ -112,7 +114,7 @@ def follow(
 
 
 def _tell(
-    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: "Observer"
+    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: Observer
 ) -> None:
     if kind == "began":
         observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))

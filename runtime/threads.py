@@ -1,5 +1,7 @@
 """How many threads torch uses for one simulated client. If the user has set OMP_NUM_THREADS, it is left alone."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -9,6 +9,8 @@ On the server wrap the grid, on the devices make the ClientApp here::
 The package stands alone: it needs numpy, cryptography and Flower.
 """
 
+from __future__ import annotations
+
 from .codec import Codec, Sum, VectorFormat
 from .errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
 from .fixed_point import FixedPoint

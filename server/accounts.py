@@ -1,5 +1,7 @@
 """What a run has spent against each adversary; refuses to spend more than the budget."""
 
+from __future__ import annotations
+
 import json
 import logging
 import math
@@ -58,7 +60,7 @@ class Accounts:
         for start, end in _equal_rounds(self._strategy, first, last) if first <= last else ():
             self.charge_whole(start, end, self._strategy.config.clients.per_round)
 
-    def as_planned(self, done: int) -> tuple[int, "Accounts"]:
+    def as_planned(self, done: int) -> tuple[int, Accounts]:
         """Return the last round that the budget pays for, if all rounds after `done` go as planned, and the accounts
         after it.
 
@@ -78,7 +80,7 @@ class Accounts:
             middle = (paid + too_many) // 2
         return paid, accounts
 
-    def copy(self) -> "Accounts":
+    def copy(self) -> Accounts:
         """Return a copy of these accounts that is charged independently."""
         other = Accounts(self._strategy)
         other.load_json(self.to_json())
@@ -134,12 +136,12 @@ class Accounts:
                 self.charge_attempt(attempt.round, attempt.cohort)
                 self._charge_repeated_round(attempt)
 
-    def epsilon(self, beside: "Accounts | None" = None) -> dict[str, float | None]:
+    def epsilon(self, beside: Accounts | None = None) -> dict[str, float | None]:
         """Return what each adversary can have learned so far, including what `beside` has recorded; None means no
         guarantee."""
         return {name: self.epsilon_against(name, beside) for name in self._accountants}
 
-    def epsilon_against(self, name: str, beside: "Accounts | None" = None) -> float | None:
+    def epsilon_against(self, name: str, beside: Accounts | None = None) -> float | None:
         """Return what one adversary can have learned so far; None means no guarantee."""
         account = self._accountants[name]
         whole = account if beside is None else beside._added_to(account, name)

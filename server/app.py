@@ -1,5 +1,7 @@
 """The ServerApp: the same run in every runtime, given a Grid."""
 
+from __future__ import annotations
+
 import os
 import shlex
 import time
@@ -45,8 +47,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The ServerApp of `flwr run`. It composes the configuration from the run config. If `folder` holds a run with the
-    same configuration, that run is resumed."""
+    """Run the ServerApp of `flwr run`. The configuration is composed from the run config. If `folder` holds a run with
+    the same configuration, that run is resumed."""
     asked = context.run_config
     nodes = _simulated_nodes(grid)
     overrides = translated(asked, shlex.split(str(asked["overrides"])), nodes)

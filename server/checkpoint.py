@@ -1,5 +1,7 @@
 """Checkpoints: everything that the next round depends on, written completely or not at all."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +23,7 @@ class Checkpoint:
 
     config: str
     round: int
-    model: "torch.Tensor"
+    model: torch.Tensor
     strategy: dict[str, Any]
     accounts: str
     cohort_key: int
@@ -47,7 +49,7 @@ class Checkpoint:
             old.unlink()
 
     @staticmethod
-    def load_latest(folder: Path, config: str) -> "Checkpoint | None":
+    def load_latest(folder: Path, config: str) -> Checkpoint | None:
         """Return the newest checkpoint of a run with this configuration, or None if there is none yet."""
         paths = sorted(folder.glob("round-*.pt"))
         if not paths:

@@ -1,5 +1,7 @@
 """Evaluations on devices, for the round loop: when one is due, what it costs, and what it adds to a row of metrics."""
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """The attempts at one round: ask a cohort, wait, apply the sum, charge what was seen; or try again without those who
 failed."""
 
+from __future__ import annotations
+
 import logging
 import time
 from pathlib import Path

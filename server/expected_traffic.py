@@ -1,5 +1,7 @@
 """How many bytes a client of a round will send and receive, measured on messages like those that will be sent."""
 
+from __future__ import annotations
+
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsketch.conf import Config

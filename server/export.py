@@ -1,6 +1,8 @@
 """The command `fedsketch-export FOLDER`: writes the trained model as one file for torch.export or ONNX, which needs no
 fedsketch."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence

@@ -4,6 +4,8 @@ A key of the run config counts as set unless it is "", which is its value in pyp
 be set by `overrides` too, because it would not be clear which of the two is meant.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 from fedsketch.errors import ConfigError

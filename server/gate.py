@@ -7,6 +7,8 @@ own code to every device. So devices connect to this gate, and only the operator
 authentication still works, because Flower signs requests, not connections.
 """
 
+from __future__ import annotations
+
 import argparse
 import re
 import ssl

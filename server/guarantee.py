@@ -1,6 +1,8 @@
 """What a run guarantees, against whom, for which unit and adjacency, in a few sentences for the display, the summary
 and the report."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any
 

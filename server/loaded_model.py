@@ -3,6 +3,8 @@
 It needs only the folder, not the data: `model.json`, which a run writes when it begins, describes the data.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import torch

@@ -1,5 +1,7 @@
 """Turns nested mappings into flat lists, for tables and trackers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

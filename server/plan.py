@@ -1,5 +1,7 @@
 """What a run will do, before anything is trained: noise, epsilon per adversary, bytes, ring, signal-to-noise ratio."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

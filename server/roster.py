@@ -4,6 +4,8 @@ Devices check every signature themselves, with their own rosters, so the server'
 server name a node with a wrong signature, and drop only that node. Without a copy all its peers refuse the round.
 """
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -5,6 +5,8 @@ A round is applied completely or not at all. A round that lost too many clients 
 after `clients.retries` repetitions the run stops. Everything up to the last complete round is on disk.
 """
 
+from __future__ import annotations
+
 import logging
 import secrets
 import time

@@ -4,6 +4,8 @@ Everything that reads or writes one of these files does it through `RunFolder`. 
 torch nor matplotlib, because the report and the submitter of a deployment do not need them.
 """
 
+from __future__ import annotations
+
 import fcntl
 import json
 import logging
@@ -64,7 +66,7 @@ class RunFolder:
         self.lock = path / "lock"  # locked while the run is executed
 
     @classmethod
-    def below(cls, folder: Path) -> Iterator["RunFolder"]:
+    def below(cls, folder: Path) -> Iterator[RunFolder]:
         """Return all runs in a folder and below it."""
         return (cls(metrics.parent) for metrics in folder.rglob(cls(folder).metrics.name))
 
@@ -229,7 +231,7 @@ class RunFolder:
         summary: dict[str, Any] = json.loads(self.summary.read_text())
         return summary
 
-    def finish(self, model: "FlatModel", summary: dict[str, Any]) -> Path:
+    def finish(self, model: FlatModel, summary: dict[str, Any]) -> Path:
         """Write model, summary and report; returns the report's path."""
         from fedsketch.server.report.run_page import write_report
 
@@ -240,7 +242,7 @@ class RunFolder:
     def write_card(self, text: str) -> None:
         self.card.write_text(text, encoding="utf-8")
 
-    def write_best(self, model: "FlatModel") -> None:
+    def write_best(self, model: FlatModel) -> None:
         """Write these weights as the best so far."""
         _write_whole(self.best, _weights(model))
 
@@ -248,7 +250,7 @@ class RunFolder:
         self.best.unlink(missing_ok=True)
 
 
-def _weights(model: "FlatModel") -> bytes:
+def _weights(model: FlatModel) -> bytes:
     import safetensors.torch
 
     from fedsketch.tasks.models.lora import plain_state

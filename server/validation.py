@@ -11,6 +11,8 @@ needs a bound for all times at once). So a run that was stopped by its models st
 Before that, the row of a round k is about the first k rounds, and epsilon_k holds for these.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

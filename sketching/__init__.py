@@ -1,6 +1,8 @@
 """Sketches: linear maps from R^d to R^k and back. Some are computed from a seed, others are learned from gradients.
 This package also has the methods that learn them."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from fedsketch.lazy import lazy
@@ -37,7 +39,7 @@ else:
             "IdentitySketch": "identity",
             "LayerwiseSketch": "layerwise_sketch",
             "NoiseFloor": "noise_floor",
-            "PrincipalDirections": "principal",
+            "PrincipalDirections": "row_space",
             "PublicStream": "seeded_sketch",
             "Purpose": "seeded_sketch",
             "Sketch": "sketch",

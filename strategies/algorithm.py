@@ -19,6 +19,8 @@ Everything between these methods is done elsewhere: who takes part (`strategies.
     SERVER, DEVICE = Signs, DeviceHalf
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +67,7 @@ class Aggregate:
     clients: int
     noise_std: float
     members: tuple[int, ...] = ()
-    parts: tuple["Aggregate", ...] = ()
+    parts: tuple[Aggregate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -301,7 +303,7 @@ class DeviceHalf(Generic[Prepared]):
         """Return the model from which each client starts, (n, d). None: all start from the broadcast's model."""
         return None
 
-    def factor_sketch(self, prepared: Prepared) -> "FactorSketch | None":
+    def factor_sketch(self, prepared: Prepared) -> FactorSketch | None:
         """Return how rows are shortened that are given as factors. None if they have to be multiplied out."""
         return None
 

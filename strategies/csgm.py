@@ -14,6 +14,8 @@ kinds:
 Formal guarantees: see these modules. docs/strategies/csgm.md lists where the code corrects the paper's text.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast

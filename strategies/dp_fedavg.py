@@ -7,6 +7,8 @@ The privacy unit (`privacy.unit`) is what the guarantee protects, and what is cl
 Formal guarantees: see `strategies.noise.device`.
 """
 
+from __future__ import annotations
+
 from typing import Any, Generic
 
 from fedsketch.conf.settings import StrategySettings

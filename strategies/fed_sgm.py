@@ -16,6 +16,8 @@ Formal guarantees. There are two ways to account for them (`strategy.accounting`
   a single upload (`privacy.accounting.sketched_gaussian`). It counts R's randomness as privacy.
 """
 
+from __future__ import annotations
+
 import math
 import secrets
 from collections.abc import Callable

@@ -4,6 +4,8 @@ This is the baseline without privacy. A client's weight is the last number of th
 the vectors also contains the sum of the weights.
 """
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import torch

@@ -24,6 +24,8 @@ A part of the stack is:
 Rounds without smoothing always release one sum. Formal guarantees: see `strategies.noise.device`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

@@ -21,6 +21,8 @@ Formal guarantees: those of `privacy.mechanisms.noisy_training`. V is made only 
 The clip comes after a row was multiplied by V, so a wrong or malicious V can change the accuracy, but not the privacy.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from typing import Any, cast
@@ -168,7 +170,7 @@ class FedPcdpDevice(DeviceHalf[SubspaceSketch]):
         ]
         return SubspaceSketch.restored(blocks, bases)
 
-    def trained_model(self, prepared: SubspaceSketch, work: LocalWork) -> "Training":
+    def trained_model(self, prepared: SubspaceSketch, work: LocalWork) -> Training:
         config = work.broadcast.config
         clip = config.privacy.fixed_clip
         assert clip is not None  # or the config would not have passed

@@ -9,6 +9,8 @@ post-processing, whatever it does. Strategies that need the replies of single cl
 (`conf.strategy.flower`).
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import flwr.serverapp.strategy

@@ -4,6 +4,8 @@ The module of a strategy defines SERVER, the class of its server half, and DEVIC
 strategy with `broadcast=replay` also defines REPLICA (see `make_replica`).
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from typing import Any
 

@@ -18,6 +18,8 @@ ask a client that would come too early. An aborted attempt does not count as tak
 throws it away.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property

@@ -1,5 +1,7 @@
 """Finds tasks by name. The built-in ones have the usual losses and metrics."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

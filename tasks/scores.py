@@ -1,5 +1,7 @@
 """The scores of a model on examples: each example's, for evaluations on devices; and all metrics, on the server."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -6,6 +6,8 @@ gradient of an example relies on this. The built-in tasks are written that way. 
 with one example at a time if the privacy unit is the example (`tasks.gradients.factors`).
 """
 
+from __future__ import annotations
+
 from typing import Any, Generic, TypeVar
 
 import torch

@@ -1,6 +1,8 @@
 """A trial before a run: two of the server's examples go through model, loss and metrics, so that a misfit is reported
 early and in one sentence."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -1,5 +1,7 @@
 """The workload of a configuration: its task, its data behind frozen features, and its model."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple

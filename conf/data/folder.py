@@ -1,5 +1,7 @@
 """Data that devices hold: what all must agree on, and the server's test set at `root`."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -33,7 +35,7 @@ class FolderConfig(DataSettings):
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError("data.classes names a class twice: remove one of them")
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if self.schema is not None and self.fingerprint is None:
             return  # shape and classes follow from the schema, which the server reads
         if config.task.targets is Targets.CLASSES and len(self.class_names) < 2:

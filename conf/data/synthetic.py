@@ -1,5 +1,7 @@
 """A classification problem of any size."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field

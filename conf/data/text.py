@@ -1,5 +1,7 @@
 """Texts with one class each, divided among the clients of this machine (docs/how-to/own_tables.md)."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field

@@ -1,5 +1,7 @@
 """A network with one or several hidden layers."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field

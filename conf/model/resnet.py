@@ -1,5 +1,7 @@
 """A residual network."""
 
+from __future__ import annotations
+
 from fedsketch.conf.settings import ModelSettings
 from fedsketch.conf.types import Count, frozen
 

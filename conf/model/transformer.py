@@ -1,5 +1,7 @@
 """A transformer that reads an image as a sequence of patches."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field

@@ -1,5 +1,7 @@
 """L2-CSGM: clients send a random part of their update; and when the secrecy of the masks adds privacy."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -19,7 +21,7 @@ class CsgmConfig(StrategySettings):
     bits: Literal[8, 16, 32]
     peak: Positive | None
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if config.privacy.unit is not Unit.CLIENT:
             raise ValueError("strategy=csgm samples whole updates: set privacy.unit=client")
         if self.mask == "common":

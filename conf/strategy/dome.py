@@ -1,5 +1,7 @@
 """DOME: a sketch that learns the subspace of the gradients."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -61,7 +63,7 @@ class DomeConfig(StrategySettings):
                 "know: set strategy.feed=gradient"
             )
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if self.warm_up and config.secagg.bits <= 20:
             raise ValueError(
                 "strategy.warm_up sends vectors of two lengths, which a rotated ring cannot: set secagg.bits above 20"

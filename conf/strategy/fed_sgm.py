@@ -1,6 +1,8 @@
 """Fed-SGM: a random sketch from a seed; and when the paper's theorem about a secret sketch (`r_secret`) covers a
 run."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Literal
 
 from fedsketch.conf.settings import StrategySettings
@@ -25,7 +27,7 @@ class FedSgmConfig(StrategySettings):
                 "set strategy.clip=after or both"
             )
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         """Refuse a budget against the eavesdropper that cannot be turned into noise."""
         if config.privacy.clip == "adaptive" and self.clip != "after":
             raise ValueError(
@@ -50,7 +52,7 @@ class FedSgmConfig(StrategySettings):
             )
 
 
-def r_secret_needs(config: "Config") -> tuple[str, ...]:
+def r_secret_needs(config: Config) -> tuple[str, ...]:
     """Return what must be set for the theorem to cover a run of Fed-SGM; empty if it covers the run."""
     strategy = config.strategy
     assert isinstance(strategy, FedSgmConfig)

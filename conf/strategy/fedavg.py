@@ -1,5 +1,7 @@
 """FedAvg, the baseline without privacy."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from fedsketch.conf.settings import StrategySettings
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 class FedAvgConfig(StrategySettings):
     """Federated averaging, weighted by the number of examples."""
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if config.privacy.private:
             raise ValueError(
                 "strategy=fedavg gives no privacy: remove its privacy settings, or choose strategy=dp_fedavg"

@@ -1,5 +1,7 @@
 """FedCEO: low-rank smoothing of the stack of noisy models."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -33,7 +35,7 @@ class FedCeoConfig(StrategySettings):
                 "strategy.start=mean needs only the whole sum: leave strategy.groups out, or set strategy.start=slots"
             )
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if config.privacy.unit is not Unit.CLIENT:
             raise ValueError("strategy=fedceo noises whole updates: set privacy.unit=client")
         if self.every is None or self.start == "mean":

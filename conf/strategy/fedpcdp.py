@@ -1,5 +1,7 @@
 """FedPCDP: local training with noised steps, in a subspace that is computed from public data."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedsketch.conf.settings import StrategySettings
@@ -34,7 +36,7 @@ class FedPcdpConfig(StrategySettings):
                 "gradients of strategy.public_examples examples span at most as many directions: lower strategy.rank"
             )
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if config.privacy.unit is not Unit.EXAMPLE or config.privacy.clip is None:
             raise ValueError(
                 "strategy=fedpcdp clips and noises examples: set privacy.unit=example and privacy.clip"

@@ -1,5 +1,7 @@
 """Flower's own strategies: which of them can work on a sum alone, and which options each takes."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +60,7 @@ class FlowerConfig(StrategySettings):
         default=OptimizerConfig(Optimizer.SGD, lr=1.0, momentum=0.0), kw_only=True
     )
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         if self.use not in OPTIONS:
             reason = REFUSED.get(self.use, "Flower has no such strategy that works on a sum")
             raise ValueError(

@@ -1,5 +1,7 @@
 """SGMF: L2-CSGM with noise that is correlated over rounds; and which orders of clients its theorems cover."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -18,7 +20,7 @@ class SgmfConfig(CsgmConfig):
     restarts: bool
     mask: Literal["own"] = Field(default="own", kw_only=True)
 
-    def check(self, config: "Config") -> None:
+    def check(self, config: Config) -> None:
         private = config.privacy.private
         if config.secagg.name != "none" or (private and config.privacy.against == "server"):
             raise ValueError(

@@ -1,5 +1,7 @@
 """Two classes, one output."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from fedsketch.conf.settings import Metric, TaskSettings

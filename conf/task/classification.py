@@ -1,5 +1,7 @@
 """One of several classes for each example."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from fedsketch.conf.settings import Metric, TaskSettings

@@ -1,5 +1,7 @@
 """Any number of labels for each example."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 from fedsketch.conf.settings import Metric, TaskSettings

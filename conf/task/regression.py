@@ -1,5 +1,7 @@
 """A number for each example."""
 
+from __future__ import annotations
+
 from typing import ClassVar, Literal
 
 from fedsketch.conf.settings import Metric, TaskSettings

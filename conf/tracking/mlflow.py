@@ -1,5 +1,7 @@
 """MLflow."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 from pydantic import Field

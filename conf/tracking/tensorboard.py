@@ -1,5 +1,7 @@
 """TensorBoard."""
 
+from __future__ import annotations
+
 from fedsketch.conf.settings import TrackingSettings
 from fedsketch.conf.types import frozen
 

@@ -1,6 +1,8 @@
 """Reads a mechanism from a record that the server sent. Only the mechanisms listed here are accepted, because a device
 must know what each one costs."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Counts bytes: a Grid that measures every message in the form in which Flower serialises it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from flwr.app import Message, Metadata, RecordDict

@@ -1,6 +1,8 @@
 """The settings of secure aggregation in the form that `secagg` takes, and its errors in the words of the
 configuration."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,8 @@
 """A Grid for `runtime=cohort`, where no messages are sent: it counts the bytes that they would have, and says which
 sums are needed."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable
 

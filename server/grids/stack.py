@@ -1,5 +1,7 @@
 """The Grids between a strategy and the nodes: byte counter, missing frozen parts and replay, secure aggregation."""
 
+from __future__ import annotations
+
 from flwr.serverapp import Grid
 
 from fedsketch.conf import Config

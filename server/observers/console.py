@@ -1,5 +1,7 @@
 """What a person sees of a run: a first line, a live bar, a final table and the path of the report."""
 
+from __future__ import annotations
+
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +41,7 @@ class ConsoleProgress:
         self._reached: float | None = None
         self._explained = False
 
-    def __enter__(self) -> "ConsoleProgress":
+    def __enter__(self) -> ConsoleProgress:
         return self
 
     def __exit__(

@@ -5,6 +5,8 @@ so the log contains nothing that is not in the run folder. The files of a finish
 kind.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import zlib

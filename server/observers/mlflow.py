@@ -4,6 +4,8 @@ The id of the MLflow run is kept in the run's folder. MLflow is called through i
 "active" run of this process. MLflow's telemetry, which is on by default, is switched off.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re

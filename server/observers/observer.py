@@ -1,5 +1,7 @@
 """Who is told of a run while it goes on: displays, event streams, trackers."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any, Protocol
 

@@ -4,6 +4,8 @@ Nothing is written before the end of the first round, so a finished run that is 
 hides the rounds that are repeated.
 """
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +45,7 @@ class TensorBoard:
             self._writer.close()
             self._writer = None
 
-    def _opened(self) -> "SummaryWriter":
+    def _opened(self) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter
 
         writer = SummaryWriter(str(self._place), purge_step=self._done + 1)

@@ -1,5 +1,7 @@
 """Progress as lines for people, as `flwr run . --stream` shows it."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

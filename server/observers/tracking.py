@@ -1,6 +1,8 @@
 """Trackers, which are told of a run beside the display: TensorBoard, MLflow, or one of an installed package
 (`tracking=...`)."""
 
+from __future__ import annotations
+
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ BUILT_IN = {
 }
 
 
-def tracked(config: Config, folder: Path, display: "Observer") -> "Observer":
+def tracked(config: Config, folder: Path, display: Observer) -> Observer:
     """Return an observer that tells the display and the tracker of the configuration; the display itself if there is no
     tracker."""
     name = config.tracking.name
@@ -45,7 +47,7 @@ class TrackerAndDisplay:
     """Tells the tracker first. An error of the tracker ends the run, so that the display does not announce a run whose
     record is lost."""
 
-    def __init__(self, tracker: "Observer", display: "Observer") -> None:
+    def __init__(self, tracker: Observer, display: Observer) -> None:
         self._observers = (tracker, display)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:

@@ -1,5 +1,7 @@
 """The command `fedsketch-report DIR...`: writes the report of one run, or a comparison of several."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Sequence

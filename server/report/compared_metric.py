@@ -1,5 +1,7 @@
 """The number by which runs are compared: the first metric of their task, or what the user asks for."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from fedsketch.conf.plugins import settings_class

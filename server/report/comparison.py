@@ -2,6 +2,8 @@
 seed
 are one line."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html import escape

@@ -1,5 +1,7 @@
 """The tables of a comparison: what each group of runs reached and spent, and the settings in which they differ."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,5 +1,7 @@
 """Groups of runs that differ only in their seed: means over the runs, and their standard deviation."""
 
+from __future__ import annotations
+
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +24,7 @@ class Spread(NamedTuple):
     deviation: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
+    def of(cls, values: Sequence[float]) -> Spread | None:
         if not values:
             return None
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)

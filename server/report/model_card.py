@@ -5,6 +5,8 @@ parameters, mechanism, accounting, trust, exposure, utility and bias, access, im
 listed for whoever publishes the model. Nothing in the card is guessed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

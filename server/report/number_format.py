@@ -1,5 +1,7 @@
 """Numbers and names as people read them: the same on the terminal, in reports and in charts."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping
 

@@ -1,5 +1,7 @@
 """The frame of every report: one HTML file that loads nothing else, in light and dark."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from html import escape
 from pathlib import Path

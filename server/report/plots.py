@@ -6,6 +6,8 @@ state of pyplot. The remaining global state (rcParams) is protected by a lock, b
 thread.
 """
 
+from __future__ import annotations
+
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -4,6 +4,8 @@ Only the metrics must exist, so a run that was killed, or is still going on, has
 loads nothing else. It needs neither torch nor the data.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

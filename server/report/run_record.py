@@ -1,5 +1,7 @@
 """Reads a run's folder, finished or not. Only metrics.jsonl must exist."""
 
+from __future__ import annotations
+
 import json
 import math
 import re

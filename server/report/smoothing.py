@@ -1,5 +1,7 @@
 """Charts of FedCEO's smoothing: the singular values of a stack's slices before and after, and what was subtracted."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

@@ -9,6 +9,8 @@ All tensors are stored in float32 and computed in float64, so that two machines 
 bits.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import torch

@@ -7,6 +7,8 @@ columns. Everything follows from the means that were fed and from the seed, so s
 sketch.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -11,6 +11,8 @@ This file has the steps that the default variant corrects (docs/strategies/dome.
 The privacy is that of the corrected algorithm, because clip and noise are the same.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import cast
 

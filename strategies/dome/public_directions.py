@@ -11,6 +11,8 @@ gradient outside the span of V is never seen.
 Only the server has the public data. It sends the directions to the devices.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch

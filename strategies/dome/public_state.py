@@ -9,6 +9,8 @@ would also make the step longer along inputs that hardly vary.
 All tensors are stored in float32 and computed in float64, as in `strategies.dome.state`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import cast
 

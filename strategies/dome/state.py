@@ -7,6 +7,8 @@ float64 products. Rounding to float32 almost always removes the difference; wher
 the state) reveals it.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol, cast

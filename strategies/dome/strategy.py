@@ -17,6 +17,8 @@ releases and public data, so it is post-processing. The clip comes after the ske
 S.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast

@@ -4,6 +4,8 @@ The functions here compute what those of `strategies.local.update` compute, for 
 draw the same batches, and their results are the same up to rounding.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 

@@ -6,6 +6,8 @@
 - `batched_blocks`: the same, possibly as factors.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -5,6 +5,8 @@ to its output. Its layer-wise sketch is b (P^T a)^T. If a is the example itself,
 the same in every round, so it is cached (`strategies.local.product_cache`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 

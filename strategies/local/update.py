@@ -1,6 +1,8 @@
 """The training on a device, before sketch, clip and noise: one gradient, one gradient per example, or several SGD
 steps."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 import torch

@@ -1,5 +1,7 @@
 """Describes the adversaries of a run in words: against whom each epsilon holds."""
 
+from __future__ import annotations
+
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.strategies.noise.sizes import CohortSizes

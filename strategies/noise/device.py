@@ -16,6 +16,8 @@ drawn. Therefore, if the draw is secret:
 This trusts the server, as does every guarantee that rests on its draw. None of it counts against the server.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import cached_property
 

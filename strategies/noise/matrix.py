@@ -4,6 +4,8 @@ In round t of a pass the server adds row t of C^-1 Z, where Z is independent Gau
 client takes part once, is one release (`privacy.accounting.factorisation`).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 

@@ -5,6 +5,8 @@ trusted server (`strategies.noise.server`, `strategies.noise.matrix`), and noise
 (`strategies.noise.training`). A strategy chooses its plan (`Strategy.plan_noise`).
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,6 +4,8 @@ Devices add no noise (`Mechanism.variance_per_device` is 0), so every sum has th
 dropouts. There is no guarantee against the server: it sees every upload as it is.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 

@@ -1,6 +1,8 @@
 """The sizes of a cohort: the largest and the smallest, how many clients may drop out or collude with the server, and
 how many are needed."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import lru_cache
 

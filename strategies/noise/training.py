@@ -5,6 +5,8 @@ steps is T releases. The budget holds for every example of every client, even fo
 round.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 

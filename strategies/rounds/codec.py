@@ -7,6 +7,8 @@ of the round's settings, which the device's guard has checked. If another part o
 is overwritten.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 

@@ -4,6 +4,8 @@
 `start()`. The round loop of fedsketch (`server.rounds`) calls the same methods.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -27,6 +27,8 @@ If the size of a cohort is secret, a client that drops out counts as 1/2. So doe
 and one on which the evaluation fails.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

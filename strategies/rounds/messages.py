@@ -1,5 +1,7 @@
 """The message that the server sends to the whole cohort, as a typed object and as Flower records."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -47,7 +49,7 @@ class Broadcast:
         return records
 
     @staticmethod
-    def from_records(records: RecordDict) -> "Broadcast":
+    def from_records(records: RecordDict) -> Broadcast:
         """Read a broadcast."""
         head = records.config_records["head"]
         arrays = records.array_records.get(ARRAYS, ArrayRecord())

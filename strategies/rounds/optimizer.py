@@ -1,5 +1,7 @@
 """The server's optimiser: one of torch's optimisers on one flat parameter vector."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -5,6 +5,8 @@ system, unless the run is set to be reproducible: privacy amplification by sampl
 guess the draw.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Sequence
 

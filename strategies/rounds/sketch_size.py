@@ -1,5 +1,7 @@
 """How many numbers a sketch has: the meaning of `strategy.sketch_dim`, for all strategies that send a sketch."""
 
+from __future__ import annotations
+
 from fedsketch.errors import ConfigError
 
 

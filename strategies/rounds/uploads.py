@@ -1,6 +1,8 @@
 """The records that both halves of a strategy use: the reply of a device (one vector and nothing else), and the names
 of records in a broadcast."""
 
+from __future__ import annotations
+
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray

@@ -5,6 +5,8 @@ category is treated as an unknown one, which has an input of its own. A missing 
 missing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,6 +1,8 @@
 """Finds data sets by name. They are loaded once per process, so that a process that simulates many clients holds one
 copy."""
 
+from __future__ import annotations
+
 import functools
 import threading
 from collections.abc import Callable

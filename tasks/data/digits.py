@@ -3,6 +3,8 @@
 The file is read and split here, because importing scikit-learn takes more than a second in every process.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import math
 from pathlib import Path

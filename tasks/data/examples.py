@@ -3,6 +3,8 @@
 All clients simulated in one process share one copy of the tensors, so they must not be changed. `take` copies.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,7 +55,7 @@ class Examples:
         """The form of the targets."""
         return _FORMS[self.targets.dtype, self.targets.ndim]
 
-    def take(self, indices: torch.Tensor) -> "Examples":
+    def take(self, indices: torch.Tensor) -> Examples:
         """Return a copy of the examples at these indices, in their order."""
         return Examples(self.inputs[indices], self.targets[indices])
 

@@ -4,6 +4,8 @@ All of it is a function of the configuration alone, so server and clients agree 
 are the exception.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -41,7 +43,7 @@ class FederatedData(ABC):
     """The original data of a run, as they are before frozen features."""
 
     def __init__(self, config: Config, task: Task[Any], *, only_to_plan: bool = False) -> None:
-        """Data that are `only_to_plan` are not downloaded."""
+        """Set the data up. Those that are `only_to_plan` are not downloaded."""
         self._config = config
         self._task = task
         self._only_to_plan = only_to_plan

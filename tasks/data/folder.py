@@ -5,6 +5,8 @@ a server cannot point a device to another path. Errors in the data are described
 learns only that the data do not fit.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import zipfile
@@ -198,7 +200,7 @@ def _pixels(file: Path, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
 
 
 @contextmanager
-def _image(file: Path) -> Iterator["Image.Image"]:
+def _image(file: Path) -> Iterator[Image.Image]:
     """Open an image for the duration of the block."""
     # Pillow comes with torchvision. torchvision's own reader needs operators that a CPU build of torch lacks.
     from PIL import Image

@@ -5,6 +5,8 @@ to remember it. No privacy rests on this choice: a server that chooses the seed 
 and the result is clipped in any case.
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 

@@ -5,6 +5,8 @@ The format: two zero bytes, a type byte (8: unsigned bytes), the number of dimen
 to import.
 """
 
+from __future__ import annotations
+
 import gzip
 import math
 import struct

@@ -19,6 +19,8 @@ example |
 | `natural` | `NaturalIdPartitioner`, by the data set's own groups |
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

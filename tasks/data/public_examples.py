@@ -6,6 +6,8 @@ devices have data of their own (data=folder), the server cannot see them: then v
 own examples.
 """
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 from collections import Counter

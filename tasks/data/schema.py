@@ -17,6 +17,8 @@ The fingerprint is a hash of everything that determines the examples: the input 
 target. Two schemas with the same fingerprint turn a row into the same vector.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import math

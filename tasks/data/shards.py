@@ -1,5 +1,7 @@
 """The examples of several clients side by side, for simulations of a whole cohort."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,7 +44,7 @@ class Shards:
     def sizes(self) -> list[int]:
         return [len(span) for span in self.spans]
 
-    def of(self, chosen: Sequence[int]) -> "Shards":
+    def of(self, chosen: Sequence[int]) -> Shards:
         """Return the shards of the chosen clients, given by their place here."""
         return Shards(self.examples, tuple(self.spans[place] for place in chosen))
 

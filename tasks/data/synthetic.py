@@ -3,6 +3,8 @@
 It is for experiments that need a certain dimension or number of examples, but no real data.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

@@ -3,6 +3,8 @@
 Error messages name the file, the line and the column.
 """
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

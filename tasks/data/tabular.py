@@ -5,6 +5,8 @@ data card contains the schema's fingerprint, and so does a message from the serv
 the same. Real devices are never sent the name of a file or a column.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from dataclasses import replace

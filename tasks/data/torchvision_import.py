@@ -6,6 +6,8 @@ import fails with "operator torchvision::nms does not exist". Declaring the miss
 sets need none of them.
 """
 
+from __future__ import annotations
+
 import importlib
 from functools import cache
 from typing import Any

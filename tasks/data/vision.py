@@ -4,6 +4,8 @@ They are searched for below `root` in torchvision's layout, then in the folders 
 data sets (Debian's package dataset-fashion-mnist). If they are not found, they are downloaded into `root`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import socket

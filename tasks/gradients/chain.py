@@ -4,6 +4,8 @@ All clients have the same parameters, or each has its own. Every layer is one ba
 two backwards. `torch.func.vmap` computes the same products for any model, but with several times the overhead.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import torch

@@ -7,6 +7,8 @@ bounds everything that the example contributes. Two ways ensure this:
 - Any other model runs under `torch.func.vmap`, where an example cannot see the others, whatever model and loss do.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -4,6 +4,8 @@ its outputs, without a pass per example.
 `known_layer` compares the exact type of a layer, because a subclass may compute something else.
 """
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 

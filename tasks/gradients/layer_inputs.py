@@ -4,6 +4,8 @@ A weight of shape (o, i, ...) is seen as a matrix of o rows with i * ... numbers
 linear combinations of these inputs: the inputs of a linear layer, or the patches that a convolution processes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial

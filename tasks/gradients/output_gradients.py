@@ -1,5 +1,7 @@
 """The gradients of a batch's weighted loss with respect to the model's outputs, where every backward pass begins."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

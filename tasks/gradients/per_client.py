@@ -10,6 +10,8 @@ client at a time.
 - If each client has its own parameters: `torch.func.vmap` over the clients.
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap

@@ -6,6 +6,8 @@ one leads to nan or inf.
 All functions work on micro-batches that need about `memory` bytes, for any size of the batch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

@@ -7,6 +7,8 @@ vectors, every position of the kernel for a convolution. Norms and weighted sums
 b.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 
 import torch
@@ -33,7 +35,7 @@ class SlotGradients(ABC):
         """Return the gradients themselves, (B, p)."""
 
     @abstractmethod
-    def select(self, chosen: Tensor) -> "SlotGradients":
+    def select(self, chosen: Tensor) -> SlotGradients:
         """Return the gradients of the chosen examples."""
 
     def norms_squared(self) -> Tensor:

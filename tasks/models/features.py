@@ -9,6 +9,8 @@ Features are as private as the examples. They stay on the machine that has the e
 and the example. Files that are missing or damaged are computed again, so the folder may be deleted at any time.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib

@@ -6,6 +6,8 @@ statistics and without training it is a fixed function of one example, x -> (x -
 harm.
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -7,6 +7,8 @@ holds all trained parameters, and every parameter is a view into it. The same ho
 A parameter that does not require a gradient is frozen (`tasks.models.trainable_part`) and not part of the vector.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass

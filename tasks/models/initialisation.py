@@ -1,5 +1,7 @@
 """The initial weights of a model, a function of the seed alone."""
 
+from __future__ import annotations
+
 import math
 
 import torch

@@ -1,6 +1,8 @@
 """The inputs and outputs of a trained model, for those who load it without the data. This file does not import
 torch."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 

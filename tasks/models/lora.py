@@ -9,6 +9,8 @@ that the initial model is the one without adapters. After training, W0 + (alpha 
 (`plain_state`).
 """
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor, nn
 

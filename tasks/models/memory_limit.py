@@ -1,6 +1,8 @@
 """Refuses tensors that are larger than this machine's memory, before they are allocated. The allocation itself may
 fail late, or succeed and then end the process."""
 
+from __future__ import annotations
+
 import os
 
 from fedsketch.errors import TaskError

@@ -1,5 +1,7 @@
 """The tensors of a module by name."""
 
+from __future__ import annotations
+
 from torch import Tensor, nn
 
 

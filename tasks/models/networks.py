@@ -5,6 +5,8 @@ initialised. So building a model neither reads nor changes torch's global genera
 (`conf.plugins`) are made and initialised in the same way.
 """
 
+from __future__ import annotations
+
 import math
 from collections import OrderedDict
 from collections.abc import Callable

@@ -5,6 +5,8 @@ time and is in evaluation mode. So a clip bounds what an example contributes, wh
 batch. And features that are stored under the content of their example are valid together with any other examples.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 from dataclasses import dataclass

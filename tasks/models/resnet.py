@@ -4,6 +4,8 @@ It has no batch normalisation, because that mixes the examples of a batch. Then 
 contributes, and the running statistics would leave the device without protection.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

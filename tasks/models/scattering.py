@@ -15,6 +15,8 @@ is folded first: the Fourier transform of every second pixel is the mean of the 
 function of x and a function of y. So it is applied as two small matrices, which compute only the pixels that are kept.
 """
 
+from __future__ import annotations
+
 import math
 from functools import lru_cache
 from typing import NamedTuple

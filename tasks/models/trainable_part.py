@@ -4,6 +4,8 @@ Only parameters with `requires_grad` are among the d numbers that are clipped, s
 (`tasks.models.flat_model`). The others are frozen. A frozen part is a fixed function, so it costs no privacy.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatchcase

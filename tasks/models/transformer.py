@@ -10,6 +10,8 @@ examples and of many clients at once, and for layer-wise sketches. For this:
 - Normalisations have no scale and no shift, because the linear layer after them can express both.
 """
 
+from __future__ import annotations
+
 import math
 from collections import OrderedDict
 

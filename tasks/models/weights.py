@@ -1,6 +1,8 @@
 """Loads the weights that a run starts from (`model.weights`), a safetensors file on the server. Devices get them with
 the model, and never a path."""
 
+from __future__ import annotations
+
 import logging
 from pathlib import Path
 
