@@ -116,9 +116,8 @@ def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
     place = np.full(int(clues.size.max()) + 2, -1)
     place[clues.sizes] = np.arange(len(clues.sizes))
     without, beside = place[others], place[others + 1]
-    known = (without >= 0) & (
-        beside >= 0
-    )  # otherwise no trial has shown what such a size looks like
+    # Otherwise no trial has shown what such a size looks like.
+    known = (without >= 0) & (beside >= 0)
     rows = np.arange(len(seen))[:, None]
 
     def heard(size: NDArray[np.int64], mean: Array) -> Array:

@@ -69,9 +69,8 @@ class Stage:
         self.views = Views(sizes.colluders(clients.per_round), colluding_clients, secret)
         groups = max(strategy.groups(r) for r in range(1, run.config.rounds + 1))
         self._drops = sizes.drops(clients.per_round) if groups == 1 else 0
-        self._first = min(
-            colluding_clients, clients.per_round - 1
-        )  # the first client with canaries
+        # The first client with canaries.
+        self._first = min(colluding_clients, clients.per_round - 1)
         if scene.draw is Draw.CHOSEN:
             self._first = min(colluding_clients + self._drops, clients.per_round - 1)
         elif scene.draw in (Draw.POISSON, Draw.FIXED):

@@ -97,10 +97,11 @@ def stock() -> Iterator[None]:
             ".*", "outputs", "multirun", "certs", "tests", "typings", "docs", "*.egg-info"
         )
         shutil.copytree(ours, app, ignore=kept)
+        # By pyproject.toml, and Flower wants them to be there then.
         for excluded in (
             "docs",
             "tests",
-        ):  # by pyproject.toml, and Flower wants them to be there then
+        ):
             (app / excluded).mkdir()
             (app / excluded / "empty.py").touch()
         (app / ".gitignore").write_text("__pycache__/\n")

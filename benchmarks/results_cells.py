@@ -75,9 +75,8 @@ class Results:
         for record in records:
             told = dict(override.split("=", 1) for override in record["overrides"])
             place = (told["data"], told["experiment"], float(told["privacy.epsilon"]))
-            found[place][told["seed"]] = (
-                record  # a later record of the same run replaces an earlier one
-            )
+            # A later record of the same run replaces an earlier one.
+            found[place][told["seed"]] = record
         self._cells = {
             place: Cell(tuple(by_seed[seed] for seed in sorted(by_seed, key=int)))
             for place, by_seed in found.items()

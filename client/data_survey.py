@@ -27,9 +27,8 @@ def card_of(what: str, classes: str | None = None, schema: Path | None = None) -
     if schema is not None or path.suffix == ".csv" or beside(path).exists():
         if classes is not None:
             raise UsageError("--classes is not for tables: their schema names the classes.")
-        told = load_schema(beside(path) if schema is None else schema)
-        most = _rounded_up(len(read_examples(path, told)))
-        return _card(told, most)
+        known = load_schema(beside(path) if schema is None else schema)
+        return _card(known, _rounded_up(len(read_examples(path, known))))
     shape, found = folder.survey(Path(what))
     names = found if classes is None else _names(classes)
     kind = folder.kind_of(Path(what))

@@ -97,9 +97,8 @@ def asked_card(asked: argparse.Namespace) -> DataCard | None:
         if asked.classes is not None or asked.schema is not None:
             raise UsageError("--classes and --schema go with --data.")
         return None
-    from fedsketch.client.data_survey import (
-        card_of,
-    )  # imports torch, which other uses of the command do not need
+    # Imports torch, which other uses of the command do not need.
+    from fedsketch.client.data_survey import card_of
 
     return card_of(asked.data, asked.classes, asked.schema)
 

@@ -17,11 +17,11 @@ from fedsketch.errors import ForeignCode
 
 def main() -> NoReturn:
     """Run the console script; all arguments are those of flower-supernode."""
-    told = "the server was given up; see above, and start again."
+    sentence = "the server was given up; see above, and start again."
     try:
         run_supernode()
     except ForeignCode as error:
-        told = str(error)
-    print(f"fedsketch-node: {told}", file=sys.stderr)
+        sentence = str(error)
+    print(f"fedsketch-node: {sentence}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)  # sys.exit would wait for that thread

@@ -173,9 +173,8 @@ def _conf_of(entry: EntryPoint) -> EntryPoint:
 
 def _entry_points(*groups: str) -> list[EntryPoints]:
     """Return the entry points of each group. Every call reads the metadata of all installed packages."""
-    from importlib.metadata import (
-        entry_points,  # imported late: it takes a tenth of a second, and most messages do not need it
-    )
+    # Imported late: it takes a tenth of a second, and most messages do not need it.
+    from importlib.metadata import entry_points
 
     installed = entry_points()
     return [installed.select(group=group) for group in groups]

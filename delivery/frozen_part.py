@@ -48,12 +48,12 @@ class FrozenPart:
     # ------------------------------------------------------------------ on the server
     def head(self) -> dict[str, int | str | bool | float | bytes]:
         """Return what every device is told, in the common part of the broadcast; nothing if everything is trained."""
-        told: dict[str, int | str | bool | float | bytes] = {}
+        scalars: dict[str, int | str | bool | float | bytes] = {}
         if self.sent:
-            told[FROZEN] = self.fingerprint
+            scalars[FROZEN] = self.fingerprint
         if self.features is not None:
-            told[FEATURES] = self.features
-        return told
+            scalars[FEATURES] = self.features
+        return scalars
 
     @property
     def sent(self) -> bool:
@@ -78,15 +78,17 @@ class FrozenPart:
             )
 
     # ------------------------------------------------------------------ on a device
-    def receive(self, parcel: RecordDict, told: Mapping[str, object], folder: Path | None) -> bool:
+    def receive(
+        self, parcel: RecordDict, scalars: Mapping[str, object], folder: Path | None
+    ) -> bool:
         """Bring the model's frozen part to the one that all devices were told of; returns whether that was possible.
         Raises `Refusal` if the feature map is another one, because only its owner can change that."""
-        if told.get(FEATURES) != self.features:
+        if scalars.get(FEATURES) != self.features:
             raise Refusal(
                 "The feature map that is installed here is not the server's: install the same version of its package "
                 "on both."
             )
-        goal = told.get(FROZEN, self.fingerprint)
+        goal = scalars.get(FROZEN, self.fingerprint)
         if self.fingerprint == goal:
             return True
         if FROZEN_ARRAYS not in parcel:

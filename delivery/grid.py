@@ -39,9 +39,8 @@ class DeliveryGrid(WrappedGrid):
         self._parcels = parcels
         self._record = record
         self._held: dict[int, int] = {}
-        self._sent: dict[
-            str, tuple[Message, int]
-        ] = {}  # train messages that were sent, and their version
+        # Train messages that were sent, and their version.
+        self._sent: dict[str, tuple[Message, int]] = {}
         self._again: dict[str, str] = {}  # the second message that replaces a first one
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

@@ -68,9 +68,8 @@ class Parcels:
     def __init__(self, state: Replayed) -> None:
         self._state = state
         self._steps: list[Step] = []
-        self._made: dict[
-            int, RecordDict
-        ] = {}  # parcels to the present version, by the version that a device has
+        # Parcels to the present version, by the version that a device has.
+        self._made: dict[int, RecordDict] = {}
 
     @property
     def version(self) -> int:

@@ -115,11 +115,11 @@ def make_all(
 ) -> list[str]:
     """Make what is missing; returns a line about each thing that was made or kept."""
     _private(folder)
-    told = [_make_ca(folder), _make_server(folder, names, life)]
+    lines = [_make_ca(folder), _make_server(folder, names, life)]
     _private(folder / NODES)
     for number in range(nodes):
-        told.append(make_node(folder / NODES / str(number), folder / CA_CERTIFICATE, policy, card))
-    return told
+        lines.append(make_node(folder / NODES / str(number), folder / CA_CERTIFICATE, policy, card))
+    return lines
 
 
 def make_node(

@@ -32,9 +32,8 @@ def audit() -> int | None:
 def _call(module: str) -> int | None:
     """Call the `main` of a module, and return what it returns."""
     before = signal.getsignal(signal.SIGINT)
-    if (
-        before is signal.default_int_handler
-    ):  # a job in the background ignores Ctrl-C, and shall do so
+    # A job in the background ignores Ctrl-C, and shall do so.
+    if before is signal.default_int_handler:
         # An exception during an import would print a traceback, or be mistaken for a missing module.
         signal.signal(signal.SIGINT, _leave)
     try:

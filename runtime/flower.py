@@ -131,8 +131,8 @@ class Connection:
                 f"The SuperLink {self.shown} did not answer `flwr {arguments[0]}` in {_CALL_TIMEOUT:.0f} s."
             ) from error
         except ValueError as error:
-            told = " ".join((done.stderr or done.stdout).split())[-300:]
-            raise FlowerError(f"`flwr {arguments[0]}` failed: {told}") from error
+            words = " ".join((done.stderr or done.stdout).split())[-300:]
+            raise FlowerError(f"`flwr {arguments[0]}` failed: {words}") from error
         if not answer.get("success"):
             if self._address and (problem := unreachable(self._address, self._root_certificates)):
                 raise FlowerError(f"No SuperLink can be reached at {self._address}: {problem}.")

@@ -40,9 +40,8 @@ class LocalGrid(Grid):
         self._timeout = timeout
         self._nodes = range(SERVER_ID + 1, SERVER_ID + 1 + nodes)
         self._states: dict[int, RecordDict] = {}  # only of nodes that keep something
-        self.folders: dict[
-            int, Path
-        ] = {}  # only of nodes that have a device folder with keys, policy and ledger
+        # Only of nodes that have a device folder with keys, policy and ledger.
+        self.folders: dict[int, Path] = {}
         self._numbers = count(1)
         self._replies: dict[str, Message] = {}
 

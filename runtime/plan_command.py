@@ -46,19 +46,19 @@ def main() -> None:
     )
     if plan.frozen:
         sent = f"sent to each device once ({size(plan.frozen_bytes)})"
-        told = sent if plan.frozen_bytes else "made from the seed by each device"
-        table.add_row("frozen parameters", f"{plan.frozen:,}, {told}")
+        words = sent if plan.frozen_bytes else "made from the seed by each device"
+        table.add_row("frozen parameters", f"{plan.frozen:,}, {words}")
     table.add_row("noise multiplier", f"{plan.noise_multiplier:.4g}")
     for adversary in in_order(plan.epsilon):
         value = plan.epsilon[adversary]
-        told = "no guarantee" if value is None else f"{value:.4g} at delta {plan.delta:g}"
+        words = "no guarantee" if value is None else f"{value:.4g} at delta {plan.delta:g}"
         if (
             plan.budget is not None
             and adversary == plan.budget_against
             and (plan.epsilon_of_training or 0) > plan.budget
         ):
-            told += f" after all rounds, above the budget of {plan.budget:g}"
-        table.add_row(f"epsilon against {adversary}", told)
+            words += f" after all rounds, above the budget of {plan.budget:g}"
+        table.add_row(f"epsilon against {adversary}", words)
     if plan.not_private is not None:
         table.add_row("NOT PRIVATE", plan.not_private)
     table.add_row("sent per client and round", size(plan.uplink_bytes))

@@ -80,9 +80,8 @@ class Network:
     @contextmanager
     def running(self, late: Collection[int] = ()) -> Iterator[Network]:
         """Register all nodes and start all processes but those of `late` clients; afterwards none is left."""
-        from fedsketch.client.data_survey import (
-            card_for,
-        )  # imports torch, which a refusal does not need
+        # Imports torch, which a refusal does not need.
+        from fedsketch.client.data_survey import card_for
         from fedsketch.tasks.data.tabular import resolved, write_parts
         from fedsketch.tasks.workload import Workload
 

@@ -60,10 +60,10 @@ def draft(table: Table, target: str, client: str | None, delimiter: str = ",") -
         if name not in (target, client)
     }
     learned = {"number": [None, None]} if table.holds_numbers(target) else {"class": []}
-    told: dict[str, Any] = {"columns": columns, "target": {"column": target, **learned}}
-    told |= {} if client is None else {"client": client}
-    told |= {} if delimiter == "," else {"delimiter": delimiter}
-    lines = yaml.safe_dump(told, sort_keys=False, allow_unicode=True, default_flow_style=None)
+    content: dict[str, Any] = {"columns": columns, "target": {"column": target, **learned}}
+    content |= {} if client is None else {"client": client}
+    content |= {} if delimiter == "," else {"delimiter": delimiter}
+    lines = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
     return _HEAD + lines
 
 

@@ -49,9 +49,8 @@ def run_simulation(
     environment: dict[str, str],
 ) -> None:
     """Run both apps to the end. `environment` is passed on to the client processes."""
-    os.environ.setdefault(
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
-    )  # otherwise every start prints a warning
+    # Otherwise every start prints a warning.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
     from flwr.simulation import run_simulation as run_flower_simulation
 

@@ -25,9 +25,8 @@ from fedsketch.server.run_folder import RunFolder
 if TYPE_CHECKING:
     from fedsketch.server.observers.observer import Observer
 
-APP = (
-    Path(__file__).resolve().parent.parent
-)  # the project's folder, from which Flower packs the app
+# The project's folder, from which Flower packs the app.
+APP = Path(__file__).resolve().parent.parent
 _ARRIVING = ".arriving"
 _COMPLETED = "finished:completed"
 _LOOK_AGAIN = 1.0
@@ -66,9 +65,8 @@ def submit(
             "there, and submit again."
         )
     name = name or f"run-{secrets.token_hex(8)}"
-    unset = dict.fromkeys(
-        KEYS, ""
-    )  # clears the keys in pyproject.toml: the overrides are the whole configuration
+    # Clears the keys in pyproject.toml: the overrides are the whole configuration.
+    unset = dict.fromkeys(KEYS, "")
     run = connection.submit(
         APP, overrides=shlex.join(overrides), folder=name, send=send, events=True, **unset
     )
@@ -81,7 +79,7 @@ def follow(
     """Pass on to the observer what the run reports, until it ends; raises `RunFailed` unless it completed."""
     for draft in folder.rglob(f"*{_ARRIVING}"):
         draft.unlink()  # left by an interrupted submitter
-    told = 0
+    shown = 0
     alone_since: float | None = None
     while True:
         with connection.log(run) as lines:
@@ -91,10 +89,9 @@ def follow(
                 if event is None:
                     continue
                 seen += 1
-                if (
-                    seen > told
-                ):  # after a broken connection, the log is read from its beginning again
-                    told = seen
+                # After a broken connection, the log is read from its beginning again.
+                if seen > shown:
+                    shown = seen
                     _tell(*event, config, folder, observer)
         try:
             status, details = connection.status(run)

@@ -57,9 +57,8 @@ def export(model: LoadedModel, to: str, path: Path) -> Path:
 def _traced(model: LoadedModel) -> torch.export.ExportedProgram:
     """Return the model as traced by torch.export. It computes the same for a batch as the model itself."""
     examples = _examples(model, _BATCH)
-    model(
-        examples
-    )  # what is computed once, such as the filters of features, must be computed before tracing
+    # What is computed once, such as the filters of features, must be computed before tracing.
+    model(examples)
     try:
         batches = ({0: torch.export.Dim("batch")},)
         traced = torch.export.export(model, (examples,), dynamic_shapes=batches)

@@ -48,14 +48,14 @@ def _noise(strategy: Strategy[Any]) -> str:
     """Return the noise and its relation to the budget: it was computed from the budget, or the run ends when the
     budget is spent."""
     privacy = strategy.config.privacy
-    told = f"Noise multiplier {strategy.noise.noise_multiplier:.4g}"
+    start = f"Noise multiplier {strategy.noise.noise_multiplier:.4g}"
     if privacy.epsilon is None:
-        return told
+        return start
     limit = f"{budget(strategy)} at delta {privacy.delta:g}"
     if privacy.noise_multiplier is None and privacy.accounting is Accounting.EXACT:
-        return f"{told} for {limit}"
+        return f"{start} for {limit}"
     source = "" if privacy.noise_multiplier is not None else " by a paper's theorem"
-    return f"{told}{source}; the run ends before it exceeds {limit}"
+    return f"{start}{source}; the run ends before it exceeds {limit}"
 
 
 def _public_data(data: DataSettings) -> str:

@@ -68,17 +68,17 @@ class Plan:
 
     def evaluation_facts(self) -> dict[str, str]:
         """Return what the plan says about evaluations on devices, if there are any."""
-        told = self.evaluations
-        if told is None:
+        facts = self.evaluations
+        if facts is None:
             return {}
-        groups = "" if told["groups"] == 1 else f" in {told['groups']} groups"
-        noise = f"standard deviation {told['noise_of_a_mean']:.3g}"
-        if told["groups"] > 1:
-            noise += f", in that of a group {told['noise_of_a_group']:.3g}"
+        groups = "" if facts["groups"] == 1 else f" in {facts['groups']} groups"
+        noise = f"standard deviation {facts['noise_of_a_mean']:.3g}"
+        if facts["groups"] > 1:
+            noise += f", in that of a group {facts['noise_of_a_group']:.3g}"
         return {
-            "evaluations on devices": f"{told['times']}, each by {told['clients']} clients{groups}",
+            "evaluations on devices": f"{facts['times']}, each by {facts['clients']} clients{groups}",
             "noise in a mean of theirs": noise,
-            "bytes of one, per client": f"{size(told['uplink_bytes'])} up, {size(told['downlink_bytes'])} down",
+            "bytes of one, per client": f"{size(facts['uplink_bytes'])} up, {size(facts['downlink_bytes'])} down",
         }
 
     def _figure(self) -> str:

@@ -147,9 +147,8 @@ class RunFolder:
             old.close()
         root.addHandler(handler)
         root.setLevel(logging.INFO)
-        logging.getLogger("httpx").setLevel(
-            logging.WARNING
-        )  # otherwise every request for replies is logged
+        # Otherwise every request for replies is logged.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -185,9 +184,10 @@ class RunFolder:
         self.interface.write_text(json.dumps(asdict(interface)) + "\n")
 
     def read_interface(self) -> Interface:
-        told: dict[str, Any] = json.loads(self.interface.read_text())
+        content: dict[str, Any] = json.loads(self.interface.read_text())
         whole: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in told.items()
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in content.items()
         }
         return Interface(**whole)
 

@@ -107,8 +107,8 @@ class Validation:
             return None
         with _holding(model, self.best.vector):
             reached = evaluate(model, test)
-        told = {"round": self.best.round, "metric": self.metric.name, "value": self.best.value}
-        return {**told, "test": reached}
+        chosen = {"round": self.best.round, "metric": self.metric.name, "value": self.best.value}
+        return {**chosen, "test": reached}
 
     def restore(self, model: FlatModel) -> None:
         """Write the best model of the rounds up to the checkpoint. A kill may have left that of a round that will be

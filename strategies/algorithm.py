@@ -282,9 +282,8 @@ class DeviceHalf(Generic[Prepared]):
     nothing.
     """
 
-    ignores_unit: ClassVar[bool] = (
-        False  # whether each client has one row, whatever the privacy unit is
-    )
+    # Whether each client has one row, whatever the privacy unit is.
+    ignores_unit: ClassVar[bool] = False
 
     def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
         """Return what follows from the broadcast alone, such as the sketch. Called once for each broadcast. Only the

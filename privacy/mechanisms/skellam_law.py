@@ -56,9 +56,8 @@ def exact_pmf(mu: int, x: int, bits: int) -> int:
     working = bits + _GUARD_BITS
     pi = _pi(working)
     weights = _cosine_weights(mu, points, bits)
-    total = sum(
-        weight * _cos(pi, j * x, points, working) for j, weight in enumerate(weights)
-    )  # in units of 2^-(bits + working)
+    # In units of 2^-(bits + working).
+    total = sum(weight * _cos(pi, j * x, points, working) for j, weight in enumerate(weights))
     return total // (points << working)
 
 

@@ -113,14 +113,16 @@ class ConsoleProgress:
                 table.add_row(
                     f"{kind.name} of the best model", _shown(kind, best["test"].get(kind.name))
                 )
-        for name, told in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
-            table.add_row(f"{name} on devices", on_devices(told))
+        for name, result in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
+            table.add_row(f"{name} on devices", on_devices(result))
         if not summary["private"]:
             table.add_row("NOT PRIVATE", summary["not_private"])
         for adversary in in_order(summary["epsilon"]):
             value = summary["epsilon"][adversary]
-            told = "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
-            table.add_row(f"epsilon against {adversary}", told)
+            result = (
+                "no guarantee" if value is None else f"{value:.3g} at delta {summary['delta']:g}"
+            )
+            table.add_row(f"epsilon against {adversary}", result)
         table.add_row("trained parameters", f"{summary['parameters']:,}")
         if summary.get("frozen"):
             table.add_row("frozen parameters", f"{summary['frozen']:,}")
@@ -138,9 +140,9 @@ def _shown(kind: Metric, value: float | None) -> str:
     return "-" if value is None else metric(kind, value)
 
 
-def on_devices(told: dict[str, Any]) -> str:
+def on_devices(result: dict[str, Any]) -> str:
     """Return what devices measured for the last model: the mean with the standard deviation of its noise, and the
     means of groups."""
-    groups = ", ".join(f"{value:.3g}" for value in told["groups"])
+    groups = ", ".join(f"{value:.3g}" for value in result["groups"])
     spread = f"; groups {groups}" if groups else ""
-    return f"{told['mean']:.3g}, noise {told['noise']:.2g}{spread}"
+    return f"{result['mean']:.3g}, noise {result['noise']:.2g}{spread}"

@@ -20,9 +20,8 @@ from fedsketch.server.run_folder import RunFolder
 
 _MARK = "fedsketch> "
 _PART = 128 * 1024  # bytes of a file in one line, before base64
-LARGEST_FILE = (
-    32 * 1024 * 1024
-)  # larger files stay on the server, because the SuperLink keeps logs in its database
+# Larger files stay on the server, because the SuperLink keeps logs in its database.
+LARGEST_FILE = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class StreamProgress:
     def __init__(self, *, send_files: bool) -> None:
         self._send_files = send_files
 
-    def notes(self, told: str) -> None:
+    def notes(self, sentence: str) -> None:
         """Print something that the user should know before the run begins."""
-        _print_event("note", {"told": told})
+        _print_event("note", {"told": sentence})
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
         _print_event("began", {"done": done, "guarantee": guarantee})

@@ -28,9 +28,8 @@ class MLflow:
     """An `Observer` that writes to an MLflow store."""
 
     def __init__(self, settings: MLflowSettings, folder: Path) -> None:
-        os.environ.setdefault(
-            "MLFLOW_DISABLE_TELEMETRY", "true"
-        )  # must be set before MLflow is imported
+        # Must be set before MLflow is imported.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
@@ -54,8 +53,8 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        told = numbers({key: value for key, value in row.items() if key != "round"})
-        metrics = [Metric(_allowed(key), value, now, row["round"]) for key, value in told.items()]
+        values = numbers({key: value for key, value in row.items() if key != "round"})
+        metrics = [Metric(_allowed(key), value, now, row["round"]) for key, value in values.items()]
         self._client.log_batch(self._run(), metrics=metrics)
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:

@@ -17,9 +17,9 @@ class LineProgress:
         self._rounds = 0
         self._metric = LOSS
 
-    def notes(self, told: str) -> None:
+    def notes(self, sentence: str) -> None:
         """Print something that the user should know before the run begins."""
-        _print(told)
+        _print(sentence)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self._rounds, self._metric = config.rounds, config.task.headline
@@ -31,17 +31,17 @@ class LineProgress:
 
     def round_done(self, row: dict[str, Any]) -> None:
         spent = row["epsilon"][row["budget_against"]]
-        told = [f"round {row['round']} of {self._rounds}"]
+        parts = [f"round {row['round']} of {self._rounds}"]
         value = row[self._metric.name]
         if value is not None:  # not every round is evaluated
             shown = percent(value) if self._metric.percent else plain(value)
-            told.append(f"{self._metric.name} {shown}")
-        told.append(
+            parts.append(f"{self._metric.name} {shown}")
+        parts.append(
             "no guarantee"
             if spent is None
             else f"epsilon {spent:.3g} against {row['budget_against']}"
         )
-        _print(", ".join(told))
+        _print(", ".join(parts))
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         if summary["stopped"]:

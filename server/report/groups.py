@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from fedsketch.server.nested_values import leaves
 from fedsketch.server.report.run_record import Run
 
-_SHOWN = (
-    3  # largest number of settings in a name, and of folders of a group; the tables have the rest
-)
+# Largest number of settings in a name, and of folders of a group; the tables have the rest.
+_SHOWN = 3
 
 
 class Spread(NamedTuple):
@@ -74,9 +73,9 @@ class Group:
 
     def folders(self, names: Mapping[Path, str]) -> str:
         """Return the names of the folders of the runs."""
-        told = [names[run.folder] for run in self.runs]
-        more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-        return f"{', '.join(told[:_SHOWN])}{more}"
+        listed = [names[run.folder] for run in self.runs]
+        more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        return f"{', '.join(listed[:_SHOWN])}{more}"
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
@@ -141,8 +140,10 @@ def _labels(runs: Sequence[Run], settings: Sequence[Mapping[str, str]]) -> list[
     for number, (run, differ) in enumerate(zip(runs, settings, strict=True), start=1):
         name = f"{number}: {run.setting('strategy.name')}"
         name += f" on {run.setting('data.name')}" if several else ""
-        told = [f"{key}={value}" for key, value in differ.items()]
-        labels.append(marked(", ".join([name, *told] if len(told) <= _SHOWN else [name]), run))
+        listed = [f"{key}={value}" for key, value in differ.items()]
+        labels.append(
+            marked(", ".join([name, *listed] if len(settings) <= _SHOWN else [name]), run)
+        )
     return labels
 
 

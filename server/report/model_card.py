@@ -207,10 +207,10 @@ def _utility(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
             f"- `best.safetensors` is the model after round {best['round']}, chosen by {best['metric']} on the "
             "validation examples."
         )
-    for name, told in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
+    for name, result in ((summary.get("evaluation") or {}).get("metrics") or {}).items():
         yield (
-            f"- {name} on examples that devices held out: {readable.plain(told['mean'])}, with noise of "
-            f"{readable.plain(told['noise'])}."
+            f"- {name} on examples that devices held out: {readable.plain(result['mean'])}, with noise of "
+            f"{readable.plain(result['noise'])}."
         )
     yield "- No group of people was looked at on its own: a number may hide that the model is worse for some."
     if config.privacy.clip is not None:

@@ -198,9 +198,8 @@ def _figures(run: Run) -> Iterator[str]:
         yield _curve(run, "dropped", "Dropouts", "clients lost in a round", axis)
     own = {key for row in run.rows for key in row} - _COMMON_KEYS
     for key in sorted(own - {metric.name for metric in metrics}):
-        if (
-            key not in _EXPLAINED or len(set(run.series(key)[1])) > 1
-        ):  # built-in keys are left out if they are constant
+        # Built-in keys are left out if they are constant.
+        if key not in _EXPLAINED or len(set(run.series(key)[1])) > 1:
             yield _curve(run, key, key, _EXPLAINED.get(key, ""), Axis(key, readable.plain))
     yield from smoothing.figures(run)
     counts = at(run.summary, "partition", "histogram")

@@ -44,13 +44,13 @@ class Run:
 
     def in_words(self) -> dict[str, str]:
         """Return the adversaries in words, if the run has them, and who is trusted."""
-        told = at(self.summary, "adversaries") or {}
-        return {name: str(told[name]) for name in in_order(told)}
+        stated = at(self.summary, "adversaries") or {}
+        return {name: str(stated[name]) for name in in_order(stated)}
 
     def bound(self) -> str:
         """Return the adversary that the budget is for."""
-        told = [row["budget_against"] for row in self.rows if "budget_against" in row]
-        return str(told[-1]) if told else str(at(self.config, "privacy", "against") or "model")
+        stated = [row["budget_against"] for row in self.rows if "budget_against" in row]
+        return str(stated[-1]) if stated else str(at(self.config, "privacy", "against") or "model")
 
     def setting(self, key: str) -> str:
         value = at(self.config, *key.split("."))
@@ -63,14 +63,14 @@ class Run:
     def not_private(self) -> str | None:
         """Return why no epsilon of this run holds; None if it holds. For an unfinished run, the settings give the
         reason."""
-        told = at(self.summary, "not_private")
+        stated = at(self.summary, "not_private")
         seeded = self.setting("privacy.randomness") == "seeded"
         plain = number(self.config, "privacy", "noise_multiplier") == 0
-        if told is None and (
+        if stated is None and (
             seeded or plain or any(row.get("private") is False for row in self.rows)
         ):
             return "its noise is reproducible" if seeded and not plain else "nothing is noised"
-        return told
+        return stated
 
 
 def at(tree: Any, *path: str) -> Any:

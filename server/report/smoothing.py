@@ -23,8 +23,8 @@ def figures(run: Run) -> Iterator[str]:
     chosen = sorted({round(i * (len(smoothed) - 1) / steps) for i in range(steps + 1)})
     for index in chosen if smoothed else ():
         row = smoothed[index]
-        for tensor, told in row[KEY].items():
-            yield _picture(row["round"], tensor, told["threshold"], told["spectrum"])
+        for tensor, values in row[KEY].items():
+            yield _picture(row["round"], tensor, values["threshold"], values["spectrum"])
 
 
 def _picture(server_round: int, tensor: str, threshold: float, spectrum: Any) -> str:

@@ -87,9 +87,8 @@ def _steps(work: BatchedWork, settings: LocalConfig) -> Iterator[tuple[Sequence[
         yield from [(everybody, [None] * len(sizes))] * settings.steps
         return
     generators = [work.generator(place) for place in everybody]
-    if (
-        settings.epochs is not None and len(set(sizes)) == 1
-    ):  # then one tensor holds the examples of all clients
+    # Then one tensor holds the examples of all clients.
+    if settings.epochs is not None and len(set(sizes)) == 1:
         for _ in range(settings.epochs):
             orders = [torch.randperm(sizes[0], generator=own) for own in generators]
             for chosen in torch.split(torch.stack(orders), settings.batch or sizes[0], dim=1):

@@ -38,8 +38,8 @@ def delivered(
     if reply.has_error():
         return None, reply.error.reason or f"error {reply.error.code}"
     if "update" not in reply.content.array_records:
-        told = reply.content.config_records.get(RECORD, ConfigRecord())
-        return None, str(told.get(REFUSAL, "sent no update"))
+        answer = reply.content.config_records.get(RECORD, ConfigRecord())
+        return None, str(answer.get(REFUSAL, "sent no update"))
     vector = uploaded(reply.content)
     fault = mechanism.fault(vector, size)
     return (vector, "") if fault is None else (None, fault)

@@ -24,9 +24,8 @@ class Batches:
     inputs: Tensor
     targets: Tensor
     weights: Tensor
-    copied: bool = (
-        False  # whether inputs have their own memory instead of being a view of the examples
-    )
+    # Whether inputs have their own memory instead of being a view of the examples.
+    copied: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +67,10 @@ class Shards:
         if none and len(set(self.sizes)) == 1:
             shape = (len(self), len(self.spans[0]))
             weights = torch.full(shape, 1.0 / shape[1])
-            whole, told = self._joined(inputs), self._joined(targets)
+            whole, targets_of_all = self._joined(inputs), self._joined(targets)
             return Batches(
                 whole.view(*shape, *inputs.shape[1:]),
-                told.view(*shape, *targets.shape[1:]),
+                targets_of_all.view(*shape, *targets.shape[1:]),
                 weights,
             )
         index, weights = self._places(chosen)

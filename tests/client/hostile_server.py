@@ -301,9 +301,8 @@ def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanis
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
         strategy = _evaluation(run) if rng.random() < 0.6 else _strategy(run)
-        coordinator_of(strategy).nodes = {
-            client: client + 2 for client in range(NODES)
-        }  # as if all had met
+        # As if all had met.
+        coordinator_of(strategy).nodes = {client: client + 2 for client in range(NODES)}
         strategy.model.load(crafted_model(rng, strategy.model.size))
         strategy.clipping.load_state_dict({"clip": rng.choice((0.01, 0.3, 0.9))})
         asked = ask(strategy, server_round, secure)

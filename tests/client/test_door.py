@@ -73,9 +73,8 @@ def test_a_frozen_part_that_overflows_on_a_private_pixel_reads_nothing(
     not what all devices were told, nobody trains."""
     body = {"hidden.weight": torch.zeros(3, 4), "hidden.bias": torch.zeros(3)}
     body["hidden.weight"][:, 0] = 3e38
-    body["hidden.bias"][:] = (
-        3.4e38 - 3e38 * 0.5
-    )  # infinite exactly if the first pixel exceeds a half
+    # Infinite exactly if the first pixel exceeds a half.
+    body["hidden.bias"][:] = 3.4e38 - 3e38 * 0.5
     save_file(body, tmp_path / "body.safetensors")
     crafted = ("model=mlp", "model.width=3", "model.trainable=[output.*]")
 

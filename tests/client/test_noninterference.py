@@ -55,9 +55,8 @@ class Dice:
         place = f"{caller.f_code.co_filename}:{caller.f_code.co_name}"
         self._asked[place] = self._asked.get(place, 0) + 1
         if caller.f_globals["__name__"] == randomness.__name__:
-            self._asked[place] = (
-                1  # a device that fails late has drawn noise twice: let it be the same
-            )
+            # A device that fails late has drawn noise twice: let it be the same.
+            self._asked[place] = 1
         label = f"{self._moment} {place} {self._asked[place]}".encode()
         return hashlib.shake_256(label).digest(size)
 
@@ -114,9 +113,8 @@ def _within(first: bytes, second: bytes, mechanism: Mechanism) -> bool:
         return False
     numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
     apart = centred(numbers[0] - numbers[1], bits).astype(np.float64)
-    if isinstance(
-        mechanism, NoisyTraining
-    ):  # the noise is inside, so an upload is anything that fits the ring
+    # The noise is inside, so an upload is anything that fits the ring.
+    if isinstance(mechanism, NoisyTraining):
         return float(np.abs(apart).max()) <= 2 * (mechanism.limit * mechanism.scale + 1)
     assert isinstance(mechanism, SkellamRing)
     return float(np.linalg.norm(apart)) <= 2 * mechanism.rows * mechanism.l2_sensitivity

@@ -131,9 +131,8 @@ def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
 def test_a_superlink_that_does_not_start_is_one_sentence_and_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "fedsketch.runtime.processes._free_port", lambda: 1
-    )  # not ours to listen at
+    # Not ours to listen at.
+    monkeypatch.setattr("fedsketch.runtime.processes._free_port", lambda: 1)
     monkeypatch.setattr("fedsketch.runtime.processes.SERVER_CERTIFICATE", "missing.crt")
     network = Network(compose([*DOME, "runtime=processes"]), tmp_path)
     with pytest.raises(FlowerError, match="did not start"), network.running():

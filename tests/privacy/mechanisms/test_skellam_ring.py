@@ -134,9 +134,8 @@ def test_chunks_of_rows_change_nothing_but_the_draws(monkeypatch: pytest.MonkeyP
     plan = choose_ring(dim=50, clients=4, clip=0.5, rows=7, noise=lambda l2, l1: 0.0)
     rows = np.random.default_rng(3).normal(size=(7, 50))
     expected = clip_rows(rows, 0.5).sum(axis=0)
-    monkeypatch.setattr(
-        "fedsketch.privacy.mechanisms.skellam_ring._NUMBERS_AT_ONCE", 100
-    )  # two rows at a time
+    # Two rows at a time.
+    monkeypatch.setattr("fedsketch.privacy.mechanisms.skellam_ring._NUMBERS_AT_ONCE", 100)
     sent = plan.total([plan.encode(rows, Stream(derived_key(9)), 1)], 1)
     assert np.abs(sent - expected).max() <= 7 / plan.scale
 

@@ -67,9 +67,8 @@ class Loss:
         enough = np.flatnonzero(above - np.exp(values) * other > delta)
         if not len(enough):
             return 0.0
-        i = (
-            enough[-1] + 1
-        )  # the solution lies below this value, which is not the last: there delta(epsilon) is zero
+        # The solution lies below this value, which is not the last: there delta(epsilon) is zero.
+        i = enough[-1] + 1
         return math.log((above[i] - delta) / other[i])
 
 

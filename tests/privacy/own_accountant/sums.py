@@ -124,9 +124,8 @@ class SkellamSum:
         masses = np.concatenate([rate * plain.masses, (1.0 - rate) * plain.masses])
 
         def sampled(losses: np.ndarray) -> np.ndarray:
-            return np.logaddexp(
-                math.log1p(-rate), math.log(rate) + losses
-            )  # grows by at most the growth of l
+            # Grows by at most the growth of l.
+            return np.logaddexp(math.log1p(-rate), math.log(rate) + losses)
 
         kept = {"slack": plain.slack, "missing": plain.missing}
         there = rounded_down(sampled(both), masses, step, **kept)

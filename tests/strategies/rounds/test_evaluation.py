@@ -234,9 +234,8 @@ def test_noise_is_planned_for_the_evaluations_alone() -> None:
     evaluation = _evaluation("evaluation.every=3")
     assert evaluation.config.rounds == 4
     assert evaluation.config.privacy.epsilon == 4
-    twice = _evaluation(
-        "evaluation.every=3", "privacy.epsilon=1"
-    )  # training's budget is not theirs
+    # Training's budget is not theirs.
+    twice = _evaluation("evaluation.every=3", "privacy.epsilon=1")
     assert twice.noise.noise_multiplier == pytest.approx(evaluation.noise.noise_multiplier)
     assert _evaluation().noise.noise_multiplier < evaluation.noise.noise_multiplier
 

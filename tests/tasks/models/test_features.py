@@ -85,9 +85,8 @@ def test_a_devices_own_examples_come_through_the_map(
 
 
 def test_groups_of_channels_are_normalised_within_an_example() -> None:
-    loud = Examples(
-        100 * _images().inputs, _images().targets
-    )  # far above what keeps the norm from dividing by zero
+    # Far above what keeps the norm from dividing by zero.
+    loud = Examples(100 * _images().inputs, _images().targets)
     made = features.seen_through("scattering", loud).inputs
     groups = made.view(5, 27, -1)
     assert groups.mean(2).abs().max() < 1e-4
