@@ -24,7 +24,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
 from fedsketch.secagg import RECORD, SURVIVORS, is_train
-from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, SCALARS, summed, uploaded
+from fedsketch.strategies.rounds.codec import GROUPS, MECHANISM, SCALARS, summed, uploaded
 
 Vector = NDArray[np.generic]
 _FIRST_NODE = SERVER_ID + 1

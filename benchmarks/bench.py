@@ -64,7 +64,7 @@ OTHERS = {
         *("large_model", "record", "record_tuning", "results", "tuning"),
     ),
     "attacks": ("inversion", "sketch_distinguisher"),
-    "comparisons": ("recorded_runs",),
+    "comparisons": ("recorded_runs", "traced_round"),
     "pieces": (
         *("bench", "cpu_time", "presets", "run_store"),
         *("results_cells", "results_page", "results_plots"),

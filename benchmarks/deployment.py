@@ -49,7 +49,7 @@ COMMON = [
     "secagg.stage_timeout=600",
 ]
 PLAIN = [*COMMON[:-1], "secagg=none"]
-STOCK_POLLS = {"secagg/exchange.py": r"(?<=\nPOLL_INTERVAL = )[0-9.]+"}
+STOCK_POLLS = {"secagg/wrapped_grid.py": r"(?<=\nPOLL_INTERVAL = )[0-9.]+"}
 
 
 class Rounds:

@@ -25,8 +25,7 @@ from fedsketch.conf import Config, compose, to_json
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import run_local, run_with
-from fedsketch.server.app import serve
+from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds
 from fedsketch.strategies.algorithm import Strategy
 
@@ -142,9 +141,9 @@ def play(overrides: Sequence[str]) -> Played:
     with simulated_devices(config), tempfile.TemporaryDirectory() as folder:
         rounds = Rounds(config, Path(folder), played)
         if isinstance(config.runtime, CohortRuntimeConfig):
-            run_with(serve(rounds), BatchedGrid(app, config, rounds.workload))
+            rounds.run(BatchedGrid(app, config, rounds.workload))
         else:
-            run_local(serve(rounds), app, config.clients.total)
+            rounds.run(LocalGrid(app, config.clients.total))
     played.config, played.strategy = config, rounds.strategy
     return played
 

@@ -24,7 +24,9 @@ def _is_ours(code: CodeType) -> bool:
     if code.co_filename.startswith("<"):
         return False
     path = Path(code.co_filename).resolve()
-    return path.is_relative_to(ROOT) and ".venv" not in path.parts and "benchmarks" not in path.parts
+    return (
+        path.is_relative_to(ROOT) and ".venv" not in path.parts and "benchmarks" not in path.parts
+    )
 
 
 class Trace:

@@ -20,9 +20,8 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedsketch.client.guard.guard import DeviceGuard, SimulatedGuard
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
-from fedsketch.delivery.answers import asks_for_the_whole
 from fedsketch.delivery.frozen_part import FrozenPart, asks_for_the_frozen_part
-from fedsketch.delivery.parcels import Replayed
+from fedsketch.delivery.parcels import Replayed, asks_for_the_whole
 from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
 from fedsketch.delivery.replica import Replicas
 from fedsketch.errors import UnsafeUpdateError
@@ -36,9 +35,9 @@ from fedsketch.strategies.local.forms import Half, StrategyHalf
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import batch_generator
 from fedsketch.strategies.registry import make_device_half, make_replica
+from fedsketch.strategies.rounds.codec import EVALUATION, reply_with
 from fedsketch.strategies.rounds.evaluation import evaluation_rows
 from fedsketch.strategies.rounds.messages import Broadcast, BroadcastReader, announced
-from fedsketch.strategies.rounds.uploads import EVALUATION, reply_with
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Assignment, DataShape, Workload

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS
+from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS, STALE
 
 
 @dataclass(frozen=True)
@@ -168,3 +168,8 @@ def size_of(state: Replayed) -> int:
 
 def _array(tensor: torch.Tensor) -> Array:
     return Array(tensor.cpu().numpy())
+
+
+def asks_for_the_whole(problem: str) -> RecordDict:
+    """Return the answer of a device that its parcel does not bring up to date."""
+    return RecordDict({PARCEL: ConfigRecord({STALE: problem})})

@@ -38,17 +38,17 @@ from fedsketch.client.workspace import Workspace, noise_stream
 from fedsketch.conf import Config
 from fedsketch.conf.schema import ADAPTIVE, CohortRuntimeConfig
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.encoding import upload_sum
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.privacy.mechanisms.sums import upload_sum
 from fedsketch.strategies.algorithm import LocalWork
 from fedsketch.strategies.local.batched_work import BatchedWork
 from fedsketch.strategies.local.forms import Half, batched_blocks, batched_rows
 from fedsketch.strategies.local.forms import rows as plain_rows
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.rounds.clip import with_counts
+from fedsketch.strategies.rounds.codec import EVALUATION, MECHANISM, SCALARS, uploaded
 from fedsketch.strategies.rounds.messages import Broadcast
-from fedsketch.strategies.rounds.uploads import EVALUATION, MECHANISM, SCALARS, uploaded
 from fedsketch.tasks.gradients.per_client import PerClient
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Assignment, Workload

@@ -24,7 +24,7 @@ from fedsketch.runtime.batched_clients import BatchedClients, BatchedSum
 from fedsketch.runtime.local import CLIENT_APP_RAISED, LocalGrid
 from fedsketch.secagg import RECORD, SURVIVORS, is_train
 from fedsketch.server.grids.simulation import SUMS
-from fedsketch.strategies.rounds.uploads import summed
+from fedsketch.strategies.rounds.codec import summed
 from fedsketch.tasks.workload import Workload
 
 
@@ -80,7 +80,7 @@ class BatchedGrid(LocalGrid):
 
     def _groups(self, clients: list[int], count: int, server_round: str) -> list[list[int]]:
         """Return disjoint random groups, drawn by the same distribution as those of secure aggregation
-        (`secagg.grouping`)."""
+        (`secagg.graph`)."""
         if self._single:
             count = len(clients)
         if count in (1, len(clients)):

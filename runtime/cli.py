@@ -82,11 +82,12 @@ def _run_here(config: Config, folder: Path, progress: Observer) -> None:
     from fedsketch.client.app import app as client_app
     from fedsketch.runtime.batched_grid import BatchedGrid
     from fedsketch.runtime.environment import simulated_devices
-    from fedsketch.runtime.local import run_local, run_with
+    from fedsketch.runtime.local import LocalGrid
     from fedsketch.runtime.memory import kept_memory
     from fedsketch.runtime.simulation import run_simulation
     from fedsketch.runtime.threads import fitting_threads
     from fedsketch.server.app import serve
+    from fedsketch.server.roster import known_roster
     from fedsketch.server.rounds import Rounds
     from fedsketch.tasks.workload import Workload
 
@@ -103,9 +104,10 @@ def _run_here(config: Config, folder: Path, progress: Observer) -> None:
             with fitting_threads(Workload(config).parameters), kept_memory():
                 rounds = Rounds(config, folder, progress)
                 if isinstance(config.runtime, CohortRuntimeConfig):
-                    run_with(serve(rounds), BatchedGrid(client_app, config, rounds.workload))
+                    rounds.run(BatchedGrid(client_app, config, rounds.workload), known_roster())
                 else:
-                    run_local(serve(rounds), client_app, nodes, config.clients.timeout)
+                    grid = LocalGrid(client_app, nodes, config.clients.timeout)
+                    rounds.run(grid, known_roster())
 
 
 def _run_elsewhere(config: Config, folder: Path, progress: Observer) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict, UserConfigValue
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 
 # Flower stamps new messages with this identity, which is global to the process, and has no public way to set it.
 from flwr.supercore.task_identity import TaskIdentity
@@ -112,24 +112,3 @@ class LocalGrid(Grid):
             reason = f"It took {took:.3g} s, longer than clients.timeout={self._timeout:g}."
             return Message(Error(TOO_LATE, reason), reply_to=message)
         return reply
-
-
-def run_local(
-    server_app: ServerApp, client_app: ClientApp, nodes: int, timeout: float = math.inf
-) -> None:
-    """Run both apps to the end in this process."""
-    run_with(server_app, LocalGrid(client_app, nodes, timeout))
-
-
-def run_with(server_app: ServerApp, grid: LocalGrid) -> None:
-    """Run the app to the end in this process, with the nodes of this grid."""
-    server_app(
-        grid,
-        Context(
-            run_id=RUN_ID,
-            node_id=SERVER_ID,
-            node_config={},
-            state=RecordDict(),
-            run_config={},
-        ),
-    )

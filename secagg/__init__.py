@@ -22,8 +22,7 @@ from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, is_train
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
 from .report import RoundReport
-from .settings import RoundSettings
-from .sizes import Sizes
+from .settings import RoundSettings, Sizes
 from .traffic import RoundTrip, round_trips
 from .wrapped_grid import WrappedGrid
 

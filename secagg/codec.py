@@ -15,8 +15,7 @@ from typing import Protocol
 from flwr.app import RecordDict
 
 from .packing import Ring
-from .settings import RoundSettings, Scalar
-from .sizes import Sizes
+from .settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ import numpy as np
 
 from . import keys, messages, shamir
 from .errors import Refusal
-from .graph import neighbours
-from .grouping import draw_groups
+from .graph import draw_groups, neighbours
 from .guard import Guard
 from .identity import verify
 from .masking import apply_masks

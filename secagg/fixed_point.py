@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from .codec import Sum, VectorFormat
 from .errors import Refusal, SettingsError
 from .packing import Ring, centred, ring_dtype
-from .settings import RoundSettings, Scalar
-from .sizes import Sizes
+from .settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)

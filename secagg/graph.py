@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +30,9 @@ RINGS_ABOVE = 128  # clients: in smaller cohorts a ring saves little
 SECURITY_BITS = 40  # sigma: a set of corrupt clients breaks the round with probability <= 2^-40
 LARGEST_DEGREE = 512  # bounds the search that a device makes for settings from a server
 FAILURE_BITS = 20  # eta: the round fails through dropouts with probability <= 2^-20
+
+if TYPE_CHECKING:
+    from .settings import RoundSettings
 
 
 def neighbours(n: int, degree: int, order_seed: bytes, index: int) -> list[int]:
@@ -121,3 +127,24 @@ def _hypergeometric(n: int, marked: int, draws: int, count: int) -> float:
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def draw_groups(
+    settings: RoundSettings, public_keys: Mapping[int, bytes]
+) -> tuple[bytes, list[tuple[int, ...]]]:
+    """Return the context of the round's keys and the groups, as ascending positions in the cohort.
+
+    `public_keys` has the concatenated fresh keys of every participant by its position. Without
+    groups the context is the hash of the settings, since a ring's members do not see all keys.
+    """
+    members = sorted(public_keys)
+    if settings.groups == 1:
+        return settings.digest, [tuple(members)]
+    sha = hashlib.sha256(b"secagg/1 groups" + settings.digest)
+    for index in members:
+        sha.update(struct.pack("<I", index) + public_keys[index])
+    context = sha.digest()
+    words = hashlib.shake_256(b"secagg/1 draw" + context).digest(8 * len(members))
+    order = np.argsort(np.frombuffer(words, dtype="<u8"), kind="stable").tolist()
+    shuffled = [members[place] for place in order]
+    return context, [tuple(sorted(shuffled[g :: settings.groups])) for g in range(settings.groups)]

@@ -24,7 +24,6 @@ from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
 from .coordinator import Coordinator, Step
 from .errors import Aborted, SettingsError
-from .exchange import exchange
 from .identity import Directory
 from .names import (
     ACTION,
@@ -35,12 +34,13 @@ from .names import (
     RECORD,
     REFUSAL,
     SURVIVORS,
+    body_record,
     is_train,
+    vector_in,
 )
 from .options import SecAggOptions
-from .records import body_record, vector_in
 from .report import RoundReport
-from .wrapped_grid import WrappedGrid
+from .wrapped_grid import WrappedGrid, exchange
 
 log = getLogger(__name__)
 _REASON_LENGTH = 300

@@ -39,9 +39,9 @@ from .names import (
     REFUSAL,
     STATE,
     is_train,
+    with_vector,
 )
 from .packing import Ring
-from .records import with_vector
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]

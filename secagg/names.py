@@ -5,7 +5,7 @@ Both sides of the protocol use them, and so does whoever reads its replies or si
 
 from __future__ import annotations
 
-from flwr.app import Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 # ---------------------------------------------------------------- kinds of messages
 TRAIN = "train"
@@ -34,3 +34,20 @@ SURVIVORS = "survivors"
 def is_train(message: Message) -> bool:
     """Return whether the message asks a node to train, by a train handler of any name."""
     return message.metadata.message_type.split(".")[0] == TRAIN
+
+
+def body_record(body: bytes) -> ConfigRecord:
+    """Return the protocol's own record with a request or an answer."""
+    return ConfigRecord({BODY: body})
+
+
+def with_vector(answer: ConfigRecord, masked: bytes) -> RecordDict:
+    """Return the content of the one reply that has a masked vector. The vector is outside of the protocol's record."""
+    packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)
+    return RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({VECTOR: packed})})
+
+
+def vector_in(content: RecordDict) -> bytes | None:
+    """Return the masked vector in a reply; None if there is none."""
+    vector = content.array_records.get(VECTOR_RECORD, ArrayRecord()).get(VECTOR)
+    return None if vector is None else vector.data

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from . import graph
 from .codec import VectorFormat
 from .errors import SettingsError
-from .exchange import POLL_INTERVAL
-from .settings import NONCE_BYTES, RoundSettings
-from .sizes import Sizes
+from .settings import NONCE_BYTES, RoundSettings, Sizes
+from .wrapped_grid import POLL_INTERVAL
 
 
 @dataclass(frozen=True)

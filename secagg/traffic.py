@@ -13,10 +13,9 @@ from . import messages
 from .codec import Codec
 from .identity import SIGNATURE_BYTES
 from .keys import SEALED_BYTES
-from .names import RECORD
+from .names import RECORD, body_record, with_vector
 from .options import SecAggOptions
 from .packing import packed_size
-from .records import body_record, with_vector
 from .settings import RoundSettings
 from .shamir import SHARE_BYTES
 from .wire import HASH_BYTES

@@ -10,8 +10,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.secagg import round_trips
 from fedsketch.server.grids.byte_meter import serialised_size
 from fedsketch.server.grids.secagg_options import config_errors, secagg_options
-from fedsketch.strategies.rounds.codec import RingCodec
-from fedsketch.strategies.rounds.uploads import summed
+from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
 def expected_traffic(

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from fedsketch.sketching.hadamard import HadamardSketch, walsh_hadamard
     from fedsketch.sketching.identity import IdentitySketch
     from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
-    from fedsketch.sketching.noise_floor import NoiseFloor
+    from fedsketch.sketching.noise_floor import NoiseFloor, keep_above, keep_count, keep_energy
     from fedsketch.sketching.row_space import PrincipalDirections
     from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
     from fedsketch.sketching.sketch import Sketch
     from fedsketch.sketching.streaming_pca import StreamingPCA
     from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
     from fedsketch.sketching.tensor_svd import Smoothed, smooth, t_product, tensor_nuclear_norm
-    from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -52,9 +51,9 @@ else:
             "smooth": "tensor_svd",
             "t_product": "tensor_svd",
             "tensor_nuclear_norm": "tensor_svd",
-            "keep_above": "truncation",
-            "keep_count": "truncation",
-            "keep_energy": "truncation",
+            "keep_above": "noise_floor",
+            "keep_count": "noise_floor",
+            "keep_energy": "noise_floor",
         },
     )
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.digest import Part
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.probes import probes
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
 from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
 
@@ -156,3 +156,25 @@ def _check(fold: Fold, known: Tensor | None) -> None:
             f"The tensor at {fold.start} can have up to {room} learned directions of {fold.columns:,} numbers, "
             f"not a matrix of shape {tuple(known.shape)}: keep fewer, or learn from this fold."
         )
+
+
+def probes(seed: int, count: int, basis: Tensor) -> Tensor:
+    """Return `count` orthonormal columns (d x count), orthogonal to the orthonormal columns of `basis` (d x r, r may
+    be 0).
+
+    They have the device and dtype of the basis, and are uniformly distributed in its orthogonal complement.
+    """
+    checked_seed(seed)
+    d, rank = basis.shape
+    if not 0 <= count <= d - rank:
+        raise ValueError(
+            f"{rank} learned directions in {d:,} dimensions leave room for 0 to {d - rank:,} probes, "
+            f"not {count:,}: make the sketch smaller."
+        )
+    rows = torch.empty(count, d, dtype=basis.dtype, device=basis.device)
+    for i in range(count):
+        rows[i] = torch.from_numpy(PublicStream(seed, Purpose.PROBES, i).gaussian(d))
+    # Two rounds of projection and CholeskyQR: the second removes the errors that cancellation leaves in the first.
+    for _ in range(2):
+        rows = orthonormalise(rows - (rows @ basis) @ basis.T)
+    return rows.T

@@ -48,8 +48,8 @@ from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, Payload
 from fedsketch.strategies.dp_fedavg import OptimizedStrategy
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.plan import calibrated
+from fedsketch.strategies.rounds.codec import sketch_size
 from fedsketch.strategies.rounds.messages import Broadcast
-from fedsketch.strategies.rounds.sketch_size import sketch_size
 from fedsketch.tasks.models.flat_model import FlatModel
 
 SEED = "sketch-seed"

@@ -26,10 +26,10 @@ from fedsketch.privacy.accounting.releases import (
     SecretDraw,
     Unit,
 )
+from fedsketch.privacy.mechanisms.encoding import real_sum
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Rows
-from fedsketch.privacy.mechanisms.sums import real_sum
 
 if TYPE_CHECKING:
     import torch

@@ -42,10 +42,10 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.privacy.mechanisms.bound_half import BoundHalf, TrainedModel
+from fedsketch.privacy.mechanisms.encoding import into_ring, real_sum, ring_sum
 from fedsketch.privacy.mechanisms.gaussian import add_gaussian
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
-from fedsketch.privacy.mechanisms.sums import into_ring, real_sum, ring_sum
 
 _RINGS = range(16, 65)
 _LARGEST_COUNT = 2**31  # of steps, rows, clients and numbers; floats are still exact there

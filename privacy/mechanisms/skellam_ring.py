@@ -60,6 +60,8 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.privacy.mechanisms.bound_half import BoundHalf
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
+    into_ring,
+    ring_sum,
     rotated,
     round_conditionally,
     unrotated,
@@ -68,7 +70,6 @@ from fedsketch.privacy.mechanisms.mechanism import WIRE_NAME, Mechanism, RingSha
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.rows import Factors, Rows, sum_bound, threshold_rounded
 from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE, sample_skellam
-from fedsketch.privacy.mechanisms.sums import into_ring, ring_sum
 
 if TYPE_CHECKING:
     import torch

@@ -14,9 +14,9 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import WrappedGrid, is_train
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.byte_meter import content_shape
+from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, MECHANISM, SCALARS, uploaded
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.messages import ARRAYS, encoded
-from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, MECHANISM, SCALARS, uploaded
 
 SUMS = "sums"  # name of the record that tells the simulator how many sums the server sees
 

@@ -20,10 +20,9 @@ from fedsketch.errors import ConfigError
 from fedsketch.sketching.blocks import BlockSketch, block_folds
 from fedsketch.sketching.folding import Fold, folds_of_rank, folds_of_size
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probe_length
-from fedsketch.sketching.noise_floor import NoiseFloor
+from fedsketch.sketching.noise_floor import NoiseFloor, keep_above, keep_count, keep_energy
 from fedsketch.sketching.streaming_pca import StreamingPCA
-from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
-from fedsketch.strategies.rounds.sketch_size import sketch_size
+from fedsketch.strategies.rounds.codec import sketch_size
 from fedsketch.tasks.models.flat_model import FlatModel
 
 WHOLE_UP_TO = 512  # numbers; sketching a smaller tensor saves nothing, so it is sent whole

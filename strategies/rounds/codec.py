@@ -1,8 +1,8 @@
-"""The codec: tells secure aggregation the length and the ring of our vectors, and the mechanism that devices commit
-to.
+"""The vector in a message: the records that hold it, and the codec by which secure aggregation sums it.
 
-A vector that reaches the codec has already been clipped, rounded to ring integers (integers modulo a power of 2) and
-noised (`Mechanism.release`). So its own noise protects it as well as any upload without masks. The mechanism is part
+The codec tells secure aggregation the length and the ring of our vectors, and the mechanism that devices commit to. A
+vector that reaches it has already been clipped, rounded to ring integers (integers modulo a power of 2) and
+noised (`Mechanism.protect`). So its own noise protects it as well as any upload without masks. The mechanism is part
 of the round's settings, which the device's guard has checked. If another part of the message describes a mechanism, it
 is overwritten.
 """
@@ -10,11 +10,16 @@ is overwritten.
 from __future__ import annotations
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
 
+from fedsketch.errors import ConfigError
+from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
+    RECORD,
+    REFUSAL,
     Refusal,
     Ring,
     RoundSettings,
@@ -24,7 +29,54 @@ from fedsketch.secagg import (
     VectorFormat,
     ring_dtype,
 )
-from fedsketch.strategies.rounds.uploads import GROUPS, MECHANISM, SCALARS, summed, uploaded
+
+MECHANISM = "mechanism"
+SCALARS = "numbers"  # the name that the record has had since 0.1
+GROUPS = "groups"  # among the scalars: how many groups are summed separately, if more than one
+EVALUATION = "evaluation"  # among the scalars: the model is to be evaluated, not trained
+
+
+def reply_with(upload: Upload) -> RecordDict:
+    """Return the reply of a device, with the upload that a mechanism made."""
+    return summed(upload.vector)
+
+
+def summed(vector: NDArray[np.generic]) -> RecordDict:
+    """Return the same kind of reply for the sum of a cohort, which secure aggregation makes on the server."""
+    return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
+
+
+def uploaded(records: RecordDict) -> NDArray[np.generic]:
+    """Return the vector in a reply."""
+    return records.array_records["update"]["sum"].numpy()
+
+
+def delivered(
+    reply: Message, mechanism: Mechanism, size: int
+) -> tuple[NDArray[np.generic] | None, str]:
+    """Return the upload in a reply, or None and the reason why there is none."""
+    if reply.has_error():
+        return None, reply.error.reason or f"error {reply.error.code}"
+    if "update" not in reply.content.array_records:
+        answer = reply.content.config_records.get(RECORD, ConfigRecord())
+        return None, str(answer.get(REFUSAL, "sent no update"))
+    vector = uploaded(reply.content)
+    fault = mechanism.fault(vector, size)
+    return (vector, "") if fault is None else (None, fault)
+
+
+def sketch_size(sketch_dim: float, d: int) -> int:
+    """Return how many numbers `sketch_dim` stands for: the number itself, or a share of d if it is below 1. Raises
+    ConfigError for more than d."""
+    if sketch_dim < 1:
+        return max(1, round(sketch_dim * d))
+    numbers = round(sketch_dim)
+    if numbers > d:
+        raise ConfigError(
+            f"strategy.sketch_dim={numbers:,} is more than the {d:,} numbers that are trained: lower it, "
+            "or set strategy=dp_fedavg, which sends all of them."
+        )
+    return numbers
 
 
 class RingCodec:

@@ -27,9 +27,9 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.secagg import RECORD, SURVIVORS
 from fedsketch.strategies.algorithm import Aggregate, Payload, Strategy
 from fedsketch.strategies.noise.sizes import CohortSizes
+from fedsketch.strategies.rounds.codec import GROUPS, delivered
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sampling import CohortSampler, identify_clients
-from fedsketch.strategies.rounds.uploads import GROUPS, delivered
 
 _Part = tuple[NDArray[np.generic], list[int]]  # a sum of uploads, and the clients in it
 Listener = Callable[[int, Aggregate], None]

@@ -48,8 +48,8 @@ from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.algorithm import Aggregate, Payload, Strategy, members_of
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
+from fedsketch.strategies.rounds.codec import EVALUATION
 from fedsketch.strategies.rounds.sampling import CohortSampler
-from fedsketch.strategies.rounds.uploads import EVALUATION
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.scores import LOSS, score_names, scores_of

@@ -12,7 +12,7 @@ from fedsketch.conf import Config, device_json, from_json
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.strategies.rounds.uploads import MECHANISM, SCALARS
+from fedsketch.strategies.rounds.codec import MECHANISM, SCALARS
 
 Scalar = int | float | str | bytes | bool
 ARRAYS = "arrays"

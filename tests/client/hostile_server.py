@@ -24,8 +24,8 @@ from fedsketch.secagg import VECTOR_RECORD, SecAggError, WrappedGrid
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
+from fedsketch.strategies.rounds.codec import EVALUATION
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
-from fedsketch.strategies.rounds.uploads import EVALUATION
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of

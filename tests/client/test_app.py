@@ -19,7 +19,7 @@ from fedsketch.privacy.accounting.releases import Gaussian
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted
 from fedsketch.strategies.algorithm import Aggregate, LocalWork
-from fedsketch.strategies.rounds.uploads import uploaded
+from fedsketch.strategies.rounds.codec import uploaded
 from tests.rounds import coordinator_of
 
 MakeExchange = Callable[..., Any]

@@ -19,8 +19,8 @@ from fedsketch.privacy.accounting.release_json import release_from_json
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Aborted
 from fedsketch.strategies.algorithm import Strategy
+from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, SCALARS
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
-from fedsketch.strategies.rounds.uploads import EVALUATION, GROUPS, SCALARS
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from tests.client.fleet import NODES, POLICY, Fleet, npz, overflows_above
 from tests.rounds import ask

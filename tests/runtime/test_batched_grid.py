@@ -20,7 +20,7 @@ from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.grids.stack import build_grids
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.rounds.uploads import uploaded
+from fedsketch.strategies.rounds.codec import uploaded
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards
 from fedsketch.tasks.workload import Workload

@@ -5,9 +5,8 @@ import time
 import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
 
-from fedsketch.runtime.local import LocalGrid, run_local
+from fedsketch.runtime.local import LocalGrid
 
 
 @pytest.fixture
@@ -95,19 +94,6 @@ def test_created_messages_are_flowers(app: ClientApp) -> None:
     assert (message.metadata.dst_node_id, message.metadata.group_id) == (3, "7")
     (reply,) = grid.send_and_receive([message])
     assert reply.has_content()
-
-
-def test_a_server_app_runs_to_its_end_and_its_errors_come_out(app: ClientApp) -> None:
-    server_app, seen = ServerApp(), []
-
-    @server_app.main()
-    def main(grid: Grid, context: Context) -> None:
-        seen.extend(grid.get_node_ids())
-        raise RuntimeError("at the end")
-
-    with pytest.raises(RuntimeError, match="at the end"):
-        run_local(server_app, app, 5)
-    assert len(seen) == 5
 
 
 def test_who_takes_longer_than_the_timeout_is_lost(app: ClientApp) -> None:

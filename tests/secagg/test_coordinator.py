@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.errors import Aborted
-from fedsketch.secagg.grouping import draw_groups
+from fedsketch.secagg.graph import draw_groups
 from fedsketch.secagg.guard import SimulationRoster
 from fedsketch.secagg.settings import RoundSettings
 

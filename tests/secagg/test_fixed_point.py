@@ -16,8 +16,7 @@ from fedsketch.secagg.errors import Refusal, SettingsError
 from fedsketch.secagg.fixed_point import FixedPoint
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import reduce, ring_dtype
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.sizes import Sizes
+from fedsketch.secagg.settings import RoundSettings, Sizes
 
 
 def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:

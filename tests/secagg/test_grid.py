@@ -197,11 +197,11 @@ def test_late_nodes_are_not_waited_for_once_enough_have_answered(
     longest: float,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("fedsketch.secagg.exchange.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedsketch.secagg.wrapped_grid.time.monotonic", lambda: now[0])
     monkeypatch.setattr(
-        "fedsketch.secagg.exchange.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1)
+        "fedsketch.secagg.wrapped_grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1)
     )
-    monkeypatch.setattr("fedsketch.secagg.exchange._LEAST_PATIENCE", least)
+    monkeypatch.setattr("fedsketch.secagg.wrapped_grid._LEAST_PATIENCE", least)
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]
     plan = SecAggOptions(drops=1, stage_timeout=60.0, patience=patience)
@@ -216,9 +216,9 @@ def test_nodes_are_waited_for_as_long_as_a_sum_needs_them(
     in_process_grid: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("fedsketch.secagg.exchange.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedsketch.secagg.wrapped_grid.time.monotonic", lambda: now[0])
     monkeypatch.setattr(
-        "fedsketch.secagg.exchange.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1)
+        "fedsketch.secagg.wrapped_grid.time.sleep", lambda _: now.__setitem__(0, now[0] + 0.1)
     )
     inner = in_process_grid(make_app(), NODES)
     inner.silent = lambda message: message.metadata.dst_node_id == NODES[1]

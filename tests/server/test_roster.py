@@ -12,9 +12,8 @@ from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError, TooFewClients
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
-from fedsketch.runtime.local import run_local
+from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Identity, Roster, SimulationRoster
-from fedsketch.server.app import serve
 from fedsketch.server.observers.events import StreamProgress
 from fedsketch.server.roster import ROSTER_VARIABLE, known_roster
 from fedsketch.server.rounds import Rounds
@@ -61,7 +60,7 @@ def test_a_node_with_a_wrong_key_is_lost_alone_by_name_and_the_rounds_complete(
 ) -> None:
     rounds = Rounds(config, tmp_path, StreamProgress(send_files=False))
     with simulated_devices(config):
-        run_local(serve(rounds), client_app, config.clients.total)
+        rounds.run(LocalGrid(client_app, config.clients.total), known_roster())
     rows = rounds.folder.read_metrics()
     assert [(row["clients"], row["dropped"]) for row in rows] == [(5, 1)] * 2
     assert f"1 dropouts: node {WRONG}: advertise: its signature does not verify" in caplog.text

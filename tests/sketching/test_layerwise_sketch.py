@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probes
 
 # 4 x 9 sketched to 3 a row, a vector of 5, 2 x 9 sketched to 3 a row, 3 x 8 to 2.
 FOLDS = (Fold(0, 4, 9, 3), Fold(36, 1, 5, 5), Fold(41, 2, 9, 3), Fold(59, 3, 8, 2))

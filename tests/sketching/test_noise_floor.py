@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsketch.sketching.noise_floor import NoiseFloor, noise_floor
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import probes
+from fedsketch.sketching.noise_floor import NoiseFloor, keep_above, noise_floor
 from fedsketch.sketching.streaming_pca import StreamingPCA
-from fedsketch.sketching.truncation import keep_above
 
 
 def test_equal_weights_give_the_marchenko_pastur_edge_and_a_margin() -> None:

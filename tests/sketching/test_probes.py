@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import probes
 
 
 def test_probes_are_orthonormal_and_orthogonal_to_the_learned_directions() -> None:

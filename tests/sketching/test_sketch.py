@@ -15,8 +15,7 @@ from fedsketch.sketching.folding import folds_of_rank
 from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
-from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probes
 from fedsketch.sketching.sketch import Sketch
 
 

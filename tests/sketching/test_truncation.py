@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedsketch.sketching.truncation import keep_above, keep_count, keep_energy
+from fedsketch.sketching.noise_floor import keep_above, keep_count, keep_energy
 
 VALUES = torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)
 NONE = torch.empty(0, dtype=torch.float64)

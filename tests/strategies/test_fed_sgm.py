@@ -21,9 +21,8 @@ from fedsketch.sketching.sketch import Sketch
 from fedsketch.strategies import fed_sgm
 from fedsketch.strategies.algorithm import LocalWork, Strategy
 from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.rounds.codec import sketch_size, uploaded
 from fedsketch.strategies.rounds.messages import Broadcast
-from fedsketch.strategies.rounds.sketch_size import sketch_size
-from fedsketch.strategies.rounds.uploads import uploaded
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of, rows_of
 

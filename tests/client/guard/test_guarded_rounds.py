@@ -35,8 +35,7 @@ from fedsketch.secagg import (
     SecAggOptions,
     client_app,
 )
-from fedsketch.strategies.rounds.codec import RingCodec
-from fedsketch.strategies.rounds.uploads import MECHANISM, reply_with
+from fedsketch.strategies.rounds.codec import MECHANISM, RingCodec, reply_with
 from tests.client.guard.enrolled import DIM, Fleet, ring, settings_of
 from tests.secagg.protocol import Step, messages
 

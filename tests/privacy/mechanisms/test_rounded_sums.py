@@ -18,13 +18,12 @@ from scipy import stats
 
 from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Skellam, Unit
-from fedsketch.privacy.mechanisms.encoding import squared_norms
+from fedsketch.privacy.mechanisms.encoding import ring_sum, squared_norms
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.rows import Factors, Rows, allowance, threshold_rounded
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.privacy.mechanisms.sums import ring_sum
 
 Matrix = NDArray[np.float64]
 

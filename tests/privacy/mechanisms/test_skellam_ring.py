@@ -13,13 +13,13 @@ from scipy import stats
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
+    ring_sum,
     round_conditionally,
     squared_norms,
 )
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.privacy.mechanisms.sums import ring_sum
 
 
 def _plan(

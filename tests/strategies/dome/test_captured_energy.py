@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedsketch.sketching.folding import Fold
-from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probes
 from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.dome import strategy as dome
 from tests.rounds import coordinator_of

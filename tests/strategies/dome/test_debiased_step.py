@@ -11,7 +11,7 @@ import torch
 from fedsketch.conf import compose
 from fedsketch.conf.settings import Optimizer
 from fedsketch.conf.strategy.dome import DebiasedConfig, DomeConfig
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import probes
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 
 

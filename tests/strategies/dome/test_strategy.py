@@ -8,7 +8,7 @@ import torch
 
 from fedsketch.client.app import app
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.sketching.probes import probes
+from fedsketch.sketching.layerwise_sketch import probes
 from fedsketch.strategies.algorithm import Aggregate, LocalWork
 from fedsketch.strategies.dome import strategy as dome
 from fedsketch.tasks.data.examples import Examples

@@ -9,8 +9,7 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.secagg import Refusal, RoundSettings, SecAggOptions, SettingsError, Sizes
-from fedsketch.strategies.rounds.codec import RingCodec
-from fedsketch.strategies.rounds.uploads import MECHANISM, summed
+from fedsketch.strategies.rounds.codec import MECHANISM, RingCodec, summed
 
 DIM = 5
 SIZES = Sizes(4, 0, 0)

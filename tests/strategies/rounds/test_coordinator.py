@@ -12,9 +12,9 @@ from fedsketch.client.app import app
 from fedsketch.errors import RoundAborted
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.algorithm import Aggregate, Strategy
+from fedsketch.strategies.rounds.codec import summed
 from fedsketch.strategies.rounds.coordinator import signal_to_noise
 from fedsketch.strategies.rounds.messages import Broadcast
-from fedsketch.strategies.rounds.uploads import summed
 from tests.rounds import ask, coordinator_of
 
 MakeStrategy = Callable[..., Strategy]
