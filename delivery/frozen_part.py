@@ -28,7 +28,7 @@ from fedsketch.delivery.parcels import opened
 from fedsketch.delivery.records import FEATURES, FROZEN, FROZEN_ARRAYS, STALE
 from fedsketch.errors import ModelError, UnsafeUpdateError
 from fedsketch.secagg import Refusal
-from fedsketch.sketching.digest import digest
+from fedsketch.sketching.sketch import digest
 from fedsketch.tasks.models.flat_model import FlatModel
 
 FILE = "frozen.safetensors"

@@ -21,9 +21,9 @@ from .device import peers_of
 from .errors import Aborted, Malformed
 from .graph import draw_groups
 from .identity import Directory, verify
-from .unmasking import Secrets, remove_masks
 from .packing import Ring, reduce, ring_dtype, unpack
 from .settings import RoundSettings
+from .unmasking import Secrets, remove_masks
 from .wire import bitmap
 
 

@@ -15,10 +15,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.digest import Part
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
 
 
 def block_folds(size: int, numbers: int) -> tuple[Fold, ...]:

@@ -19,9 +19,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.digest import Part
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
 
 _TILE = 1 << 18  # numbers of a tile: 1 MB, so that it is still in the cache when it is multiplied
 _TILE_COLUMNS = 1 << 14

@@ -16,9 +16,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.digest import Part
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
 
 _RADIX_BITS = 6  # the transform multiplies by a 64 x 64 matrix along each digit of the index
 _PADDED_BLOCK = 1 << 22  # numbers that are transformed at a time

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.digest import Part
-from fedsketch.sketching.sketch import Sketch
+from fedsketch.sketching.sketch import Part, Sketch
 
 
 class IdentitySketch(Sketch):

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
-from fedsketch.sketching.digest import Part
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
 
 Factors = tuple[Tensor, Tensor | None]
 

@@ -7,14 +7,14 @@ by S, and a large S is never stored if a seed is enough to compute it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
-
-from fedsketch.sketching.digest import Part, digest
 
 SEED_BYTES = 16  # a seed is a whole number below 2^128
 _COLUMN_BLOCK = 1 << 22  # numbers of S that the generic row norms compute at a time
@@ -94,3 +94,28 @@ def _rows(x: Tensor, size: int, what: str) -> Tensor:
     if not x.dtype.is_floating_point:
         raise ValueError(f"Only floats can be sketched, not {x.dtype}: convert the vector first.")
     return x.reshape(math.prod(x.shape[:-1]), size)
+
+
+Part = int | float | str | Tensor
+
+
+def digest(parts: Iterable[Part]) -> str:
+    """Return SHA-256 of the parts in order. The type of every part is hashed too, and the shape and dtype of
+    tensors."""
+    state = hashlib.sha256(b"fedsketch sketch state")
+    for part in parts:
+        header, body = _encoded(part)
+        state.update(f"{header}:{len(body)};".encode())
+        state.update(body)
+    return state.hexdigest()
+
+
+def _encoded(part: Part) -> tuple[str, memoryview]:
+    if isinstance(part, Tensor):
+        if part.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"Only float32 and float64 tensors can be hashed, not {part.dtype}.")
+        array = part.detach().cpu().contiguous().numpy()
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        return f"{little.dtype.str}{list(part.shape)}", little.reshape(-1).view(np.uint8).data
+    text = part.hex() if isinstance(part, float) else str(part)
+    return type(part).__name__, memoryview(text.encode())

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import column_blocks, gram, orthonormalise
-from fedsketch.sketching.digest import digest
+from fedsketch.sketching.sketch import digest
 
 _REORTHONORMALISE = 128  # after so many updates; in each, float32 loses about 3e-9 of orthogonality
 _BLOCK = 1 << 19  # numbers computed at a time, so that both terms of a sum are in the cache

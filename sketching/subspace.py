@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
-from fedsketch.sketching.digest import Part
 from fedsketch.sketching.row_space import PrincipalDirections
-from fedsketch.sketching.sketch import Sketch
+from fedsketch.sketching.sketch import Part, Sketch
 
 CUTOFF = 1e-10  # singular values below this share of the largest count as rounding errors
 

@@ -19,8 +19,8 @@ import torch
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.delivery.parcels import Step
-from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
+from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import folds_of
 from fedsketch.tasks.models.flat_model import FlatModel

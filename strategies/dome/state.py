@@ -21,9 +21,9 @@ from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.delivery.parcels import Step
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.blocks import BlockSketch
-from fedsketch.sketching.digest import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
+from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
 from fedsketch.strategies.dome.learned_sketch import LearnedSketch, folds_of, sketch_of
 from fedsketch.tasks.models.flat_model import FlatModel

@@ -31,9 +31,9 @@ from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
 from fedsketch.delivery.parcels import Parcels, Step
 from fedsketch.sketching.blocks import BlockSketch
-from fedsketch.sketching.digest import digest
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probe_length
+from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.algorithm import Aggregate, Clients, DeviceHalf, Payload, Strategy
 from fedsketch.strategies.dome.learned_sketch import folds_of, isotropic, sketch_of
 from fedsketch.strategies.dome.printed_state import PrintedState

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsketch.privacy.mechanisms.rows import Factors, Rows
-from fedsketch.sketching.digest import digest
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
+from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.algorithm import LocalWork
 from fedsketch.strategies.local.batched_work import BatchedWork
 from fedsketch.strategies.local.product_cache import ProductCache
