@@ -63,23 +63,28 @@ def test_a_users_own_files_do_not_break_the_commands(
     assert printed in _python(code, *arguments, folder=tmp_path, path=[tmp_path, ROOT])
 
 
-def test_a_wheel_adds_one_name_and_brings_all_configuration_files(tmp_path: Path) -> None:
+def build_wheel(folder: Path) -> Path:
+    """Return a wheel of the project, built in this folder without the network."""
     try:
         if int(version("setuptools").split(".")[0]) < 77:
             pytest.skip("setuptools is older than pyproject.toml asks for")
     except PackageNotFoundError:
         pytest.skip("setuptools is not installed")
-    source, target = tmp_path / "source", tmp_path / "target"
-    for folder in FOLDERS:
-        copytree(
-            ROOT / folder, source / folder, symlinks=True, ignore=ignore_patterns("__pycache__")
-        )
+    source, target = folder / "source", folder / "target"
+    for name in FOLDERS:
+        ignored = ignore_patterns("__pycache__")
+        copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         copy(ROOT / file, source)
     target.mkdir()
     code = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     _python(code, str(target), folder=source, path=[])
     (wheel,) = target.glob("*.whl")
+    return wheel
+
+
+def test_a_wheel_adds_one_name_and_brings_all_configuration_files(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path)
     names = set(zipfile.ZipFile(wheel).namelist())
     number = PYPROJECT["project"]["version"]
     assert {name.split("/")[0] for name in names} == {"fedsketch", f"fedsketch-{number}.dist-info"}

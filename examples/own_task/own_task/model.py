@@ -16,4 +16,5 @@ class Visits(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         ward, patient = inputs[:, 0].long(), inputs[:, 1:]
-        return self.output(torch.relu(self.ward(ward) + self.patient(patient)))
+        outputs: Tensor = self.output(torch.relu(self.ward(ward) + self.patient(patient)))
+        return outputs
