@@ -12,6 +12,7 @@ The package stands alone: it needs numpy, cryptography and Flower.
 from __future__ import annotations
 
 from .codec import Codec, Sum, VectorFormat
+from .device_text import clean_text
 from .errors import Aborted, Malformed, Refusal, SecAggError, SettingsError
 from .fixed_point import FixedPoint
 from .grid import SecAggGrid
@@ -55,6 +56,7 @@ __all__ = [
     "VectorFormat",
     "WrappedGrid",
     "centred",
+    "clean_text",
     "client_app",
     "is_train",
     "reduce",

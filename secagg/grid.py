@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
 from .coordinator import Coordinator, Step
+from .device_text import clean_text
 from .errors import Aborted, SettingsError
 from .identity import Directory
 from .names import (
@@ -43,7 +44,6 @@ from .report import RoundReport
 from .wrapped_grid import WrappedGrid, exchange
 
 log = getLogger(__name__)
-_REASON_LENGTH = 300
 
 
 class SecAggGrid(WrappedGrid):
@@ -263,8 +263,8 @@ def _feed(
 ) -> int:
     """Pass a reply to the round to which it belongs, and return the number of bytes that it carried."""
     if reply.has_error():
-        reason = " ".join((reply.error.reason or "no reason given").split())
-        coordinator.lose(node, f"error {reply.error.code}: {reason[:_REASON_LENGTH]}")
+        reason = clean_text(reply.error.reason or "no reason given")
+        coordinator.lose(node, f"error {reply.error.code}: {reason}")
         return 0
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     body: Any = record.get(body_key)
@@ -273,11 +273,5 @@ def _feed(
     if isinstance(body, bytes):
         coordinator.receive(node, body)
         return len(body)
-    refusal = record.get(refusal_key)
-    coordinator.lose(
-        node,
-        str(refusal)[:_REASON_LENGTH]
-        if refusal is not None
-        else "the reply is not of the protocol",
-    )
+    coordinator.lose(node, clean_text(record.get(refusal_key, "the reply is not of the protocol")))
     return 0

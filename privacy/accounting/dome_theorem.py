@@ -12,8 +12,8 @@ import math
 
 
 def paper_noise_multiplier(*, epsilon: float, delta: float, compositions: int) -> float:
-    """Return standard deviation of the sum's noise divided by the clip C; for add/remove or zero-out adjacency without
-    sampling."""
+    """Return the standard deviation of the sum's noise divided by the clip C; for add/remove or zero-out adjacency
+    without sampling."""
     if not (epsilon > 0.0 and 0.0 < delta < 1.0 and compositions >= 1):
         raise ValueError(
             "the theorem needs epsilon > 0, delta between 0 and 1 and at least one composition."

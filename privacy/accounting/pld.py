@@ -36,7 +36,7 @@ Part = tuple[Pair, int]
 
 
 def _reach(noise: float) -> float:
-    """Return above this loss the divergence of the Gaussian without sampling, and so of every sampled one, is below
+    """Return a loss above which the divergence of the Gaussian without sampling, and so of every sampled one, is below
     _TAIL."""
     return 10.0 / noise + 0.5 / noise**2
 

@@ -118,7 +118,8 @@ class CoordinateSampling(Mechanism):
         return np.zeros(KEY_BYTES + self.sent(dim) * self.bits // 8, np.uint8)
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        """Return arrays of bytes are uploads. Arrays of real numbers are the server's noise, in rotated coordinates."""
+        """Return the sum of uploads, which are arrays of bytes, and of the server's noise, which are real numbers in
+        rotated coordinates."""
         integers, rest = np.zeros(self.dim, np.int64), np.zeros(self.dim)
         for vector in vectors:
             if vector.dtype == np.uint8:

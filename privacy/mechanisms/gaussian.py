@@ -56,7 +56,8 @@ class GaussianNoise(Mechanism):
     def protect_sum(
         self, rows: torch.Tensor | Sequence[Rows], counts: Sequence[int], stream: Stream, round: int
     ) -> Upload:
-        """Return the sum of independent Gaussians is a Gaussian, and their variances add up: one draw is enough."""
+        """Noise the sum of all rows by one draw: a sum of independent Gaussians is a Gaussian, and their variances add
+        up."""
         assert not isinstance(rows, Sequence)  # `Rows` are only for mechanisms that round sums
         return Upload(self._noised(rows, len(counts), stream))
 

@@ -133,9 +133,14 @@ class Mechanism(ABC):
 
     def fault(self, vector: NDArray[Any], dim: int) -> str | None:
         """Return what is wrong with the upload of a row of `dim` numbers; None if nothing is."""
-        if vector.shape == (dim,):
-            return None
-        return f"sent numbers of shape {vector.shape} instead of {dim}"
+        if vector.shape != (dim,):
+            return f"sent numbers of shape {vector.shape} instead of {dim}"
+        kind = np.floating if self.ring is None else np.unsignedinteger
+        if not np.issubdtype(vector.dtype, kind):
+            return f"sent {vector.dtype} instead of {kind.__name__} numbers"
+        if not np.isfinite(vector).all():
+            return "sent numbers that are not finite"
+        return None
 
     def sent(self, dim: int) -> int:
         """Return how many numbers a device sends on average for a row of `dim` numbers."""
@@ -156,7 +161,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def noise_std(self, variance: float) -> float:
-        """Return standard deviation, in real numbers, that noise of this variance has in each number of a sum."""
+        """Return the standard deviation, in real numbers, that noise of this variance has in each number of a sum."""
 
     @property
     def ring(self) -> RingShape | None:
@@ -177,7 +182,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def noise_multiplier(self, variance: float, protected: Unit) -> float:
-        """Return standard deviation of noise of this variance, divided by how far one protected unit can move the
+        """Return the standard deviation of noise of this variance, divided by how far one protected unit can move the
         sum."""
 
     def weight(self, protected: Unit) -> int:

@@ -222,7 +222,7 @@ class SkellamRing(Mechanism):
         return self.local_variance
 
     def noise_std(self, variance: float) -> float:
-        """Return standard deviation of the Skellam noise only. Each rounding adds at most 1/(2 s)."""
+        """Return the standard deviation of the Skellam noise only. Each rounding adds at most 1/(2 s)."""
         return math.sqrt(variance) / self.scale
 
     @property

@@ -27,6 +27,7 @@ from fedsketch.secagg import (
     Sizes,
     Sum,
     VectorFormat,
+    clean_text,
     ring_dtype,
 )
 
@@ -54,15 +55,18 @@ def uploaded(records: RecordDict) -> NDArray[np.generic]:
 def delivered(
     reply: Message, mechanism: Mechanism, size: int
 ) -> tuple[NDArray[np.generic] | None, str]:
-    """Return the upload in a reply, or None and the reason why there is none."""
+    """Return the upload in a reply, or None and the reason why there is none. Nothing in the reply is trusted."""
     if reply.has_error():
-        return None, reply.error.reason or f"error {reply.error.code}"
+        return None, clean_text(reply.error.reason or f"error {reply.error.code}")
     if "update" not in reply.content.array_records:
         answer = reply.content.config_records.get(RECORD, ConfigRecord())
-        return None, str(answer.get(REFUSAL, "sent no update"))
-    vector = uploaded(reply.content)
-    fault = mechanism.fault(vector, size)
-    return (vector, "") if fault is None else (None, fault)
+        return None, clean_text(answer.get(REFUSAL, "sent no update"))
+    try:
+        vector = uploaded(reply.content)
+        fault = mechanism.fault(vector, size)
+    except Exception:  # bytes that are no array can raise anything
+        return None, "sent an update that cannot be read"
+    return (vector, "") if fault is None else (None, clean_text(fault))
 
 
 def sketch_size(sketch_dim: float, d: int) -> int:

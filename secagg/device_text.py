@@ -1,0 +1,14 @@
+"""Text that a device wrote, made safe for logs, files and screens. Whoever takes text from a reply cleans it here."""
+
+from __future__ import annotations
+
+_LONGEST = 300
+
+
+def clean_text(text: object) -> str:
+    """Return one line of at most 300 printable characters. Everything else becomes a space: newlines, which could
+    begin a forged line of a log, and controls, which could change what a terminal shows."""
+    # Cut first, because the text may be as long as a message.
+    start = text[: 4 * _LONGEST] if isinstance(text, str | bytes) else f"a {type(text).__name__}"
+    printable = "".join(sign if sign.isprintable() else " " for sign in str(start))
+    return " ".join(printable.split())[:_LONGEST]
