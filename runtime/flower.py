@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from fedsketch.errors import FlowerError
+from fedsketch.server.observers.events import LONGEST_LINE
 
 _CALL_TIMEOUT = 120.0
 _OURS = "fedsketch"
@@ -103,11 +104,12 @@ class Connection:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            errors="replace",
             start_new_session=True,  # so that Ctrl-C reaches only this process
         )
         assert process.stdout is not None
         try:
-            yield iter(process.stdout)
+            yield _lines(process.stdout)
         finally:
             process.kill()
             process.wait()
@@ -158,6 +160,14 @@ def connected(superlink: str, root_certificates: Path | None) -> Iterator[Connec
             f'[superlink]\ndefault = "{_OURS}"\n[superlink.{_OURS}]\naddress = {json.dumps(superlink)}\n{trust}\n'
         )
         yield Connection(_OURS, Path(home), superlink, root_certificates)
+
+
+def _lines(log: IO[str]) -> Iterator[str]:
+    """Yield the lines of a log, of a longer one than any of ours only the beginning: it may have no end."""
+    while line := log.readline(LONGEST_LINE):
+        yield line
+        while line and not line.endswith("\n"):
+            line = log.readline(LONGEST_LINE)
 
 
 def unreachable(address: str, root_certificates: Path | None) -> str | None:

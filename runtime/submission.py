@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 from fedsketch.conf import Config
 from fedsketch.errors import ConfigError, FlowerError, RunFailed
 from fedsketch.runtime.flower import Connection
+from fedsketch.secagg import clean_text
 from fedsketch.server.flower_keys import KEYS
-from fedsketch.server.observers.events import Part, read_event
+from fedsketch.server.observers.events import LARGEST_FILE, EventReader, Part
+from fedsketch.server.report.number_format import size
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -83,9 +85,9 @@ def follow(
     alone_since: float | None = None
     while True:
         with connection.log(run) as lines:
-            seen = 0
+            events, seen = EventReader(), 0
             for line in lines:
-                event = read_event(line)
+                event = events.read(line)
                 if event is None:
                     continue
                 seen += 1
@@ -106,7 +108,7 @@ def follow(
             return
         if status.startswith("finished"):
             reason = details.removeprefix("ServerApp failed with exception: ") or status
-            raise RunFailed(f"Run {run} did not complete: {' '.join(reason.split())}")
+            raise RunFailed(f"Run {run} did not complete: {clean_text(reason, longest=3000)}")
         time.sleep(_LOOK_AGAIN)
 
 
@@ -116,26 +118,34 @@ def _tell(
     if kind == "began":
         observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))
     elif kind == "note":
-        print(f"fedsketch: {facts['told']}", file=sys.stderr)
+        print(f"fedsketch: {clean_text(facts['told'], longest=3000)}", file=sys.stderr)
     elif kind == "played":
         observer.round_done(facts["row"])  # type: ignore[arg-type]
     elif kind == "file":
-        _receive(Part(**facts), folder)  # type: ignore[arg-type]
+        _receive(facts, folder)
     elif kind == "ended":
         observer.ended(facts["summary"], RunFolder(folder).report)  # type: ignore[arg-type]
 
 
-def _receive(part: Part, folder: Path) -> None:
-    """Write a part of a file into the run's folder, and nowhere else: the log comes from the server, which is not
+def _receive(facts: dict[str, object], folder: Path) -> None:
+    """Write a part of a result into the run's folder, and nothing else: the log comes from the server, which is not
     trusted."""
-    target = folder / part.name
-    if not target.resolve().is_relative_to(folder.resolve()):
+    try:
+        part = Part(**facts)  # type: ignore[arg-type]
+        content = part.content()
+        known = RunFolder(folder).is_result(part.name)
+    except (ValueError, TypeError) as error:
+        raise ConfigError("The server sent a part of a file that cannot be read.") from error
+    if not known:
         raise ConfigError(
-            f"The server sent a file with the path {part.name!r}, outside of the run's folder."
+            f"The server sent a file with the name '{clean_text(part.name)}', which no result of a run has."
         )
+    target = folder / part.name
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + _ARRIVING)
     with draft.open("ab") as file:
-        file.write(part.content())
+        file.write(content)
+        if file.tell() > LARGEST_FILE:
+            raise ConfigError(f"The server sent more of {part.name} than {size(LARGEST_FILE)}.")
     if part.last:
         draft.replace(target)

@@ -50,6 +50,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run the ServerApp of `flwr run`. The configuration is composed from the run config. If `folder` holds a run with
     the same configuration, that run is resumed."""
     asked = context.run_config
+    # First of all, because the events are marked before anything that a device sends can be in the log.
+    watched = bool(asked["events"])
+    progress = StreamProgress(send_files=bool(asked["send"])) if watched else LineProgress()
     nodes = _simulated_nodes(grid)
     overrides = translated(asked, shlex.split(str(asked["overrides"])), nodes)
     config = compose(overrides)
@@ -59,8 +62,6 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(path)
     folder.note_overrides(overrides)
     folder.log_here()
-    watched = bool(asked["events"])
-    progress = StreamProgress(send_files=bool(asked["send"])) if watched else LineProgress()
     rounds = Rounds(config, path, progress)
     if nodes is not None:
         if nodes <= _FEW:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import platform
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # The folder for the run folders of a ServerApp that a SuperLink starts; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"
+_TENSORBOARD = re.compile(r"tensorboard/events\.out\.tfevents(\.[A-Za-z0-9_-]+)*")
 
 
 class Attempt(NamedTuple):
@@ -71,11 +73,18 @@ class RunFolder:
         return (cls(metrics.parent) for metrics in folder.rglob(cls(folder).metrics.name))
 
     def results(self) -> Iterator[Path]:
-        """Yield the files that are useful on other machines too, so neither checkpoints nor processes."""
+        """Yield the files that are useful on other machines too."""
         for path in sorted(self.path.rglob("*")):
-            local = self.checkpoints in path.parents or self.processes in path.parents
-            if path.is_file() and not local and path != self.lock:
+            if path.is_file() and self.is_result(path.relative_to(self.path).as_posix()):
                 yield path
+
+    def is_result(self, name: str) -> bool:
+        """Return whether a file of this name, from the folder on, may come from another machine. None of these files
+        decides what a run does: it may be another than the one that was asked for."""
+        files = (self.metrics, self.model, self.best, self.interface, self.schema)
+        pages = (self.card, self.summary, self.report, self.log)
+        allowed = {path.name for path in (*files, *pages)}
+        return name in allowed or _TENSORBOARD.fullmatch(name) is not None
 
     # How a run was started
 

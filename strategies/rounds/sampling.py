@@ -7,8 +7,9 @@ guess the draw.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from flwr.app import Message, RecordDict
@@ -18,6 +19,7 @@ from fedsketch.conf.schema import ClientsConfig, CohortSampling
 from fedsketch.errors import TooFewClients
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 
+log = logging.getLogger(__name__)
 _GRACE = 10.0  # seconds to wait for nodes with a partition-id, if nodes without one came first
 
 
@@ -54,20 +56,30 @@ def identify_clients(
 
     Node ids differ from run to run and client numbers do not, so cohorts are drawn among clients. Waits for nodes that
     connect late. If the nodes share one partitioned data set (`numbered`), only nodes with the number of a partition
-    count. If there are enough nodes but some have no such number, TooFewClients is raised early.
+    count. If there are enough nodes but some have no such number, TooFewClients is raised early. A node that answers
+    something else, or claims the number of another, is left out.
     """
     started = time.monotonic()
     deadline = started + timeout
     nodes: dict[int, int] = {}
     others: set[int] = set()
+    left_out: set[int] = set()
     while True:
-        strangers = set(grid.get_node_ids()) - set(nodes.values()) - others
-        met = _introductions(grid, sorted(strangers), deadline - time.monotonic())
-        for client, node in met.items():
-            if numbered and not 0 <= client < total:
+        strangers = set(grid.get_node_ids()) - set(nodes.values()) - others - left_out
+        for node, client in _introductions(grid, sorted(strangers), deadline - time.monotonic()):
+            if client is None:
+                log.warning("Node %d does not say which client it is, and is left out.", node)
+                left_out.add(node)
+            elif numbered and not 0 <= client < total:
                 others.add(node)
-            else:
-                nodes[client] = node
+            elif nodes.setdefault(client, node) != node:
+                log.warning(
+                    "Nodes %d and %d are both client %d: the second is left out.",
+                    nodes[client],
+                    node,
+                    client,
+                )
+                left_out.add(node)
         if len(nodes) >= total:
             return dict(enumerate(nodes[client] for client in sorted(nodes)[:total]))
         if len(nodes) + len(others) >= total and time.monotonic() >= started + min(_GRACE, timeout):
@@ -77,19 +89,24 @@ def identify_clients(
                 "partition-id=0, or run with data=folder."
             )
         if time.monotonic() >= deadline:
+            ignored = (
+                f" ({len(left_out)} other nodes are left out: the log says why)" if left_out else ""
+            )
             raise TooFewClients(
-                f"{len(nodes)} of {total} clients answered within {timeout:.0f} s: start the others, or lower "
-                "clients.total."
+                f"{len(nodes)} of {total} clients answered within {timeout:.0f} s{ignored}: start the others, or "
+                "lower clients.total."
             )
         time.sleep(min(1.0, timeout / 10))
 
 
-def _introductions(grid: Grid, strangers: Sequence[int], timeout: float) -> dict[int, int]:
+def _introductions(
+    grid: Grid, strangers: Sequence[int], timeout: float
+) -> Iterator[tuple[int, int | None]]:
+    """Yield the nodes that answer, each with the client that it says it is; None if its answer is no number."""
     nothing = RecordDict()  # one object for all messages: there may be many
     questions = [Message(nothing, node, "query.introduce") for node in strangers]
-    replies = grid.send_and_receive(questions, timeout=max(timeout, 0.1))
-    return {
-        int(reply.content.config_records["self"]["client"]): reply.metadata.src_node_id  # type: ignore[arg-type]
-        for reply in replies
-        if reply.has_content()
-    }
+    for reply in grid.send_and_receive(questions, timeout=max(timeout, 0.1)):
+        if reply.has_content():
+            own = reply.content.config_records.get("self")
+            client = None if own is None else own.get("client")
+            yield reply.metadata.src_node_id, client if type(client) is int else None

@@ -1,7 +1,11 @@
 """Following a run that plays elsewhere: breaks in the log, failures, files, interrupts. A SuperLink in memory stands
 in."""
 
+import base64
+import io
 import json
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +17,7 @@ import pytest
 from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError, FlowerError, RunFailed
 from fedsketch.runtime import deployment
-from fedsketch.runtime.flower import Connection
+from fedsketch.runtime.flower import Connection, _lines
 from fedsketch.runtime.submission import Submission, follow, submit
 from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.observers.events import StreamProgress
@@ -75,8 +79,8 @@ def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"round": 1}\n')
     (folder / "model.safetensors").write_bytes(bytes(range(256)) * 1000)
-    progress = StreamProgress(send_files=True)
     capsys.readouterr()
+    progress = StreamProgress(send_files=True)
     progress.began(compose(), 0, "g")
     print("WARNING something of Flower's")
     progress.round_done({"round": 1})
@@ -105,7 +109,7 @@ def test_a_run_is_told_and_its_files_arrive(tmp_path: Path, lines: list[str]) ->
     assert not list((tmp_path / "here").glob("*.arriving"))
 
 
-@pytest.mark.parametrize("cut", range(0, 7))
+@pytest.mark.parametrize("cut", range(0, 8))
 def test_nothing_is_told_twice_after_a_break(tmp_path: Path, lines: list[str], cut: int) -> None:
     broken = [*lines[:cut], lines[cut][:10]]
     link = SuperLink(
@@ -133,12 +137,66 @@ def test_a_run_that_failed_says_why(tmp_path: Path, lines: list[str]) -> None:
         _follow(link, tmp_path)
 
 
-def test_a_file_outside_of_the_folder_is_refused(tmp_path: Path, lines: list[str]) -> None:
-    wicked = [line.replace("metrics.jsonl", "../escaped") for line in lines]
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../escaped", "/tmp/escaped", "", ".", "..", "a/../metrics.jsonl", "metrics.jsonl/x"),
+        *("overrides.txt", "config.yaml", "lock", "command.lock", "submitted.json"),
+        *("checkpoints/1.pt", "attempts.jsonl", "tensorboard/../lock", "run.log\n\x1b[2J"),
+        *("model.safetensors.arriving", "summary.unfinished"),
+    ],
+)
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path, lines: list[str], name: str) -> None:
+    """Neither a way out of the folder nor a file that decides what a resumed run does."""
+    wicked = [line.replace('"metrics.jsonl"', json.dumps(name)) for line in lines]
     link = SuperLink(logs=[wicked], states=[("finished:completed", "")])
-    with pytest.raises(ConfigError, match="outside"):
+    (tmp_path / "here").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match="no result of a run has") as caught:
         _follow(link, tmp_path / "here")
-    assert not (tmp_path / "escaped").exists()
+    assert str(caught.value).isprintable()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_has_an_end(
+    tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedsketch.runtime.submission.LARGEST_FILE", 200_000)
+    link = SuperLink(logs=[lines], states=[("finished:completed", "")])
+    with pytest.raises(ConfigError, match=r"more of model.safetensors than 200 kB"):
+        _follow(link, tmp_path / "here")
+
+
+def test_a_line_that_unfolds_to_very_much_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    bomb = base64.b64encode(zlib.compress(bytes(100_000_000))).decode()
+    wicked = [re.sub('"data": "[^"]*"', f'"data": "{bomb}"', line) for line in lines]
+    link = SuperLink(logs=[wicked], states=[("finished:completed", "")])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        _follow(link, tmp_path / "here")
+
+
+def test_a_line_of_a_device_is_no_event(tmp_path: Path, lines: list[str]) -> None:
+    """What a refusal wrote into the log, before it was cleaned and events had a mark."""
+    part = json.dumps({"event": "file", "name": "overrides.txt", "data": "", "last": True})
+    forged = f"fedsketch> {part}\n"
+    link = SuperLink(logs=[[lines[0], forged, *lines[1:]]], states=[("finished:completed", "")])
+    assert _follow(link, tmp_path / "here") == WHOLE
+    assert not (tmp_path / "here" / "overrides.txt").exists()
+
+
+def test_a_reason_is_one_printable_line(tmp_path: Path, lines: list[str]) -> None:
+    link = SuperLink(logs=[lines[:2]], states=[("finished:failed", "no\n\x1b[2J\rmore")])
+    with pytest.raises(RunFailed, match=r"did not complete: no \[2J more$"):
+        _follow(link, tmp_path)
+
+
+def test_of_a_line_without_end_only_the_beginning_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsketch.runtime.flower.LONGEST_LINE", 10)
+    assert list(_lines(io.StringIO("short\n" + "x" * 35 + "\nlast"))) == [
+        "short\n",
+        "x" * 10,
+        "last",
+    ]
 
 
 def test_each_run_has_a_folder_of_its_own_on_the_server() -> None:

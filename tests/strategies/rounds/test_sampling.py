@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from scipy import stats
 
@@ -182,3 +182,38 @@ def test_meet_passes_over_nodes_without_a_part_if_there_are_enough_others() -> N
     numbers = [5, 0, -1, 2, 1]
     grid = LocalGrid(_introducing(lambda context: numbers[context.node_id - 2]), 5)
     assert identify_clients(grid, total=3, timeout=1, numbered=True) == {0: 3, 1: 6, 2: 5}
+
+
+HOSTILE: dict[str, Callable[[int], RecordDict]] = {
+    "no record": lambda node: RecordDict(),
+    "no number": lambda node: RecordDict({"self": ConfigRecord({"client": "no\n\x1b[2J"})}),
+    "a list": lambda node: RecordDict({"self": ConfigRecord({"client": [0, 1]})}),
+    "a truth": lambda node: RecordDict({"self": ConfigRecord({"client": True})}),
+    "another kind of record": lambda node: RecordDict({"self": ArrayRecord()}),
+    "the number of another": lambda node: RecordDict({"self": ConfigRecord({"client": 2})}),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_node_that_lies_about_itself_is_left_out(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither does it end the run, nor is it asked again, nor does it take the place of another."""
+    asked: list[int] = []
+    app = ClientApp()
+
+    @app.query("introduce")
+    def introduce(message: Message, context: Context) -> Message:
+        asked.append(context.node_id)
+        honest = RecordDict({"self": ConfigRecord({"client": context.node_id})})
+        return Message(HOSTILE[kind](5) if context.node_id == 5 else honest, reply_to=message)
+
+    grid = _LateGrid(app, 5)
+    assert identify_clients(grid, total=3, timeout=5) == {0: 2, 1: 3, 2: 4}
+    grid.looks = 5
+    with pytest.raises(
+        TooFewClients, match=r"4 of 5 clients answered .*\(1 other nodes are left out"
+    ):
+        identify_clients(grid, total=5, timeout=0.3)
+    assert asked.count(5) == 1
+    assert "left out" in caplog.text
