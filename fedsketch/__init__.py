@@ -122,8 +122,8 @@ def run(overrides: Sequence[str] = (), *, quiet: bool = False) -> Path:
     from fedsketch.server.run_folder import RunFolder
 
     config, folder = compose_with_folder(overrides)
-    RunFolder(folder).claim(overrides)
-    cli.run(config, folder, quiet)
+    with RunFolder(folder).claimed(overrides):
+        cli.run(config, folder, quiet)
     return folder
 
 

@@ -50,11 +50,13 @@ def main() -> None:
 
             print(f"Stopped run {stop_deployment(*resumed_run(Path(stop[-1]), overrides))}.")
         elif resume:
-            run(*resumed_run(Path(resume[-1]), overrides))
+            config, folder = resumed_run(Path(resume[-1]), overrides)
+            with RunFolder(folder).held():
+                run(config, folder)
         else:
             config, folder = compose_with_folder(overrides)
-            RunFolder(folder).claim(overrides)
-            run(config, folder)
+            with RunFolder(folder).claimed(overrides):
+                run(config, folder)
 
 
 def run(config: Config, folder: Path, quiet: bool = False) -> None:
@@ -142,8 +144,8 @@ def _hydra_main() -> None:
         try:
             with one_sentence(where=f"job {hydra_config.job.num}: " if sweep else ""):
                 config, folder = load(composed), Path(hydra_config.runtime.output_dir)
-                RunFolder(folder).claim(hydra_config.overrides.task)
-                run(config, folder)
+                with RunFolder(folder).claimed(hydra_config.overrides.task):
+                    run(config, folder)
         except SystemExit as ended:
             if not sweep or ended.code != 1:
                 raise

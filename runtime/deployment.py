@@ -12,6 +12,7 @@ from fedsketch.conf.schema import DeploymentRuntimeConfig
 from fedsketch.errors import ConfigError
 from fedsketch.runtime.flower import Connection, connected
 from fedsketch.runtime.submission import Submission, follow, submit
+from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedsketch.server.observers.observer import Observer
@@ -30,6 +31,7 @@ def run_deployment(
         if known is None or _failed(connection, known):
             name = None if known is None else known.folder
             known = submit(connection, overrides, name, send=True)
+            RunFolder(folder).write_config(config)
             known.keep(folder)
         try:
             follow(connection, known.run, config, folder, observer)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import yaml
 
@@ -65,7 +65,10 @@ class RunFolder:
         self.submission = path / "submitted.json"
         self.mlflow_run = path / "mlflow_run.txt"
         self.processes = path / "processes"  # keys, state and logs of runtime=processes
-        self.lock = path / "lock"  # locked while the run is executed
+        self.command = path / "command.lock"  # locked while a command runs or follows the run
+        self.lock = (
+            path / "lock"
+        )  # locked while the rounds are executed, which may be in another process
 
     @classmethod
     def below(cls, folder: Path) -> Iterator[RunFolder]:
@@ -88,16 +91,41 @@ class RunFolder:
 
     # How a run was started
 
-    def claim(self, overrides: Sequence[str]) -> None:
-        """Make the folder of a new run, and write its overrides into it."""
-        if self.config.exists():
-            raise ConfigError(
-                f"{self.path} holds a run already: resume it with resume={self.path}, or set another hydra.run.dir."
-            )
+    @contextmanager
+    def claimed(self, overrides: Sequence[str]) -> Iterator[None]:
+        """Make the folder of a new run, hold it for this command, and write the run's overrides into it."""
+        with self.held():
+            if self.config.exists():
+                raise ConfigError(
+                    f"{self.path} holds a run already: resume it with resume={self.path}, or set another hydra.run.dir."
+                )
+            try:
+                self._write_overrides(overrides)
+            except OSError as error:
+                raise self._unwritable(error) from error
+            yield
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder for this command, before anything else is written into it: no other command may run or follow
+        a run in it."""
         try:
-            self._write_overrides(overrides)
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.command.open("a")
         except OSError as error:
             raise self._unwritable(error) from error
+        with file:
+            self._lock(file)
+            yield
+
+    def _lock(self, file: TextIO) -> None:
+        """Lock a file of this folder. The lock is released when the process ends, even if it is killed."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"The run in {self.path} is being executed by another process: wait until it ends, or stop it first."
+            ) from None
 
     def _unwritable(self, error: OSError) -> ConfigError:
         return ConfigError(
@@ -119,6 +147,9 @@ class RunFolder:
     def read_config(self) -> Config:
         """Return the configuration of the run, checked again."""
         return from_json(json.dumps(yaml.safe_load(self.config.read_text())))
+
+    def write_config(self, config: Config) -> None:
+        self.config.write_text(_yaml(config))
 
     def write_plan(self, plan: dict[str, Any], figure: str) -> None:
         """Write the plan of a run, and its chart."""
@@ -161,30 +192,22 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run's lock, so that only one process executes it. The lock is released when the process ends, even
-        if it is killed."""
+        """Hold the run's lock, so that only one process executes its rounds."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with self.lock.open("a") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CheckpointError(
-                    f"The run in {self.path} is being executed by another process: wait until it ends, or stop it "
-                    "first."
-                ) from None
+        with self.lock.open("a") as file:
+            self._lock(file)
             yield
 
     def begin(self, config: Config) -> None:
         """Make this folder that of the run. A folder that holds a run with another configuration is left as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(json.loads(to_json(config)), sort_keys=False)
-        if self.config.exists() and self.config.read_text() != text:
+        if self.config.exists() and self.config.read_text() != _yaml(config):
             raise CheckpointError(
                 f"{self.path} holds a run with another configuration: choose another hydra.run.dir."
             )
         if self.read_summary() is not None:
             return  # a finished run is not changed
-        self.config.write_text(text)
+        self.write_config(config)
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log))  # without a last line that a kill has cut off
 
@@ -257,6 +280,10 @@ class RunFolder:
 
     def forget_best(self) -> None:
         self.best.unlink(missing_ok=True)
+
+
+def _yaml(config: Config) -> str:
+    return yaml.safe_dump(json.loads(to_json(config)), sort_keys=False)
 
 
 def _weights(model: FlatModel) -> bytes:

@@ -16,7 +16,9 @@ import torch
 import yaml
 
 from fedsketch.conf import compose, from_json, to_json
+from fedsketch.conf.composition import compose_with_folder
 from fedsketch.privacy.simulation import SEED_VARIABLE
+from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.workload import Workload
 
 Fedsketch = Callable[..., Any]
@@ -248,6 +250,36 @@ def test_another_run_into_the_folder_of_a_run_is_refused_and_spoils_nothing(
     assert "run" in sentence
     assert (run / "config.yaml").read_text() == before
     assert fedsketch("resume=run", tiny=False).code == 0
+
+
+@pytest.mark.parametrize("runtime", ["local", "cohort", "simulation", "processes", "deployment"])
+def test_a_second_command_in_one_folder_is_refused_before_it_writes(
+    fedsketch: Fedsketch, tmp_path: Path, runtime: str
+) -> None:
+    """The first has not begun its rounds. The second would otherwise follow the first one's run as if it were its
+    own, or leave its overrides beside the other's configuration."""
+    folder = RunFolder(tmp_path / "run")
+    with folder.claimed(["seed=3"]):
+        before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+        where = ["runtime.superlink=campus"] if runtime == "deployment" else []
+        sentence = fedsketch(f"runtime={runtime}", *where, "hydra.run.dir=run", "seed=9").sentence()
+        resumed = fedsketch("resume=run", tiny=False).sentence()
+        after = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    assert "is being executed by another process" in sentence
+    assert "not the folder of a run" in resumed  # not yet
+    assert after == before
+
+
+def test_a_run_that_is_resumed_holds_its_folder(fedsketch: Fedsketch, run: Path) -> None:
+    with RunFolder(run).held():
+        sentence = fedsketch("resume=run", tiny=False).sentence()
+    assert "is being executed by another process" in sentence
+    assert fedsketch("resume=run", tiny=False).code == 0
+
+
+def test_folders_without_a_name_are_different_ones() -> None:
+    """Also those of commands that start within the same second."""
+    assert len({compose_with_folder([])[1] for _ in range(5)}) == 5
 
 
 def test_the_console_script_exits_with_one_and_a_sentence(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from fedsketch.conf import Config, compose
 from fedsketch.errors import ConfigError, FlowerError, RunFailed
 from fedsketch.runtime import deployment
 from fedsketch.runtime.flower import Connection, _lines
+from fedsketch.runtime.resume import resumed_run
 from fedsketch.runtime.submission import Submission, follow, submit
 from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.observers.events import StreamProgress
+from fedsketch.server.run_folder import RunFolder
 
 DEPLOYMENT = ["runtime=deployment", "runtime.superlink=campus"]
 
@@ -267,7 +269,8 @@ class TestDeployment:
             self._run(tmp_path)
         assert f"resume={tmp_path}" in str(caught.value)
         assert f"stop={tmp_path}" in str(caught.value)
-        assert deployment.stop_deployment(compose(DEPLOYMENT), tmp_path) == 101
+        RunFolder(tmp_path).note_overrides(DEPLOYMENT)  # as the command did
+        assert deployment.stop_deployment(*resumed_run(tmp_path, [])) == 101
         assert link.stopped == [101]
 
     def test_what_was_not_submitted_cannot_be_stopped(

@@ -150,12 +150,13 @@ _SUMMARY = {
 
 def test_a_new_run_gets_a_folder_and_the_next_one_another(tmp_path: Path, config: Config) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.claim(["seed=3", "rounds=2"])
+    with folder.claimed(["seed=3", "rounds=2"]):
+        pass
     assert folder.read_overrides() == ["seed=3", "rounds=2"]
     folder.begin(config)
     assert folder.read_config() == config
     with pytest.raises(ConfigError, match="holds a run already"):
-        folder.claim([])
+        folder.claimed([]).__enter__()
     assert folder.read_overrides() == ["seed=3", "rounds=2"]
 
 
