@@ -151,6 +151,8 @@ class _Clock:
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self.notes.append((time.monotonic(), time.process_time(), row["clients"]))
 

@@ -61,6 +61,8 @@ class Rounds:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         """Do nothing."""
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self.seconds.append(row["seconds"]["round"])
 

@@ -126,6 +126,8 @@ class Played:
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self.processor.append(time.process_time())

@@ -16,6 +16,7 @@ TAKEN = frozenset(
         "clip",
         "clip_fraction",
         "clipped_fraction",
+        "cut_short",
         "delta",
         "downlink_bytes",
         "dropped",

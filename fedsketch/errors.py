@@ -62,6 +62,11 @@ class RoundAborted(FedsketchError):
     """Too few clients delivered, so the round must not be applied. Nothing was changed."""
 
 
+class CutShort(FedsketchError):
+    """A run stopped before its last round, because attempts that failed had spent its budget. Its results are in its
+    folder."""
+
+
 class CheckpointError(FedsketchError, ValueError):
     """A run cannot be resumed from its folder, or the folder belongs to another run."""
 

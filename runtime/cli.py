@@ -27,7 +27,7 @@ from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.observers.observer import Observer
+    from fedsketch.server.observers.observer import Display
 
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG)
 
@@ -79,7 +79,7 @@ def run(config: Config, folder: Path, quiet: bool = False) -> None:
         raise KeyboardInterrupt(f"resume it with `fedsketch resume={folder}`.") from interrupt
 
 
-def _run_here(config: Config, folder: Path, progress: Observer) -> None:
+def _run_here(config: Config, folder: Path, progress: Display) -> None:
     """Run the ServerApp in this process."""
     from fedsketch.client.app import app as client_app
     from fedsketch.runtime.batched_grid import BatchedGrid
@@ -112,7 +112,7 @@ def _run_here(config: Config, folder: Path, progress: Observer) -> None:
                     rounds.run(grid, known_roster())
 
 
-def _run_elsewhere(config: Config, folder: Path, progress: Observer) -> None:
+def _run_elsewhere(config: Config, folder: Path, progress: Display) -> None:
     """Run the ServerApp beside a SuperLink, where it composes the same overrides."""
     from fedsketch.runtime.deployment import run_deployment
     from fedsketch.runtime.processes import run_processes

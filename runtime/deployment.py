@@ -15,7 +15,7 @@ from fedsketch.runtime.submission import Submission, follow, submit
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.observers.observer import Observer
+    from fedsketch.server.observers.observer import Display
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_deployment(
-    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
+    config: Config, overrides: Sequence[str], folder: Path, observer: Display
 ) -> None:
     """Submit the run, or find the run that `folder` remembers; returns when it has completed and its files are here."""
     with _connection(config) as connection:

@@ -49,7 +49,7 @@ from fedsketch.server.roster import ROSTER_VARIABLE
 from fedsketch.server.run_folder import RUNS_VARIABLE, RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.observers.observer import Observer
+    from fedsketch.server.observers.observer import Display
 
 _SUPERLINK = "superlink"
 _STATE = "state.db"
@@ -57,7 +57,7 @@ _START_TIMEOUT = 120.0
 
 
 def run_processes(
-    config: Config, overrides: Sequence[str], folder: Path, observer: Observer
+    config: Config, overrides: Sequence[str], folder: Path, observer: Display
 ) -> None:
     """Start all processes of the run in `folder`, follow the run to its end, and end the processes."""
     with Network(config, folder).running() as network:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from fedsketch.server.report.number_format import size
 from fedsketch.server.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedsketch.server.observers.observer import Observer
+    from fedsketch.server.observers.observer import Display
 
 # The project's folder, from which Flower packs the app.
 APP = Path(__file__).resolve().parent.parent
@@ -76,7 +75,7 @@ def submit(
 
 
 def follow(
-    connection: Connection, run: int, config: Config, folder: Path, observer: Observer
+    connection: Connection, run: int, config: Config, folder: Path, observer: Display
 ) -> None:
     """Pass on to the observer what the run reports, until it ends; raises `RunFailed` unless it completed."""
     for draft in folder.rglob(f"*{_ARRIVING}"):
@@ -113,12 +112,12 @@ def follow(
 
 
 def _tell(
-    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: Observer
+    kind: str, facts: dict[str, object], config: Config, folder: Path, observer: Display
 ) -> None:
     if kind == "began":
         observer.began(config, int(str(facts["done"])), str(facts["guarantee"]))
     elif kind == "note":
-        print(f"fedsketch: {clean_text(facts['told'], longest=3000)}", file=sys.stderr)
+        observer.notes(clean_text(facts["told"], longest=3000))
     elif kind == "played":
         observer.round_done(facts["row"])  # type: ignore[arg-type]
     elif kind == "file":

@@ -15,6 +15,7 @@ from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.exchange import Exchange
 from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.server.grids.losses import LossTeller
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, Mean, sampler_of
@@ -28,7 +29,9 @@ class NoEvaluations:
     accounts: Accounts | None = None
     cohort_size = 0
 
-    def begin(self, trained: Coordinator, grid: WrappedGrid, folder: RunFolder) -> None: ...
+    def begin(
+        self, trained: Coordinator, grid: WrappedGrid, folder: RunFolder, teller: LossTeller
+    ) -> None: ...
 
     def evaluate(self, server_round: int, *, last: bool) -> dict[str, Any]:
         return {}
@@ -76,11 +79,13 @@ class DeviceEvaluations:
                 "budget is: set evaluation=server."
             )
 
-    def begin(self, trained: Coordinator, grid: WrappedGrid, folder: RunFolder) -> None:
+    def begin(
+        self, trained: Coordinator, grid: WrappedGrid, folder: RunFolder, teller: LossTeller
+    ) -> None:
         """Start, once the clients are known and a resumed run has the key of its cohorts."""
         self.coordinator.nodes = trained.nodes
         self.coordinator.sampler = sampler_of(self.strategy.config, trained.sampler.key)
-        self._exchange = Exchange(grid, folder, self.coordinator, self.accounts)
+        self._exchange = Exchange(grid, folder, self.coordinator, self.accounts, teller)
 
     @property
     def cohort_size(self) -> int:

@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord
 from fedsketch.errors import RoundAborted, TooFewClients
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.grids.losses import LossTeller
 from fedsketch.server.grids.secagg_options import config_errors
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
@@ -23,9 +24,16 @@ class Exchange:
     """Plays rounds of a coordinator through a Grid. Attempts are on the disk before anybody is asked."""
 
     def __init__(
-        self, grid: WrappedGrid, folder: RunFolder, coordinator: Coordinator, accounts: Accounts
+        self,
+        grid: WrappedGrid,
+        folder: RunFolder,
+        coordinator: Coordinator,
+        accounts: Accounts,
+        teller: LossTeller,
     ) -> None:
         self._grid = grid
+        self._teller = teller
+        self.dropped: set[int] = set()  # clients that the last round lost, in all its attempts
         self._folder = folder
         self._coordinator = coordinator
         self._accounts = accounts
@@ -36,6 +44,7 @@ class Exchange:
         coordinator, clients = self._coordinator, self._coordinator.config.clients
         waited, problem = 0.0, ""
         coordinator.lost.clear()
+        gone = self.dropped = set[int]()
         for attempt in range(clients.retries + 1):
             if attempt and not self._accounts.affordable(current):
                 raise TooFewClients(
@@ -58,10 +67,15 @@ class Exchange:
             except (RoundAborted, Aborted) as aborted:
                 problem = str(aborted)
                 log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
+                self._teller.failed(current, attempt + 1, clients.retries + 1, problem)
                 self._accounts.charge_attempt(current, coordinator.cohort_size)
-                coordinator.leave_out(aborted.missing if isinstance(aborted, Aborted) else ())
+                gone |= coordinator.leave_out(
+                    aborted.missing if isinstance(aborted, Aborted) else ()
+                )
                 continue
             self._note_dropouts(current)
+            # Without those that delivered when they were asked once more.
+            self.dropped = gone & coordinator.lost | coordinator.dropped.keys()
             self._charge(current, repeated=attempt > 0)
             return waited
         raise TooFewClients(
@@ -89,6 +103,7 @@ class Exchange:
         self._coordinator.explain_dropouts(self._grid.dropouts)
         for client, reason in self._coordinator.dropped.items():
             log.warning("Round %d: client %d dropped out: %s", current, client, reason)
+            self._teller.lost(client, reason)
 
     def _charge(self, current: int, *, repeated: bool) -> None:
         """Charge a round that was applied. If the draw counts although sizes are visible, it counts for the first

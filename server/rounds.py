@@ -18,14 +18,16 @@ from flwr.serverapp import Grid
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.schema import Randomness
+from fedsketch.errors import CutShort
 from fedsketch.secagg import Directory
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.device_evaluations import evaluations_of
 from fedsketch.server.exchange import Exchange
+from fedsketch.server.grids.losses import LossTeller
 from fedsketch.server.grids.stack import build_grids
 from fedsketch.server.guarantee import adversaries, budget, guarantee, not_private
-from fedsketch.server.observers.observer import Observer
+from fedsketch.server.observers.observer import Display
 from fedsketch.server.observers.tracking import tracked
 from fedsketch.server.report.model_card import model_card
 from fedsketch.server.run_folder import RunFolder, versions
@@ -43,12 +45,12 @@ log = logging.getLogger(__name__)
 class Rounds:
     """One run, from its configuration to its report."""
 
-    def __init__(self, config: Config, path: Path, observer: Observer) -> None:
+    def __init__(self, config: Config, path: Path, display: Display) -> None:
         # Everything is built and planned here, so that settings that do not fit fail before anything starts.
         config = resolved(config)
         self.config = config
         self.folder = RunFolder(path)
-        self.observer = tracked(config, path, observer)
+        self.display = tracked(config, path, display)
         self.workload = Workload(config)
         self.model = self.workload.model()
         self.test = self.workload.test
@@ -71,21 +73,28 @@ class Rounds:
             self.folder.begin(self.config)
             summary = self.folder.read_summary()
             if summary is not None:
-                self.observer.began(self.config, summary["rounds"], self.sentence)
-                self.observer.ended(summary, self.folder.report)
+                self.display.began(self.config, summary["rounds"], self.sentence)
+                self.display.ended(summary, self.folder.report)
+                self._raise_if_cut_short(summary)
                 return
             self.folder.write_interface(self.workload.interface)
             if is_table(self.config.data):
                 self.folder.schema.write_text(schema_of(self.config.data).to_yaml())
             try:
-                self._run(grid, roster)
+                summary = self._run(grid, roster)
             except BaseException:
                 # An error in the card must not hide why the run was interrupted.
                 with suppress(Exception):
                     self._card_of_an_interrupted_run()
                 raise
+            self._raise_if_cut_short(summary)
 
-    def _run(self, grid: Grid, roster: Directory | None) -> None:
+    def _raise_if_cut_short(self, summary: dict[str, Any]) -> None:
+        """Raise CutShort if attempts without a result have spent the budget of the last rounds."""
+        if summary.get("cut_short"):
+            raise CutShort(f"{summary['stopped']} What there is, is in {self.folder.path}.")
+
+    def _run(self, grid: Grid, roster: Directory | None) -> dict[str, Any]:
         started = time.monotonic()
         checkpoint = self.folder.latest_checkpoint(self.config)
         self._resume(checkpoint)
@@ -93,11 +102,12 @@ class Rounds:
         if checkpoint is not None:
             done, before, self.traffic = checkpoint.round, checkpoint.seconds, checkpoint.traffic
         self._log_start(done)
-        self.observer.began(self.config, done, self.sentence)
-        self.meter, grid_of_run = build_grids(grid, self.coordinator, roster)
-        self._training = Exchange(grid_of_run, self.folder, self.coordinator, self.accounts)
+        self.display.began(self.config, done, self.sentence)
+        teller = LossTeller(self.display.notes)
+        self.meter, grid_of_run = build_grids(grid, self.coordinator, roster, teller)
+        self._training = Exchange(grid_of_run, self.folder, self.coordinator, self.accounts, teller)
         self.coordinator.identify_clients(grid_of_run)
-        self.evaluations.begin(self.coordinator, grid_of_run, self.folder)
+        self.evaluations.begin(self.coordinator, grid_of_run, self.folder, teller)
         self.meter.take()
         row = self.folder.read_metrics()[-1] if done else {}
         while not self._finished(done):
@@ -108,14 +118,15 @@ class Rounds:
                 elapsed = before + time.monotonic() - started
                 self.folder.sync_metrics()
                 self._checkpoint(done, elapsed).save(self.folder.checkpoints)
-            self.observer.round_done(row)
+            self.display.round_done(row)
         best = self.validation.chosen(self.model, self.test)
         stopped = self._reason_for_stopping(done)
         summary = self._summary(row, stopped, before + time.monotonic() - started, best)
         self.folder.write_card(model_card(self.config, summary))
         report = self.folder.finish(self.model, summary)
         log.info("The run ended after round %d. %s", done, stopped or "All its rounds were played.")
-        self.observer.ended(summary, report)
+        self.display.ended(summary, report)
+        return summary
 
     def _reason_for_stopping(self, done: int) -> str | None:
         """Return why the run stopped, as a sentence; None if all rounds were executed."""
@@ -126,7 +137,23 @@ class Rounds:
                 f"Stopped after round {done}: {self.validation.stopped}. Epsilon is that of all rounds that were "
                 "planned: the models decided when to stop, so the epsilon of fewer rounds would not hold."
             )
-        return f"Stopped after round {done}: another would exceed {budget(self.strategy)}."
+        whole = f"Stopped after round {done} of {self.config.rounds}: another would exceed {budget(self.strategy)}"
+        if not self._cut_short(done):
+            return f"{whole}."
+        failed = self._failed_attempts(done)
+        were = "attempt without a result is" if failed == 1 else "attempts without a result are"
+        return f"{whole}, because {failed} {were} charged too (run.log says why)."
+
+    def _failed_attempts(self, done: int) -> int:
+        """Return how many attempts at rounds were charged and not applied."""
+        attempts = [attempt for attempt in self.folder.attempts_since(0) if not attempt.evaluation]
+        applied = {attempt.round for attempt in attempts if attempt.round <= done}
+        return len(attempts) - len(applied)
+
+    def _cut_short(self, done: int) -> bool:
+        """Return whether the budget of the last rounds was spent by attempts without a result."""
+        went_on = done == self.config.rounds or self.validation.stopped is not None
+        return not went_on and self._failed_attempts(done) > 0
 
     def _card_of_an_interrupted_run(self) -> None:
         rows = self.folder.read_metrics()
@@ -205,7 +232,7 @@ class Rounds:
             "budget_against": self.strategy.budget_adversary,
             "private": self.not_private is None,
             "clients": coordinator.arrived,
-            "dropped": len(coordinator.dropped),
+            "dropped": len(self._training.dropped),
             "uplink_bytes": up,
             "downlink_bytes": down,
             "seconds": {
@@ -275,6 +302,7 @@ class Rounds:
             "not_private": self.not_private,
             "adversaries": adversaries(self.strategy, epsilon),
             "stopped": stopped,
+            "cut_short": self._cut_short(done),
             "uplink_bytes": self.traffic[0],
             "downlink_bytes": self.traffic[1],
             "seconds": seconds,

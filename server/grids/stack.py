@@ -1,4 +1,4 @@
-"""The Grids between a strategy and the nodes: byte counter, missing frozen parts and replay, secure aggregation."""
+"""The Grids between a strategy and the nodes: losses, bytes, missing frozen parts and replay, secure aggregation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fedsketch.delivery.parcels import Parcels
 from fedsketch.delivery.records import FROZEN
 from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.byte_meter import MeteredGrid
+from fedsketch.server.grids.losses import LossGrid, LossTeller
 from fedsketch.server.grids.secagg_options import secagg_options
 from fedsketch.server.grids.simulation import SimulatedGrid
 from fedsketch.strategies.rounds.codec import RingCodec
@@ -19,12 +20,17 @@ from fedsketch.strategies.rounds.coordinator import Coordinator
 
 
 def build_grids(
-    grid: Grid, coordinator: Coordinator, roster: Directory | None = None
+    grid: Grid,
+    coordinator: Coordinator,
+    roster: Directory | None = None,
+    teller: LossTeller | None = None,
 ) -> tuple[MeteredGrid | SimulatedGrid, WrappedGrid]:
     """Return the Grid that counts the bytes of a run, and the Grid that the run uses."""
     if isinstance(coordinator.config.runtime, CohortRuntimeConfig):
         simulated = SimulatedGrid(grid, coordinator)
         return simulated, simulated
+    if teller is not None:
+        grid = LossGrid(grid, coordinator.nodes, teller)
     meter = MeteredGrid(grid)
     parcels, frozen = coordinator.strategy.parcels, coordinator.frozen
     return meter, aggregating(meter, coordinator.config, parcels, roster, frozen)

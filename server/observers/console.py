@@ -24,7 +24,7 @@ from fedsketch.server.report.number_format import (
 
 
 class ConsoleProgress:
-    """An `Observer` that shows a bar on a terminal, and elsewhere prints a line for every tenth of the run."""
+    """A `Display` that shows a bar on a terminal, and elsewhere prints a line for every tenth of the run."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -73,6 +73,10 @@ class ConsoleProgress:
         if self._console.is_terminal:
             self._progress.start()
 
+    def notes(self, sentence: str) -> None:
+        """Print something that the user should know, above the bar. It may quote a device."""
+        self._console.print(sentence, soft_wrap=True, highlight=False, markup=False)
+
     def round_done(self, row: dict[str, Any]) -> None:
         value = row.get(self._metric.name)
         self._reached = value if value is not None else self._reached
@@ -99,7 +103,7 @@ class ConsoleProgress:
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         self.__exit__(None, None, None)
         if summary["stopped"]:
-            self._console.print(summary["stopped"], highlight=False)
+            self._console.print(summary["stopped"], style="bold", highlight=False, markup=False)
         table = Table(show_header=False)
         table.add_row("rounds", str(summary["rounds"]))
         for kind in self._metrics:

@@ -48,7 +48,7 @@ class Part:
 
 
 class StreamProgress:
-    """An `Observer` that prints one line per event, and the files of the run at the end if asked to."""
+    """A `Display` that prints one line per event, and the files of the run at the end if asked to."""
 
     def __init__(self, *, send_files: bool) -> None:
         self._send_files = send_files
@@ -56,7 +56,7 @@ class StreamProgress:
         _print_line(f"fedsketch marks its events with {self._mark}")
 
     def notes(self, sentence: str) -> None:
-        """Print something that the user should know before the run begins."""
+        """Print something that the user should know."""
         self._tell("note", {"told": sentence})
 
     def began(self, config: Config, done: int, guarantee: str) -> None:

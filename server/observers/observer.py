@@ -16,3 +16,9 @@ class Observer(Protocol):
     def round_done(self, row: dict[str, Any]) -> None: ...
 
     def ended(self, summary: dict[str, Any], report: Path) -> None: ...
+
+
+class Display(Observer, Protocol):
+    """Shows a run to people, and tells them in between what they should know."""
+
+    def notes(self, sentence: str) -> None: ...

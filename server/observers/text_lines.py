@@ -11,14 +11,14 @@ from fedsketch.server.report.number_format import percent, plain
 
 
 class LineProgress:
-    """An `Observer` that prints a line per round."""
+    """A `Display` that prints a line per round."""
 
     def __init__(self) -> None:
         self._rounds = 0
         self._metric = LOSS
 
     def notes(self, sentence: str) -> None:
-        """Print something that the user should know before the run begins."""
+        """Print something that the user should know."""
         _print(sentence)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:

@@ -13,7 +13,7 @@ from fedsketch.errors import ConfigError
 from fedsketch.server.observers import mlflow, tensorboard
 
 if TYPE_CHECKING:
-    from fedsketch.server.observers.observer import Observer
+    from fedsketch.server.observers.observer import Display, Observer
 
 NONE = "none"
 BUILT_IN = {
@@ -22,8 +22,8 @@ BUILT_IN = {
 }
 
 
-def tracked(config: Config, folder: Path, display: Observer) -> Observer:
-    """Return an observer that tells the display and the tracker of the configuration; the display itself if there is no
+def tracked(config: Config, folder: Path, display: Display) -> Display:
+    """Return a display that tells the display and the tracker of the configuration; the display itself if there is no
     tracker."""
     name = config.tracking.name
     if name == NONE:
@@ -47,8 +47,12 @@ class TrackerAndDisplay:
     """Tells the tracker first. An error of the tracker ends the run, so that the display does not announce a run whose
     record is lost."""
 
-    def __init__(self, tracker: Observer, display: Observer) -> None:
+    def __init__(self, tracker: Observer, display: Display) -> None:
         self._observers = (tracker, display)
+        self._display = display
+
+    def notes(self, sentence: str) -> None:
+        self._display.notes(sentence)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
         for observer in self._observers:

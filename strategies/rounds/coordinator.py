@@ -110,7 +110,7 @@ class Coordinator(FlowerStrategy):
         if not self.nodes:
             clients = self.config.clients
             numbered = isinstance(self.config.data, PartitionedSettings)
-            self.nodes = identify_clients(grid, clients.total, clients.timeout, numbered=numbered)
+            self.nodes |= identify_clients(grid, clients.total, clients.timeout, numbered=numbered)
 
     def arrays(self) -> ArrayRecord:
         """Return the model as a Flower record: `arrays.to_torch_state_dict()` fits `module.load_state_dict`."""
@@ -142,14 +142,16 @@ class Coordinator(FlowerStrategy):
                 server_round, self.aggregate(server_round, mechanism, 0, [(nothing, [])])
             )
 
-    def leave_out(self, nodes: Iterable[int]) -> None:
-        """Do not ask these nodes again until the round is over, because they did not deliver. The rest of the cohort
+    def leave_out(self, nodes: Iterable[int]) -> set[int]:
+        """Do not ask these nodes again until the round is over, because they did not deliver, and return all clients
+        that did not. The rest of the cohort
         is kept: whether a client delivers does not depend on who else was drawn. A new draw would favour cohorts in
         which nobody fails."""
         lost = {self._cohort[node] for node in nodes if node in self._cohort} | set(self.dropped)
         rest = len(set(self._cohort.values()) - lost)
         # If hardly any client delivered, the server may be the cause: then all are asked again.
         self.lost = self.lost | lost if self.strategy.noise.accepts(rest) else set()
+        return lost
 
     def explain_dropouts(self, reasons: Mapping[int, str]) -> None:
         """Replace the reasons why nodes dropped out by more precise ones, which a Grid knows."""

@@ -62,6 +62,8 @@ class Recorder:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self.heard.append(f"began {done} {guarantee}")
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self.heard.append(f"played {row['round']}")
 

@@ -45,6 +45,8 @@ class Recorder:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self.done, self.guarantee = done, guarantee
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedsketch.errors import TooFewClients
+from fedsketch.errors import CutShort, TooFewClients
+from fedsketch.server.run_folder import RunFolder
 from tests.server.saved_model import saved_model
 
 Play = Callable[..., Any]
@@ -46,12 +47,23 @@ def test_a_run_that_the_budget_stopped_does_not_go_on_when_resumed(
     assert torch.equal(saved_model(tmp_path / "run"), model)
 
 
-def test_retries_never_spend_more_than_the_budget_against_the_server(play: Play) -> None:
-    """Every attempt shows the server something, so the last rounds must give way to the retries of the first."""
-    played = play(
-        "privacy.against=server", "clients.per_round=3", failing=lambda call, client: call % 12 < 6
-    )
-    assert played.summary["epsilon"]["server"] <= 8.0
+def test_retries_never_spend_more_than_the_budget_against_the_server(
+    play: Play, tmp_path: Path
+) -> None:
+    """Every attempt shows the server something, so the last rounds must give way to the retries of the first. Such a run
+    has not done what it was asked for, and does not look as if it had."""
+    settings = ("privacy.against=server", "clients.per_round=3")
+    with pytest.raises(CutShort) as cut:
+        play(*settings, failing=lambda call, client: call % 12 < 6)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["epsilon"]["server"] <= 8.0
+    assert summary["cut_short"]
+    assert "Stopped after round 2 of 4" in str(cut.value)
+    assert "2 attempts without a result are charged too" in str(cut.value)
+    assert str(tmp_path / "run") in str(cut.value)
+    assert (tmp_path / "run/model.safetensors").exists()
+    with pytest.raises(CutShort, match="after round 2 of 4"):  # nor when it is looked at again
+        play(*settings)
 
 
 def test_retries_of_the_last_round_do_not_break_the_budget(play: Play, tmp_path: Path) -> None:
@@ -132,7 +144,8 @@ def test_a_model_whose_noise_is_forgotten_ends_the_guarantee(play: Play, tmp_pat
     with pytest.raises(TooFewClients):
         play(*settings, "clients.retries=0", failing=lambda call, client: call == 4)
     max((tmp_path / "run/checkpoints").iterdir()).unlink()
-    resumed = play(*settings, "clients.retries=0")
-    assert resumed.done == 1
-    assert resumed.summary["epsilon"] == {"model": None, "client": None}
-    assert resumed.summary["stopped"] is not None
+    with pytest.raises(CutShort):
+        play(*settings, "clients.retries=0")
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert [row["round"] for row in RunFolder(tmp_path / "run").read_metrics()][0] == 1
+    assert summary["epsilon"] == {"model": None, "client": None}

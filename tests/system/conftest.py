@@ -43,6 +43,8 @@ class _Watcher:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self.done = done
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         if row["round"] == self._stop_after:
             raise _Stopped

@@ -57,6 +57,8 @@ class Recorder:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         """Nothing to keep."""
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
 

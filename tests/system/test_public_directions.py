@@ -53,6 +53,8 @@ class _Watcher:
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         if row["round"] == self.stop_after:
             raise _Stopped

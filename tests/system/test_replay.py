@@ -94,6 +94,8 @@ class _Watcher:
     def began(self, *told: object) -> None:
         pass
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         if row["round"] == self.stop_after:
             raise _Stop

@@ -25,6 +25,8 @@ class _Noted:
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self._note("began")
 
+    def notes(self, sentence: str) -> None: ...
+
     def round_done(self, row: dict[str, Any]) -> None:
         self._note("played")
 
