@@ -2,7 +2,7 @@
 
 LARGER = ("data.shape=[1,2,30]", "data.classes=10")  # 600 weights, sketched; 10 biases, whole
 # The integers and the integer noise of secure aggregation, without its masks.
-UNMASKED = ("secagg=none", "secagg.noise=skellam", "privacy.against=model")
+UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
 _DATA = "data=synthetic data.examples=60 data.test_examples=20 data.shape=[1,2,3] data.classes=3"
 
 
