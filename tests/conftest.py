@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from fedsketch.conf import Config
     from fedsketch.strategies.algorithm import Strategy
 
-SMALL = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "clients.total=6",
-    "clients.per_round=6",
-    "clients.timeout=60",
-    "secagg=none",
-    "privacy.against=model",
-]
-
 
 @pytest.fixture(scope="session", autouse=True)
 def composed_before() -> "Iterator[dict[object, tuple[Config, Path]]]":
@@ -70,11 +54,12 @@ def make_strategy() -> "Iterator[Callable[..., Strategy[Any]]]":
     from fedsketch.strategies import registry
     from fedsketch.tasks.workload import Workload
     from tests.rounds import coordinator_of
+    from tests.small import plain
 
     with ExitStack() as stack:
 
         def build(*overrides: str, key: int = 1) -> "Strategy[Any]":
-            config = compose([*SMALL, *overrides])
+            config = compose(plain("rounds=40", *overrides))
             stack.enter_context(simulated_devices(config))
             workload = Workload(config)
             strategy = registry.make_strategy(config, workload, workload.model())
@@ -82,6 +67,14 @@ def make_strategy() -> "Iterator[Callable[..., Strategy[Any]]]":
             return strategy
 
         yield build
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs write no report: its plots would take most of the time, and have their own tests."""
+    monkeypatch.setattr(
+        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
+    )
 
 
 @pytest.fixture

@@ -14,23 +14,14 @@ from shutil import copy, copytree, ignore_patterns
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
+from tests.small import small
+
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = sorted(
     {"fedsketch", *(path.name for path in (ROOT / "fedsketch").iterdir() if path.is_symlink())}
 )
-TINY = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=40",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "rounds=2",
-    "clients.total=4",
-    "clients.per_round=4",
-    "hydra.run.dir=plan",
-]
+TINY = small("rounds=2 hydra.run.dir=plan", clients=4)
 
 
 def _python(code: str, *arguments: str, folder: Path, path: list[Path]) -> str:

@@ -8,13 +8,10 @@ from fedsketch.attacks.audit import Report, audit
 from fedsketch.conf import compose
 from fedsketch.strategies import sgmf
 from tests.attacks.chance import CHANCE
+from tests.small import small
 
-SETTINGS = [
-    *("strategy=sgmf", "data=synthetic", "data.examples=60", "data.test_examples=20"),
-    *("data.shape=[1,8,8]", "data.classes=10", "model=logistic", "device=cpu"),
-    *("clients.total=12", "clients.per_round=4", "clients.sampling=passes", "rounds=6"),
-    *("strategy.factorisation=tree", "privacy.epsilon=4"),
-]
+TREE = "strategy=sgmf strategy.factorisation=tree clients.per_round=4 clients.sampling=passes"
+SETTINGS = small(TREE, "data.shape=[1,8,8] data.classes=10 rounds=6 privacy.epsilon=4", clients=12)
 
 
 def _audited(trials: int) -> Report:

@@ -33,16 +33,13 @@ from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.sampling import CohortSampler
 from tests.attacks import symptoms
 from tests.attacks.symptoms import CHECKS
+from tests.small import small
 
 # Before anything is planted: a function that a strategy imports while it is broken would stay broken.
 for _name in built_in("strategy"):
     import_module(f"fedsketch.strategies.{_name}")
 
-SMALL = [
-    *("strategy=dp_fedavg", "data=synthetic", "data.examples=60", "data.test_examples=20"),
-    *("data.shape=[1,8,8]", "data.classes=10", "model=logistic", "device=cpu"),
-    *("rounds=6", "clients.total=12", "clients.per_round=12", "clients.timeout=5"),
-]
+DATA = "data.shape=[1,8,8] data.classes=10"
 NOISE = "privacy.epsilon=null privacy.noise_multiplier=3"
 PLAIN = f"secagg=none privacy.against=model {NOISE}"
 EXAMPLES = f"privacy=example {PLAIN}"
@@ -245,11 +242,15 @@ SEEN_BY_AN_AUDIT = [
 ]
 
 
+def _config(*overrides: str) -> Config:
+    return compose(small(DATA, "rounds=6", *overrides, clients=12))
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.plant.__name__)
 def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     # With a seed of its own, so that nothing of it is in a cache when others play the same configuration.
     seed = 1 + BUGS.index(bug)
-    config = compose([*SMALL, *bug.configuration.split(), f"seed={seed}"])
+    config = _config(bug.configuration, f"seed={seed}")
     bug.plant(monkeypatch)
     assert not bug.found_by(config)
 
@@ -262,7 +263,7 @@ def test_a_planted_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_same_check_passes_in_healthy_code(
     check: Callable[[Config], bool], configuration: str
 ) -> None:
-    assert check(compose([*SMALL, *configuration.split()]))
+    assert check(_config(configuration))
 
 
 @pytest.mark.parametrize(
@@ -275,13 +276,13 @@ def test_the_same_check_passes_in_healthy_code(
     ],
 )
 def test_no_strategy_tells_the_size_of_a_secret_cohort(strategy: str) -> None:
-    assert SIZES(compose([*SMALL, *POISSON.split(), *f"strategy={strategy}".split()]))
+    assert SIZES(_config(POISSON, f"strategy={strategy}"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("configuration", sorted({bug.configuration for bug in BUGS}))
 def test_healthy_code_has_no_symptoms(configuration: str) -> None:
-    assert symptoms.symptoms(compose([*SMALL, *configuration.split()])) == set()
+    assert symptoms.symptoms(_config(configuration)) == set()
 
 
 @pytest.mark.slow
@@ -292,7 +293,7 @@ def test_healthy_code_has_no_symptoms(configuration: str) -> None:
 )
 def test_an_audit_finds_it_too(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     """4,000 scores are few, and enough for bugs that double what is learned."""
-    config = compose([*SMALL, *bug.configuration.split(), f"seed={1 + BUGS.index(bug)}"])
+    config = _config(bug.configuration, f"seed={1 + BUGS.index(bug)}")
     bug.plant(monkeypatch)
     assert audit(config, trials=4000).exceeded()
 

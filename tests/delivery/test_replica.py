@@ -23,24 +23,11 @@ from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.messages import Broadcast, announced
 from fedsketch.tasks.workload import Assignment, Workload
+from tests.small import LARGER, plain
 
-SMALL = [
-    "strategy=dome",
-    "strategy.sketch_dim=120",
-    "strategy.broadcast=replay",
-    "strategy.keep=all",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,30]",
-    "data.classes=10",
-    "model=logistic",
-    "device=cpu",
-    "clients.total=6",
-    "clients.per_round=6",
-    "secagg=none",
-    "privacy.against=model",
-]
+REPLAY = (
+    "strategy=dome strategy.sketch_dim=120 strategy.broadcast=replay strategy.keep=all rounds=40"
+)
 Make = Callable[..., Dome]
 
 
@@ -56,7 +43,7 @@ def server() -> Iterator[Make]:
 
         def build(rounds: int, seed: int = 0) -> Dome:
             """A server after some rounds, with random sums."""
-            config = compose([*SMALL, f"seed={seed}"])
+            config = compose(plain(REPLAY, *LARGER, f"seed={seed}"))
             stack.enter_context(simulated_devices(config))
             workload = Workload(config)
             strategy = make_strategy(config, workload, workload.model())

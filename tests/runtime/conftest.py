@@ -10,23 +10,9 @@ from pathlib import Path
 import pytest
 
 from fedsketch.runtime import cli
+from tests.small import plain
 
-TINY = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=40",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "rounds=3",
-    "clients.total=4",
-    "clients.per_round=4",
-    "clients.timeout=5",
-    "secagg=none",
-    "privacy.against=model",
-]
+TINY = plain("rounds=3", clients=4)
 
 
 @dataclass(frozen=True)

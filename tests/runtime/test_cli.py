@@ -142,7 +142,7 @@ def test_a_seed_left_in_the_environment_does_not_reach_a_secret_run(
         (["privacy.epsilon=0"], ["privacy.epsilon"]),
         (["privacy.epsilon=-3"], ["privacy.epsilon"]),
         (["clients.per_round=5"], ["clients.per_round=5", "clients.total=4"]),
-        (["clients.total=1000", "clients.per_round=1000"], ["40 examples", "clients"]),
+        (["clients.total=1000", "clients.per_round=1000"], ["60 examples", "clients"]),
         (["model=cnn"], ["cnn", "8 x 8", "logistic"]),
         (["model=lenet5"], ["lenet5", "12 x 12"]),
         (["model=logistic", "+model.depth=9"], ["depth"]),

@@ -9,22 +9,9 @@ import pytest
 
 import fedsketch
 from fedsketch.errors import ConfigError
+from tests.small import small
 
-SMALL = [
-    "strategy=fedavg",
-    "privacy=none",
-    "secagg=none",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "clients.total=3",
-    "clients.per_round=3",
-    "rounds=2",
-]
+SMALL = small("strategy=fedavg privacy=none secagg=none rounds=2", clients=3)
 
 
 @pytest.fixture(autouse=True)

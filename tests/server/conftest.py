@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Context, Message
@@ -10,75 +9,26 @@ from flwr.clientapp import ClientApp
 
 from fedsketch.client.app import app as client_app
 from fedsketch.client.app import make_app
-from fedsketch.conf import Config, compose
+from fedsketch.conf import compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds
-
-SMALL = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "rounds=4",
-    "clients.total=6",
-    "clients.per_round=6",
-    "clients.timeout=60",
-    "secagg=none",
-    "privacy.against=model",
-]
-
-
-class Recorder:
-    """An observer that remembers."""
-
-    def __init__(self) -> None:
-        self.done = -1
-        self.guarantee = ""
-        self.rows: list[dict[str, Any]] = []
-        self.summary: dict[str, Any] = {}
-
-    def began(self, config: Config, done: int, guarantee: str) -> None:
-        self.done, self.guarantee = done, guarantee
-
-    def notes(self, sentence: str) -> None: ...
-
-    def round_done(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self.summary = summary
-
+from tests.observers import Recorder
+from tests.small import plain
 
 Failing = Callable[[int, int], bool]
 Play = Callable[..., Recorder]
 
 
 @pytest.fixture
-def small() -> list[str]:
-    """The overrides that every run of `play` begins with."""
-    return SMALL
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Plays a run in a folder; `failing(call, client)` says which of all train calls raise. `fresh` devices have
-    nothing in memory.
-
-    No report: its plots would take most of the time, and have their own tests.
-    """
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
+def play(no_report: None, tmp_path: Path) -> Play:
+    """Plays a run of `plain` in a folder; `failing(call, client)` says which of all train calls raise. `fresh` devices
+    have nothing in memory."""
 
     def run(
         *overrides: str, folder: str = "run", failing: Failing | None = None, fresh: bool = False
     ) -> Recorder:
-        config, recorder = compose([*SMALL, *overrides]), Recorder()
+        config, recorder = compose(plain(*overrides)), Recorder()
         app = make_app() if fresh else client_app
         app = app if failing is None else _unreliable(app, failing)
         with simulated_devices(config):

@@ -12,6 +12,7 @@ from fedsketch.conf import compose
 from fedsketch.errors import TooFewClients
 from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import RunFolder
+from tests.small import plain
 
 Play = Callable[..., Any]
 SEEDED = ("privacy.randomness=seeded", "privacy.epsilon=null", "privacy.noise_multiplier=0.25")
@@ -80,9 +81,9 @@ def test_under_masks_it_is_the_same_clip(play: Play, bits: int) -> None:
     assert len({row["clip"] for row in masked}) == 3
 
 
-def test_the_plan_tells_what_it_costs(small: list[str]) -> None:
-    plan = make_plan(compose([*small, "privacy.clip=adaptive"]))
+def test_the_plan_tells_what_it_costs() -> None:
+    plan = make_plan(compose(plain("privacy.clip=adaptive")))
     assert plan.upload_size == plan.parameters + 1
     assert "adaptive, from 0.3 to the 0.5 quantile" in plan.mechanism_facts["clip"]
     assert plan.mechanism_facts["cost of the clip"] == "0.98 % more noise"
-    assert "clip" not in make_plan(compose(small)).mechanism_facts
+    assert "clip" not in make_plan(compose(plain())).mechanism_facts

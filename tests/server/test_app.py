@@ -17,22 +17,20 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.runtime.resume import resumed_run
 from fedsketch.server.app import _check_simulation, app, run_path
 from fedsketch.server.observers.events import EventReader
+from tests.small import plain
 
-TINY = (
-    "data=synthetic data.examples=40 data.test_examples=20 data.shape=[1,2,3] data.classes=3 model=logistic device=cpu \
-rounds=2 clients.total=4 clients.per_round=4 secagg=none privacy.against=model"
-)
+TINY = plain("strategy=dome rounds=2", clients=4)
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FEDSKETCH_RUNS", str(tmp_path))
-    with simulated_devices(compose(TINY.split())):
+    with simulated_devices(compose(TINY)):
         yield tmp_path
 
 
 def _serve(**run_config: str | bool | int) -> None:
-    asked = {"overrides": TINY, "folder": "", "send": False, "events": True, **run_config}
+    asked = {"overrides": " ".join(TINY), "folder": "", "send": False, "events": True, **run_config}
     app(LocalGrid(client_app, 4), Context(5, 1, {}, RecordDict(), asked))
 
 
@@ -47,7 +45,7 @@ def test_a_run_writes_a_folder_that_can_be_resumed(
     _serve()
     folder = runs / "run-5"
     config, _ = resumed_run(folder, ["rounds=2"])
-    assert config == compose(TINY.split())
+    assert config == compose(TINY)
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
     assert (folder / "run.log").exists()
     kinds = [kind for kind, _ in _events(capsys.readouterr().out)]
@@ -109,7 +107,8 @@ def test_without_a_submitter_progress_is_for_people(
 
 
 def test_flowers_keys_are_part_of_the_run(runs: Path) -> None:
-    _serve(overrides=TINY.replace("rounds=2", ""), **{"num-server-rounds": 1})
+    unsaid = [one for one in TINY if not one.startswith("rounds=")]
+    _serve(overrides=" ".join(unsaid), **{"num-server-rounds": 1})
     config, _ = resumed_run(runs / "run-5", [])
     assert config.rounds == 1
 
@@ -118,9 +117,9 @@ def test_missing_nodes_are_told_soon(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsketch.server.app._SOON", 0.2)
-    wanted = TINY.replace("clients.total=4", "clients.total=6")
+    wanted = [*TINY, "clients.total=6", "clients.timeout=1"]
     with pytest.raises(TooFewClients):
-        _serve(overrides=f"{wanted} clients.timeout=1")
+        _serve(overrides=" ".join(wanted))
     kind, facts = _events(capsys.readouterr().out)[0]
     assert kind == "note"
     assert "4 of clients.total=6 nodes" in str(facts["told"])
@@ -128,11 +127,11 @@ def test_missing_nodes_are_told_soon(
 
 def test_a_simulation_refuses_what_would_never_come() -> None:
     with pytest.raises(ConfigError, match=r"2 SuperNodes.*num-supernodes=4.*num-clients=2"):
-        _check_simulation(compose(TINY.split()), 2)
-    _check_simulation(compose(TINY.split()), 4)
+        _check_simulation(compose(TINY), 2)
+    _check_simulation(compose(TINY), 4)
     own = ["data=folder", "data.classes=[a,b]", "data.shape=[1,2,3]", "data.largest_shard=5"]
     with pytest.raises(ConfigError, match="runtime=simulation"):
-        _check_simulation(compose([*TINY.split(), "privacy.randomness=seeded"]), 4)
+        _check_simulation(compose([*TINY, "privacy.randomness=seeded"]), 4)
     with pytest.raises(ConfigError, match="real devices"):
         _check_simulation(compose(own), 60)
 

@@ -22,6 +22,7 @@ from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.scores import evaluate
 from fedsketch.tasks.workload import Workload
 from tests.rounds import coordinator_of
+from tests.small import plain
 
 Play = Callable[..., Any]
 EVALUATED = (
@@ -37,13 +38,13 @@ def _trained(config: Config) -> Strategy:
     return make_strategy(config, workload, workload.model())
 
 
-def _evaluations(small: list[str], *overrides: str) -> DeviceEvaluations:
-    trained = _trained(compose([*small, *EVALUATED, *overrides]))
+def _evaluations(*overrides: str) -> DeviceEvaluations:
+    trained = _trained(compose(plain(*EVALUATED, *overrides)))
     return DeviceEvaluations(coordinator_of(trained))
 
 
-def test_without_them_nothing_changes(small: list[str]) -> None:
-    config = compose(small)
+def test_without_them_nothing_changes() -> None:
+    config = compose(plain())
     assert isinstance(evaluations_of(coordinator_of(_trained(config))), NoEvaluations)
     assert Workload(config).examples == 60
     plan = make_plan(config)
@@ -61,11 +62,9 @@ def test_without_them_nothing_changes(small: list[str]) -> None:
     ],
     ids=["replayed and masked", "passes", "client", "example"],
 )
-def test_a_run_costs_what_the_plan_said(
-    play: Play, small: list[str], overrides: tuple[str, ...]
-) -> None:
+def test_a_run_costs_what_the_plan_said(play: Play, overrides: tuple[str, ...]) -> None:
     played = play(*EVALUATED, *overrides)
-    plan = make_plan(compose([*small, *EVALUATED, *overrides]))
+    plan = make_plan(compose(plain(*EVALUATED, *overrides)))
     assert played.summary["epsilon"] == pytest.approx(plan.epsilon)
     assert plan.epsilon["model"] > plan.epsilon_of_training
     assert plan.evaluations is not None
@@ -89,12 +88,12 @@ def test_rows_tell_means_noise_and_groups_of_evaluated_rounds(play: Play) -> Non
 
 
 def test_devices_say_what_the_model_does_on_their_held_out_examples(
-    play: Play, small: list[str], tmp_path: Path
+    play: Play, tmp_path: Path
 ) -> None:
     """Without noise: the mean over clients, worked out by hand from the model that came out."""
     overrides = ("privacy=none", "evaluation=federated", "evaluation.groups=1")
     (*_, row) = play(*overrides, "evaluation.epsilon=null").rows
-    workload = Workload(compose([*small, *overrides]))
+    workload = Workload(compose(plain(*overrides)))
     model = workload.model()
     weights = safetensors.torch.load_file(tmp_path / "run/model.safetensors")
     model.module.load_state_dict(weights)
@@ -105,9 +104,9 @@ def test_devices_say_what_the_model_does_on_their_held_out_examples(
         assert row["evaluation"]["metrics"][name]["noise"] == 0
 
 
-def test_held_out_examples_are_not_trained_on(small: list[str]) -> None:
-    workload = Workload(compose([*small, *EVALUATED, "evaluation.held_out=0.3"]))
-    whole = Workload(compose(small))
+def test_held_out_examples_are_not_trained_on() -> None:
+    workload = Workload(compose(plain(*EVALUATED, "evaluation.held_out=0.3")))
+    whole = Workload(compose(plain()))
     for client in range(6):
         trained, tested = workload.shard(client), workload.local_test(client)
         assert (len(trained), len(tested)) == (7, 3)
@@ -171,10 +170,10 @@ def test_a_killed_run_does_not_evaluate_for_free(play: Play, tmp_path: Path) -> 
         assert spent > whole["epsilon"][name]
 
 
-def test_who_evaluates_a_model_has_seen_it(small: list[str]) -> None:
+def test_who_evaluates_a_model_has_seen_it() -> None:
     """A kill in an evaluation: the round before it is charged to those who see models, as if a later round had
     begun."""
-    strategy = _trained(compose([*small, *EVALUATED]))
+    strategy = _trained(compose(plain(*EVALUATED)))
     asked, evaluated, went_on = (Accounts(strategy) for _ in range(3))
     asked.charge_lost([Attempt(1, 6)])
     evaluated.charge_lost([Attempt(1, 6), Attempt(1, 6, evaluation=True), Attempt(1, 6, True)])
@@ -184,19 +183,19 @@ def test_who_evaluates_a_model_has_seen_it(small: list[str]) -> None:
     assert evaluated.epsilon()["server"] == asked.epsilon()["server"]
 
 
-def test_lost_evaluations_are_charged_to_everybody(small: list[str]) -> None:
-    evaluations = _evaluations(small)
+def test_lost_evaluations_are_charged_to_everybody() -> None:
+    evaluations = _evaluations()
     before = evaluations.accounts.epsilon()
     assert set(before.values()) == {0.0}
     evaluations.accounts.charge_lost_evaluations([Attempt(1, 6), Attempt(2, 6, evaluation=True)])
-    planned = _evaluations(small)
+    planned = _evaluations()
     planned.accounts.charge_planned(1, 1)
     assert evaluations.accounts.epsilon() == pytest.approx(planned.accounts.epsilon())
 
 
-def test_both_accounts_are_one_composition(small: list[str]) -> None:
+def test_both_accounts_are_one_composition() -> None:
     """Two of the same release in two accounts cost what they cost in one; more than either, and less than the sum."""
-    evaluations = _evaluations(small)
+    evaluations = _evaluations()
     one, two = Accounts(evaluations.strategy), Accounts(evaluations.strategy)
     one.charge_planned(1, 1)
     two.charge_planned(1, 1)
@@ -209,15 +208,13 @@ def test_both_accounts_are_one_composition(small: list[str]) -> None:
         assert alone < together[name] < 2 * alone  # type: ignore[operator]
 
 
-def test_whom_evaluations_do_not_name_has_no_guarantee_from_the_first_one_on(
-    small: list[str],
-) -> None:
+def test_whom_evaluations_do_not_name_has_no_guarantee_from_the_first_one_on() -> None:
     """Fed-SGM's eavesdropper must not see what follows from a model, and results of an evaluation do."""
     settings = (
         *("strategy=fed_sgm", "strategy.sketch_dim=4", "strategy.sketch=gaussian", "rounds=1"),
         *("strategy.seed_per=round", "strategy.clip=before", "secagg.noise=gaussian"),
     )
-    evaluations = _evaluations(small, *settings)
+    evaluations = _evaluations(*settings)
     accounts = Accounts(evaluations._trained)
     (other,) = accounts.epsilon().keys() - evaluations.accounts.epsilon().keys()
     accounts.charge_planned(1, 1)
@@ -225,7 +222,7 @@ def test_whom_evaluations_do_not_name_has_no_guarantee_from_the_first_one_on(
     evaluations.accounts.charge_planned(1, 1)
     assert accounts.epsilon(evaluations.accounts)[other] is None
     with pytest.raises(ConfigError, match="set evaluation=server"):
-        _evaluations(small, *settings, "strategy.accounting=r_secret", "privacy.noise_multiplier=1")
+        _evaluations(*settings, "strategy.accounting=r_secret", "privacy.noise_multiplier=1")
 
 
 def test_a_resumed_run_has_the_evaluations_of_its_checkpoint(play: Play, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedsketch.errors import ModelError, TooFewClients
 from fedsketch.server.plan import make_plan
 from fedsketch.tasks.models.plugin_features import own_map
 from fedsketch.tasks.workload import Workload
+from tests.small import plain
 
 Play = Callable[..., Any]
 Install = Callable[..., None]
@@ -35,9 +36,9 @@ def make(shape):
 """
 
 
-def _given(small: list[str], folder: Path, seed: int) -> Path:
+def _given(folder: Path, seed: int) -> Path:
     """The file of a whole model, body and head: that of a run's own seed is what it starts from anyway."""
-    module = Workload(compose([*small, *HEAD_ONLY, f"seed={seed}"])).model().module
+    module = Workload(compose(plain(*HEAD_ONLY, f"seed={seed}"))).model().module
     save_file(module.state_dict(), folder / "whole.safetensors")
     return folder / "whole.safetensors"
 
@@ -76,15 +77,14 @@ def test_a_frozen_body_costs_and_learns_what_the_head_alone_does(
     seed: int,
     head_alone: Callable[[Path], list[str]],
     play: Play,
-    small: list[str],
     tmp_path: Path,
 ) -> None:
     """Same d, noise, epsilon and bytes, and the same updates with the same noise; with the seed's own body, and with
     another that devices have to be sent."""
-    whole = _given(small, tmp_path, seed)
+    whole = _given(tmp_path, seed)
     frozen = [*keys, *SEEDED, *HEAD_ONLY, *([f"model.weights={whole}"] if seed else [])]
     alone = [*keys, *SEEDED, *head_alone(whole)]
-    plans = [make_plan(compose([*small, *overrides])) for overrides in (frozen, alone)]
+    plans = [make_plan(compose(plain(*overrides))) for overrides in (frozen, alone)]
     for key in ("parameters", "upload_size", "noise_multiplier", "epsilon", "uplink_bytes"):
         assert getattr(plans[0], key) == getattr(plans[1], key)
     assert (plans[0].parameters, plans[0].frozen, plans[1].frozen) == (18, 35, 0)
@@ -105,7 +105,7 @@ def test_a_frozen_body_costs_and_learns_what_the_head_alone_does(
 
 @pytest.mark.parametrize("keys", [[], pytest.param(SECAGG, marks=pytest.mark.slow)])
 def test_frozen_weights_are_sent_once_and_only_if_the_seed_does_not_give_them(
-    keys: list[str], play: Play, small: list[str], tmp_path: Path
+    keys: list[str], play: Play, tmp_path: Path
 ) -> None:
     run = [*keys, "rounds=3", "model=mlp", "model.width=500", "model.trainable=[output.*]"]
     seeded = play(*run, folder="seeded", fresh=True)
@@ -115,7 +115,7 @@ def test_frozen_weights_are_sent_once_and_only_if_the_seed_does_not_give_them(
     given = play(*run, folder="given", fresh=True)
     cheap = [row["downlink_bytes"] for row in seeded.rows]
     first, *later = (row["downlink_bytes"] for row in given.rows)
-    plan = make_plan(compose([*small, *run]))
+    plan = make_plan(compose(plain(*run)))
     assert plan.frozen_bytes == 4 * 3500
     assert later == pytest.approx(cheap[1:], rel=0.01)
     # Each of the six, and the message that it answered with the question.
@@ -125,7 +125,7 @@ def test_frozen_weights_are_sent_once_and_only_if_the_seed_does_not_give_them(
 
 
 def test_a_run_with_adapters_saves_a_plain_model_and_is_resumed_with_them(
-    play: Play, small: list[str], tmp_path: Path
+    play: Play, tmp_path: Path
 ) -> None:
     adapters = ["model=mlp", "model.width=5", "model.lora_rank=2"]
     run = [*adapters, "rounds=3", "privacy.randomness=seeded", "clients.retries=0"]
@@ -134,7 +134,7 @@ def test_a_run_with_adapters_saves_a_plain_model_and_is_resumed_with_them(
         play(*run, failing=lambda call, client: call == 13)  # in round 3
     assert play(*run).done == 2
     ended, unbroken = (load_file(tmp_path / f / "model.safetensors") for f in ("run", "whole"))
-    started = Workload(compose([*small, "model=mlp", "model.width=5"])).model().module.state_dict()
+    started = Workload(compose(plain("model=mlp", "model.width=5"))).model().module.state_dict()
     assert ended.keys() == started.keys()
     for name, tensor in ended.items():
         assert torch.equal(tensor, unbroken[name])
@@ -144,15 +144,13 @@ def test_a_run_with_adapters_saves_a_plain_model_and_is_resumed_with_them(
 
 
 @pytest.mark.slow
-def test_a_run_does_not_go_on_with_another_frozen_part(
-    play: Play, small: list[str], tmp_path: Path
-) -> None:
-    whole = _given(small, tmp_path, seed=7)
+def test_a_run_does_not_go_on_with_another_frozen_part(play: Play, tmp_path: Path) -> None:
+    whole = _given(tmp_path, seed=7)
     run = [*HEAD_ONLY, "clients.retries=0", f"model.weights={whole}"]
     with pytest.raises(TooFewClients):
         play(*run, fresh=True, failing=lambda call, client: call == 13)
-    _given(small, tmp_path, seed=8)
+    _given(tmp_path, seed=8)
     with pytest.raises(ModelError, match=r"not the one with which the run began.*model\.weights"):
         play(*run)
-    _given(small, tmp_path, seed=7)
+    _given(tmp_path, seed=7)
     assert play(*run).done == 1

@@ -23,6 +23,7 @@ from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.models.interface import Interface
 from fedsketch.tasks.models.plugin_features import OwnMap
 from fedsketch.tasks.workload import Workload
+from tests.small import plain
 
 Play = Callable[..., Any]
 
@@ -50,11 +51,11 @@ def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workload]:
 
 
 def test_a_played_run_is_loaded_without_its_data(
-    play: Play, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = ("rounds=1", "validation.examples=5")
     played = play(*settings)
-    test = Workload(compose([*small, *settings])).test
+    test = Workload(compose(plain(*settings))).test
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     monkeypatch.setattr(
         "fedsketch.tasks.data.datasets.load", lambda *_: pytest.fail("it read data")

@@ -25,6 +25,7 @@ from fedsketch.server.plan import make_plan
 from fedsketch.server.run_folder import Attempt
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.workload import Workload
+from tests.small import plain
 
 Play = Callable[..., Any]
 STEPS, SIGMA = 3, 2.0
@@ -66,8 +67,8 @@ def test_the_budget_ends_a_run(play: Play) -> None:
     assert "another would exceed" in played.summary["stopped"]
 
 
-def test_a_plan_says_what_a_run_will_do(small: list[str]) -> None:
-    plan = make_plan(compose([*small, *RUN, "secagg=none", "secagg.noise=skellam"]))
+def test_a_plan_says_what_a_run_will_do() -> None:
+    plan = make_plan(compose(plain(*RUN, "secagg=none", "secagg.noise=skellam")))
     assert plan.upload_size == 7
     assert plan.epsilon["server"] == pytest.approx(_epsilon(4))
     assert "3, each example drawn with probability 0.2" in plan.mechanism_facts["local steps"]
@@ -75,11 +76,9 @@ def test_a_plan_says_what_a_run_will_do(small: list[str]) -> None:
     assert math.isfinite(plan.best_snr)
 
 
-def test_what_was_seen_before_a_kill_is_charged_with_the_draws_of_the_devices(
-    small: list[str],
-) -> None:
+def test_what_was_seen_before_a_kill_is_charged_with_the_draws_of_the_devices() -> None:
     """Devices that are asked again draw other batches: their draw hides as much as the first time."""
-    config = compose([*small, *RUN])
+    config = compose(plain(*RUN))
     workload = Workload(config)
     strategy = make_strategy(config, workload, workload.model())
     accounts = Accounts(strategy)

@@ -8,27 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from fedsketch.conf import compose
+from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import FOLDER
 from fedsketch.errors import ImpossibleBudgetError, RingTooSmallError
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.plan import Plan, make_plan
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.workload import Workload
+from tests.small import small
 
-SMALL = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=60",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-]
-CLIENTS = ["clients.total=20", "clients.per_round=20", "rounds=7"]
+
+def _config(*overrides: str) -> Config:
+    return compose(small("rounds=7", *overrides, clients=20))
 
 
 def _plan(*overrides: str) -> Plan:
-    return make_plan(compose([*SMALL, *CLIENTS, *overrides]))
+    return make_plan(_config(*overrides))
 
 
 def test_the_budget_is_spent_by_the_last_round_and_not_before() -> None:
@@ -92,7 +87,7 @@ def test_a_strategy_of_a_package_is_planned_by_what_its_rounds_show(
 
 
 def _check_one_by_one(overrides: tuple[str, ...]) -> Plan:
-    config = compose([*SMALL, *CLIENTS, "rounds=120", *overrides])
+    config = _config("rounds=120", *overrides)
     plan, workload = make_plan(config), Workload(config)
     strategy = make_strategy(config, workload, workload.model())
     accounts, cohort = Accounts(strategy), config.clients.per_round
@@ -148,7 +143,7 @@ def test_the_best_signal_to_noise_follows_from_cohort_noise_and_dimension() -> N
 def test_with_examples_as_units_every_example_is_a_part_of_the_best_signal() -> None:
     common = ("secagg=none", "privacy.epsilon=null", "privacy.noise_multiplier=2")
     clients, examples = (_plan(*common, f"privacy.unit={unit}") for unit in ("client", "example"))
-    config = compose([*SMALL, *CLIENTS, *common])
+    config = _config(*common)
     each = Workload(config).examples / config.clients.total
     assert clients.best_snr is not None
     assert examples.best_snr == pytest.approx(each * clients.best_snr)
@@ -188,7 +183,7 @@ def test_it_is_written_down(tmp_path: Path) -> None:
 
 def test_the_plan_says_after_which_round_the_budget_ends_the_run() -> None:
     """Found by bisection; here every round is asked for, one after the other."""
-    config = compose([*SMALL, *CLIENTS, "rounds=130", "privacy.noise_multiplier=5"])
+    config = _config("rounds=130", "privacy.noise_multiplier=5")
     plan = make_plan(config)
     workload = Workload(config)
     strategy = make_strategy(config, workload, workload.model())
@@ -198,8 +193,4 @@ def test_the_plan_says_after_which_round_the_budget_ends_the_run() -> None:
         accounts.charge_whole(played, played, config.clients.per_round)
     assert plan.ends_after == played
     assert 1 < played < 130
-    enough = f"rounds={played}"
-    assert (
-        make_plan(compose([*SMALL, *CLIENTS, "privacy.noise_multiplier=5", enough])).ends_after
-        is None
-    )
+    assert _plan("privacy.noise_multiplier=5", f"rounds={played}").ends_after is None

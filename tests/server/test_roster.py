@@ -17,6 +17,7 @@ from fedsketch.secagg import Identity, Roster, SimulationRoster
 from fedsketch.server.observers.events import StreamProgress
 from fedsketch.server.roster import ROSTER_VARIABLE, known_roster
 from fedsketch.server.rounds import Rounds
+from tests.small import plain
 
 WRONG = 4  # the third of nodes 2 to 7
 SECURE = [
@@ -47,12 +48,9 @@ class _Roster(SimulationRoster):
 
 
 @pytest.fixture
-def config(small: list[str], monkeypatch: pytest.MonkeyPatch) -> Config:
+def config(no_report: None, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr("fedsketch.client.guard.guard.SimulatedGuard", _WithAnotherKey)
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
-    return compose([*small, *SECURE])
+    return compose(plain(*SECURE))
 
 
 def test_a_node_with_a_wrong_key_is_lost_alone_by_name_and_the_rounds_complete(

@@ -18,6 +18,7 @@ from fedsketch.server.checkpoint import Checkpoint
 from fedsketch.server.run_folder import RunFolder
 from fedsketch.tasks.workload import Workload
 from tests.server.saved_model import saved_model
+from tests.small import plain
 
 Play = Callable[..., Any]
 METRICS = (
@@ -236,9 +237,7 @@ def test_an_empty_poisson_cohort_is_a_round_of_noise_or_none_but_not_another_dra
     assert len(attempts) == len(set(attempts))
 
 
-def test_the_mean_over_examples_counts_those_that_clients_hold(
-    play: Play, small: list[str], tmp_path: Path
-) -> None:
+def test_the_mean_over_examples_counts_those_that_clients_hold(play: Play, tmp_path: Path) -> None:
     """One example per client: six gradients, although the data set has sixty examples."""
     overrides = (
         "rounds=1",
@@ -249,7 +248,7 @@ def test_the_mean_over_examples_counts_those_that_clients_hold(
         "strategy.server.lr=1",
     )
     play(*overrides)
-    workload = Workload(compose([*small, *overrides]))
+    workload = Workload(compose(plain(*overrides)))
     model = workload.model()
     shards = [workload.shard(client) for client in range(6)]
     inputs = torch.cat([shard.inputs for shard in shards])

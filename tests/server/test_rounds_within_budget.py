@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedsketch.errors import CutShort, TooFewClients
-from fedsketch.server.run_folder import RunFolder
 from tests.server.saved_model import saved_model
 
 Play = Callable[..., Any]
@@ -50,8 +49,8 @@ def test_a_run_that_the_budget_stopped_does_not_go_on_when_resumed(
 def test_retries_never_spend_more_than_the_budget_against_the_server(
     play: Play, tmp_path: Path
 ) -> None:
-    """Every attempt shows the server something, so the last rounds must give way to the retries of the first. Such a run
-    has not done what it was asked for, and does not look as if it had."""
+    """Every attempt shows the server something, so the last rounds must give way to the retries of the first. Such a
+    run has not done what it was asked for, and does not look as if it had."""
     settings = ("privacy.against=server", "clients.per_round=3")
     with pytest.raises(CutShort) as cut:
         play(*settings, failing=lambda call, client: call % 12 < 6)
@@ -147,5 +146,5 @@ def test_a_model_whose_noise_is_forgotten_ends_the_guarantee(play: Play, tmp_pat
     with pytest.raises(CutShort):
         play(*settings, "clients.retries=0")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert [row["round"] for row in RunFolder(tmp_path / "run").read_metrics()][0] == 1
+    assert summary["rounds"] < 4
     assert summary["epsilon"] == {"model": None, "client": None}

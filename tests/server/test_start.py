@@ -16,6 +16,7 @@ from fedsketch.runtime.local import LocalGrid
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.workload import Workload
 from tests.rounds import coordinator_of
+from tests.small import plain
 
 Play = Callable[..., Any]
 SEEDED = ("rounds=2", "privacy.randomness=seeded")
@@ -51,9 +52,9 @@ def test_devices_train_from_given_weights(broadcast: str, play: Play, tmp_path: 
         torch.testing.assert_close(ended[name], tensor, rtol=0, atol=1e-5)
 
 
-def test_the_result_of_flowers_start_fits_the_module(small: list[str]) -> None:
+def test_the_result_of_flowers_start_fits_the_module() -> None:
     """`result.arrays` has the names of the state dict, as in every app of Flower's."""
-    config = compose([*small, "rounds=2"])
+    config = compose(plain("rounds=2"))
     workload = Workload(config)
     strategy = make_strategy(config, workload, workload.model())
     other = workload.model().module

@@ -34,13 +34,9 @@ from tests.privacy.own_accountant.losses import Interval
 from tests.privacy.own_accountant.sums import Pair, SkellamSum, epsilon
 from tests.privacy.seen import everything_seen, stated
 from tests.privacy.witness import witnessed
+from tests.small import small
 
-SMALL = [
-    *("strategy=dp_fedavg", "data=synthetic", "data.examples=60", "data.test_examples=20"),
-    *("data.shape=[1,2,3]", "data.classes=3", "model=logistic", "device=cpu"),
-    *("rounds=6", "clients.total=12", "clients.per_round=12", "clients.timeout=5"),
-    *("privacy.epsilon=null", "privacy.noise_multiplier=3"),
-]
+BASE = "rounds=6 privacy.epsilon=null privacy.noise_multiplier=3"
 DELTA = 1e-5
 KEY = 5  # of the cohorts that are played
 
@@ -108,7 +104,7 @@ CASES = [  # and how many of the cohort are lost
 
 @pytest.mark.parametrize(("overrides", "lost"), CASES, ids=str)
 def test_the_stated_epsilon_is_true_and_not_much_more_than_true(overrides: str, lost: int) -> None:
-    _compare(compose([*SMALL, *overrides.split()]), lost)
+    _compare(_config(overrides), lost)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +119,7 @@ def test_the_stated_epsilon_is_true_and_not_much_more_than_true(overrides: str, 
 )
 def test_a_budget_is_kept_in_truth(overrides: str) -> None:
     """The noise of a run that was asked for an epsilon, with as many lost as are tolerated."""
-    budget = ("privacy.epsilon=2", "privacy.noise_multiplier=null")
-    config = compose([*SMALL, *overrides.split(), *budget])
+    config = _config(overrides, "privacy.epsilon=2 privacy.noise_multiplier=null")
     lost = math.floor(config.clients.per_round * config.clients.tolerated_dropouts)
     spent = _compare(config, lost)[config.privacy.against]
     assert spent.low <= 2.0
@@ -134,7 +129,7 @@ def test_a_budget_is_kept_in_truth(overrides: str) -> None:
 @pytest.mark.parametrize("unit", [EXAMPLE, ""])
 def test_fellow_clients_learn_no_less_than_all_who_see_the_models(unit: str) -> None:
     """One that is never drawn sees what all see: also where small cohorts came."""
-    config = compose([*SMALL, *f"{NONE} {unit} {SAMPLED} clients.sampling=poisson".split()])
+    config = _config(f"{NONE} {unit} {SAMPLED} clients.sampling=poisson")
     workload = Workload(config)
     strategy = make_strategy(config, workload, workload.model())
     for cohort in (2, 4, 6, 10):
@@ -189,7 +184,11 @@ LONG = {
     ],
 )
 def test_long_runs_of_many_clients(overrides: str, lost: int) -> None:
-    _compare(compose([*SMALL, *overrides.split()]), lost, LONG)
+    _compare(_config(overrides), lost, LONG)
+
+
+def _config(*overrides: str) -> Config:
+    return compose(small(BASE, *overrides, clients=12))
 
 
 def _compare(

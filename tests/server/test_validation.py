@@ -19,6 +19,7 @@ from fedsketch.server.validation import Validation
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.scores import evaluate
 from fedsketch.tasks.workload import Workload
+from tests.small import plain
 
 Play = Callable[..., Any]
 HELD_OUT = ("validation.examples=12", "privacy.randomness=seeded")
@@ -121,14 +122,14 @@ def test_a_run_stops_when_nothing_gets_better_and_keeps_its_best_model(
 
 
 def test_a_run_that_its_models_stopped_states_the_epsilon_of_all_planned_rounds(
-    play: Play, small: list[str], monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They chose when to stop, so the epsilon of fewer rounds would not hold. The rows before are about their rounds
     alone."""
     settings = (*HELD_OUT, "rounds=9", "validation.patience=1")
     _scripted(monkeypatch, 0.5, 0.6, 0.4)
     stopped = play(*settings)
-    planned = make_plan(compose([*small, *settings]))
+    planned = make_plan(compose(plain(*settings)))
     assert len(stopped.rows) == 3
     assert stopped.summary["epsilon"] == pytest.approx(planned.epsilon, rel=1e-9)
     assert stopped.rows[-1]["epsilon"] == stopped.summary["epsilon"]
@@ -138,14 +139,14 @@ def test_a_run_that_its_models_stopped_states_the_epsilon_of_all_planned_rounds(
 
 
 def test_evaluations_on_devices_that_did_not_take_place_any_more_are_counted_too(
-    play: Play, small: list[str], monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planned after rounds 2, 4, ..., 9. The run ends after round 3 and evaluates there once more than planned."""
     settings = (*HELD_OUT, "rounds=9", "validation.patience=1", "evaluation=federated")
     often = ("evaluation.every=2", "evaluation.groups=1")
     _scripted(monkeypatch, 0.5, 0.6, 0.4)
     stopped = play(*settings, *often)
-    planned = make_plan(compose([*small, *settings, *often])).epsilon["model"]
+    planned = make_plan(compose(plain(*settings, *often))).epsilon["model"]
     assert len(stopped.rows) == 3
     assert planned is not None
     assert planned < stopped.summary["epsilon"]["model"] < 1.02 * planned
@@ -192,17 +193,17 @@ def test_without_validation_there_is_no_best_model(play: Play, tmp_path: Path) -
     assert not (tmp_path / "run" / "best.safetensors").exists()
 
 
-def test_validation_examples_are_no_clients_and_no_tests(small: list[str]) -> None:
-    plain, public = Workload(compose(small)), Workload(compose([*small, "data.public=7"]))
-    workload = Workload(compose([*small, "validation.examples=12", "data.public=7"]))
+def test_validation_examples_are_no_clients_and_no_tests() -> None:
+    whole, public = Workload(compose(plain())), Workload(compose(plain("data.public=7")))
+    workload = Workload(compose(plain("validation.examples=12", "data.public=7")))
     assert workload.validation is not None
     rows = [row.numpy().tobytes() for row in workload.validation.inputs]
     others = [workload.test, workload.public, *(workload.shard(client) for client in range(6))]
     seen = {row.numpy().tobytes() for examples in others for row in examples.inputs}
     assert len(set(rows)) == 12
     assert not seen & set(rows)
-    assert len(workload.test) == len(plain.test)
-    assert workload.examples == plain.examples - 19
+    assert len(workload.test) == len(whole.test)
+    assert workload.examples == whole.examples - 19
     assert torch.equal(workload.public.inputs, public.public.inputs)
 
 

@@ -26,10 +26,11 @@ from fedsketch.strategies.registry import make_strategy as built
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of
+from tests.small import small
 
 MakeStrategy = Callable[..., Strategy]
 # 54 examples of clients, 9 each; logistic, so tensors of 18 and 3 numbers.
-SMALL = (
+NOISY = (
     "strategy=fedpcdp",
     "data.examples=90",
     "data.public=36",
@@ -48,7 +49,7 @@ FULL_RANK = ("strategy.rank=18", "strategy.public_examples=18")
 @pytest.fixture
 def make(make_strategy: MakeStrategy) -> Callable[..., FedPcdp]:
     def build(*overrides: str) -> FedPcdp:
-        made = make_strategy(*SMALL, *overrides)
+        made = make_strategy(*NOISY, *overrides)
         assert isinstance(made, FedPcdp)
         return made
 
@@ -271,7 +272,7 @@ def test_the_papers_accounting_gives_more_noise_and_says_its_epsilon(
 )
 def test_settings_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        compose([*SMALL, "data=synthetic", *overrides])
+        compose(small(*NOISY, *overrides))
 
 
 def test_public_data_is_asked_for_where_it_is_needed(make: Callable[..., FedPcdp]) -> None:

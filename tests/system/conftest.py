@@ -8,12 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedsketch.client.app import app
-from fedsketch.conf import Config, compose
+from fedsketch.conf import compose
 from fedsketch.conf.plugins import implementation, settings_class
 from fedsketch.conf.schema import CohortRuntimeConfig
 from fedsketch.runtime import cli
@@ -21,6 +20,7 @@ from fedsketch.runtime.batched_grid import BatchedGrid
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.rounds import Rounds
+from tests.observers import Recorder, Stopped
 
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
@@ -29,45 +29,17 @@ ROOT = Path(__file__).parents[2]
 CLI = "from fedsketch.runtime.cli import main; main()"
 
 
-class _Stopped(Exception):
-    """As if somebody had stopped the run."""
-
-
-class _Watcher:
-    """Stops a run after a round."""
-
-    def __init__(self, stop_after: int | None) -> None:
-        self._stop_after = stop_after
-        self.done = -1
-
-    def began(self, config: Config, done: int, guarantee: str) -> None:
-        self.done = done
-
-    def notes(self, sentence: str) -> None: ...
-
-    def round_done(self, row: dict[str, Any]) -> None:
-        if row["round"] == self._stop_after:
-            raise _Stopped
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        pass
-
-
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
-    """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done. No
-    report: its plots take most of the time of a small run."""
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
+def play(no_report: None, tmp_path: Path) -> Play:
+    """Plays a run in a folder of `tmp_path`, or goes on with it, and tells how many rounds were already done."""
 
     def run(folder: str, *overrides: str, stop_after: int | None = None) -> int:
-        config, watcher = compose(overrides), _Watcher(stop_after)
-        with simulated_devices(config), suppress(_Stopped):
+        config, recorder = compose(overrides), Recorder(stop_after)
+        with simulated_devices(config), suppress(Stopped):
             cohort = isinstance(config.runtime, CohortRuntimeConfig)
             grid = BatchedGrid(app, config) if cohort else LocalGrid(app, config.clients.total)
-            Rounds(config, tmp_path / folder, watcher).run(grid)
-        return watcher.done
+            Rounds(config, tmp_path / folder, recorder).run(grid)
+        return recorder.done
 
     return run
 

@@ -6,64 +6,28 @@ import signal
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.guard.ledger_state import LedgerState
-from fedsketch.conf import Config, compose
+from fedsketch.conf import compose
 from fedsketch.runtime.children import descendants
 from fedsketch.runtime.processes import Network
 from fedsketch.runtime.submission import follow, submit
+from tests.observers import Recorder
+from tests.small import small
 
-# Nine nodes, four of which may drop out of the round; one that loses more is not tried again.
 NODES = 9
-
-
-SETTINGS = [
-    "data=synthetic",
-    "data.examples=100",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "rounds=1",
-    "strategy=dp_fedavg",
-    "strategy.local.steps=1",
-    f"clients.total={NODES}",
-    f"clients.per_round={NODES}",
-    "clients.tolerated_dropouts=0.45",
-    "clients.retries=0",
-    "secagg=pairwise",
-    "secagg.colluders=0",
-    "secagg.patience=0.5",
-    "secagg.stage_timeout=300",
-    "privacy.epsilon=null",
-    "privacy.noise_multiplier=1.0",
-    "runtime=processes",
-]
 PATIENCE = 600.0
 
 
-@dataclass
-class Recorder:
-    """An observer that keeps what it hears."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    summary: dict[str, Any] | None = None
-
-    def began(self, config: Config, done: int, guarantee: str) -> None:
-        """Nothing to keep."""
-
-    def notes(self, sentence: str) -> None: ...
-
-    def round_done(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None:
-        self.summary = summary
+def for_nodes(count: int, *overrides: str) -> list[str]:
+    """One round, four ninths of which may drop out; one that loses more is not tried again."""
+    clients = "clients.tolerated_dropouts=0.45 clients.retries=0 clients.timeout=600"
+    masks = "secagg=pairwise secagg.colluders=0 secagg.patience=0.5 secagg.stage_timeout=300"
+    noise = "privacy.epsilon=null privacy.noise_multiplier=1"
+    return small("runtime=processes rounds=1", clients, masks, noise, *overrides, clients=count)
 
 
 @dataclass

@@ -13,25 +13,12 @@ import torch
 
 from fedsketch.runtime import batched_clients
 from fedsketch.runtime.batched_clients import BatchedClients
+from tests.small import small
 
 Play = Callable[..., int]
 
-SMALL = (
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,4,5]",
-    "data.classes=3",
-    "model=mlp",
-    "model.width=8",
-    "device=cpu",
-    "rounds=2",
-    "clients.total=6",
-    "clients.per_round=6",
-    "privacy.epsilon=null",
-    "privacy.noise_multiplier=0.5",
-    "privacy.randomness=seeded",
-)
+NETWORK = "data.shape=[1,4,5] model=mlp model.width=8"
+SEEDED = "rounds=2 privacy.epsilon=null privacy.noise_multiplier=0.5 privacy.randomness=seeded"
 PUBLIC = ("data.public=12",)
 RUNS = {
     "frozen part": ("strategy=dp_fedavg", "model.trainable=[output.*]"),
@@ -111,10 +98,7 @@ IN_TURN = ("fedpcdp",)  # noise in training is each client's own
 
 
 def _settings(name: str) -> list[str]:
-    """Groups before their keys, and what a run sets itself not twice."""
-    own = {override.split("=")[0] for override in RUNS[name]}
-    both = [*RUNS[name], *(common for common in SMALL if common.split("=")[0] not in own)]
-    return sorted(both, key=lambda override: "." in override.split("=")[0])
+    return small(NETWORK, SEEDED, *RUNS[name])
 
 
 def _run(play: Play, folder: Path, *overrides: str) -> tuple[torch.Tensor, list[dict[str, Any]]]:

@@ -8,25 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.small import LARGER, UNMASKED, small
+
 Command = Callable[..., None]
 Play = Callable[..., int]
-SMALL = [
-    "strategy=dome",
-    "strategy.sketch_dim=120",
-    "strategy.broadcast=full",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,30]",
-    "data.classes=10",
-    "model=logistic",
-    "device=cpu",
-    "rounds=4",
-    "clients.total=6",
-    "clients.per_round=6",
-    "privacy.randomness=seeded",
-]
-UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+DOME = "strategy=dome strategy.sketch_dim=120 strategy.broadcast=full"
+SMALL = small(DOME, "privacy.randomness=seeded", *LARGER)
 LEARNING = ["strategy.keep=all", "strategy.warm_up=1"]  # whatever the noise
 
 

@@ -8,23 +8,9 @@ import pytest
 from flwr.app import Context, Message
 
 import fedsketch.client.app
+from tests.small import small
 
-TINY = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "rounds=3",
-    "clients.total=8",
-    "clients.per_round=8",
-    "clients.retries=1",
-    "clients.timeout=5",
-    "hydra.run.dir=run",
-]
+TINY = small("rounds=3 clients.retries=1 hydra.run.dir=run", clients=8)
 Command = Callable[..., None]
 SECAGG = ["none", "pairwise"]
 

@@ -11,7 +11,7 @@ import pytest
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.processes import Network
 from fedsketch.tasks.workload import Workload
-from tests.system.followed_run import NODES, PATIENCE, SETTINGS, Play, begin
+from tests.system.followed_run import NODES, PATIENCE, Play, begin, for_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 KILLED_BEFORE, KILLED_DURING, HANGS, KILLED_AFTER, LATE, *OTHERS = range(NODES)
@@ -28,8 +28,9 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLWR_LOG_LEVEL", "DEBUG")
         patch.setenv("OMP_NUM_THREADS", "1")
-        with Network(compose(SETTINGS), folder).running(late={LATE}) as network:
-            current = begin(network, SETTINGS, folder.name)
+        settings = for_nodes(NODES)
+        with Network(compose(settings), folder).running(late={LATE}) as network:
+            current = begin(network, settings, folder.name)
             _disturb(current)
             current.thread.join(PATIENCE)
             current.signal(HANGS, signal.SIGCONT)
@@ -52,7 +53,7 @@ def _disturb(play: Play) -> None:
 
 def test_the_run_completes(play: Play) -> None:
     assert play.problems == []
-    assert play.heard.summary is not None
+    assert play.heard.summary
     assert play.heard.summary["rounds"] == 1
 
 

@@ -11,24 +11,13 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.small import LARGER, UNMASKED, small
+
 Play = Callable[..., int]
 Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
-JOB = [
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,30]",
-    "data.classes=10",
-    "model=logistic",
-    "device=cpu",
-    "rounds=4",
-    "clients.total=6",
-    "clients.per_round=6",
-    "privacy.randomness=seeded",
-]
-SMALL = ["strategy=fed_sgm", "strategy.sketch_dim=60", *JOB]
-UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+JOB = small("privacy.randomness=seeded", *LARGER)
+SMALL = [*JOB, "strategy=fed_sgm", "strategy.sketch_dim=60"]
 AMSGRAD = ["strategy.server.optimizer=amsgrad", "strategy.server.lr=0.05"]
 EXAMPLE = ["privacy=example", "strategy.local.steps=1", "strategy.local.batch=0"]
 
@@ -60,8 +49,8 @@ def test_under_masks_and_with_all_numbers_it_is_dp_fedavg_bit_by_bit(
     play: Play, tmp_path: Path
 ) -> None:
     local = ["strategy.local.steps=3", "strategy.local.batch=5", *AMSGRAD]
-    play("sketched", "strategy=fed_sgm", "strategy.sketch=identity", *JOB, *local)
-    play("plain", "strategy=dp_fedavg", *JOB, *local)
+    play("sketched", *JOB, "strategy=fed_sgm", "strategy.sketch=identity", *local)
+    play("plain", *JOB, *local)
     assert _model(tmp_path / "sketched") == _model(tmp_path / "plain")
 
 
@@ -95,7 +84,7 @@ def test_every_runtime_makes_the_same_sketch(
     fedsketch: Command, start: Start, tmp_path: Path
 ) -> None:
     """In other processes, on another number of threads: with another R the models would have nothing in common."""
-    overrides = [*SMALL, *UNMASKED, "strategy.local.batch=5"]
+    overrides = [*SMALL, *UNMASKED, "strategy.local.batch=5", "clients.timeout=600"]
     cli = "from fedsketch.runtime.cli import main; main()"
     ray = start("-c", cli, *overrides, "runtime=simulation", "hydra.run.dir=simulation")
     threads = torch.get_num_threads()

@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-TINY = [
-    "strategy=dp_fedavg",
-    "rounds=5",
-    "device=cpu",
-    "clients.total=5",
-    "clients.per_round=3",
-    "strategy.server.optimizer=adam",
-    "clients.sampling=fixed",
-]
+from tests.small import small
+
+TINY = small("rounds=5 clients.per_round=3", clients=5)
 SEEDED = [*TINY, "privacy.randomness=seeded", "privacy.against=server", "checkpoint_every=2"]
 SECRET = [*TINY, "secagg=none", "privacy.against=model", "privacy.noise_multiplier=0.25"]
 

@@ -21,17 +21,13 @@ from fedsketch.runtime.children import Children, descendants
 from fedsketch.runtime.deployment import run_deployment
 from fedsketch.runtime.flower import COMMANDS, environment
 from fedsketch.runtime.processes import Network
-from tests.system.followed_run import PATIENCE, SETTINGS, Recorder, begin
+from tests.observers import Recorder
+from tests.system.followed_run import PATIENCE, begin, for_nodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 NOTICED = 120.0  # seconds in which a dead ServerApp is noticed: Flower misses its heartbeat after about 60
 # Three nodes, of which one may drop out.
-TRIO = [
-    *(one for one in SETTINGS if not one.startswith(("clients.total", "clients.per_round"))),
-    "clients.total=3",
-    "clients.per_round=3",
-    "clients.tolerated_dropouts=0.34",
-]
+TRIO = for_nodes(3, "clients.tolerated_dropouts=0.34")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +55,7 @@ def _goes_on(network: Network, settings: list[str], name: str, rounds: int) -> N
     again = begin(network, settings, name)
     again.thread.join(PATIENCE)
     assert again.problems == []
-    assert again.heard.summary is not None
+    assert again.heard.summary
     assert again.heard.summary["rounds"] == rounds
     assert again.heard.rows[0]["round"] > 1
     assert _charged(network) == _vectors_sent(network)
@@ -106,7 +102,7 @@ def test_a_submitted_run_comes_back_with_its_folder(trio: Network, tmp_path: Pat
     ]
     heard = Recorder()
     run_deployment(compose(settings), settings, tmp_path, heard)
-    assert heard.summary is not None
+    assert heard.summary
     note = json.loads((tmp_path / "submitted.json").read_text())
     there = trio.folder.parent / note["folder"]
     for name in (

@@ -8,9 +8,11 @@ import pytest
 import safetensors.torch
 import yaml
 
+from tests.small import small
+
 TOY = ["strategy=dp_fedavg", "model=toy", "model.width=5", "data=toy", "tracking=toy"]
 TOY += ["model.features=toy"]
-SMALL = ["rounds=2", "clients.total=3", "clients.per_round=3", "device=cpu"]
+SMALL = small(*TOY, "rounds=2", clients=3)
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +25,8 @@ def test_it_runs_and_goes_on(
 ) -> None:
     found_here(site)
     (tmp_path / "run").mkdir()  # as the command does, before a tracker is made
-    play("run", *TOY, *SMALL, stop_after=1)
-    assert play("run", *TOY, *SMALL) == 1
+    play("run", *SMALL, stop_after=1)
+    assert play("run", *SMALL) == 1
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["model"]["name"], config["model"]["width"]) == ("toy", 5)
     events = (tmp_path / "run" / "tracked.txt").read_text().splitlines()

@@ -10,72 +10,36 @@ from typing import Any
 import pytest
 
 from fedsketch.client.app import make_app
-from fedsketch.conf import Config, compose
+from fedsketch.conf import compose
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.plan import make_plan
 from fedsketch.server.rounds import Rounds
+from tests.observers import Recorder, Stopped
+from tests.small import LARGER, UNMASKED, small
 
 Run = Callable[..., tuple[bytes, list[dict[str, Any]]]]
 # Two sketched layers, 60 x 60 and 10 x 60: the directions of the second change with the model, every other round.
-SMALL = [
-    "strategy=dome",
-    "strategy.directions=public",
-    "strategy.refresh=2",
-    "strategy.sketch_dim=400",
-    "data=synthetic",
-    "data.examples=80",
-    "data.test_examples=20",
-    "data.public=20",
-    "data.shape=[1,2,30]",
-    "data.classes=10",
-    "model=mlp",
-    "model.width=60",
-    "device=cpu",
-    "rounds=5",
-    "clients.total=6",
-    "clients.per_round=3",
-    "privacy.randomness=seeded",
+SMALL = small(
+    "strategy=dome strategy.directions=public strategy.refresh=2 strategy.sketch_dim=400",
+    "data.examples=80 data.public=20 model=mlp model.width=60",
+    "rounds=5 clients.per_round=3 privacy.randomness=seeded privacy.epsilon=null privacy.noise_multiplier=1",
     "privacy.against=model",  # so that the server adds the same noise with masks and without
-    "privacy.epsilon=null",
-    "privacy.noise_multiplier=1",
-]
-UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
-
-
-class _Stopped(Exception):
-    pass
-
-
-class _Watcher:
-    def __init__(self, stop_after: int | None) -> None:
-        self.stop_after = stop_after
-
-    def began(self, config: Config, done: int, guarantee: str) -> None: ...
-
-    def notes(self, sentence: str) -> None: ...
-
-    def round_done(self, row: dict[str, Any]) -> None:
-        if row["round"] == self.stop_after:
-            raise _Stopped
-
-    def ended(self, summary: dict[str, Any], report: Path) -> None: ...
+    *LARGER,
+)
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def run(no_report: None, tmp_path: Path) -> Run:
     """Plays a run in a folder, by devices that know nothing yet; the model, and the metrics without times."""
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
 
     def play(
         name: str, *overrides: str, stop_after: int | None = None
     ) -> tuple[bytes, list[dict[str, Any]]]:
         config, folder = compose(overrides), tmp_path / name
         grid = LocalGrid(make_app(), config.clients.total)
-        with simulated_devices(config), suppress(_Stopped):
-            Rounds(config, folder, _Watcher(stop_after)).run(grid)
+        with simulated_devices(config), suppress(Stopped):
+            Rounds(config, folder, Recorder(stop_after)).run(grid)
         model = folder / "model.safetensors"
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         return model.read_bytes() if model.exists() else b"", rows

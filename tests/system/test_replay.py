@@ -14,27 +14,13 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.plan import make_plan
 from fedsketch.server.rounds import Rounds
+from tests.observers import Recorder, Stopped
+from tests.small import LARGER, UNMASKED, small
 
 Command = Callable[..., None]
-SMALL = [
-    "strategy=dome",
-    "strategy.sketch_dim=120",
-    "strategy.keep=all",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,30]",
-    "data.classes=10",
-    "model=logistic",
-    "device=cpu",
-    "rounds=6",
-    "clients.total=6",
-    "clients.per_round=3",
-    "privacy.randomness=seeded",
-    "privacy.epsilon=null",
-    "privacy.noise_multiplier=1",
-]
-UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+DOME = "strategy=dome strategy.sketch_dim=120 strategy.keep=all"
+HALF = "rounds=6 clients.per_round=3 privacy.randomness=seeded privacy.epsilon=null privacy.noise_multiplier=1"
+SMALL = small(DOME, HALF, *LARGER)
 
 
 def _run(fedsketch: Command, folder: Path, *overrides: str) -> tuple[bytes, list[dict[str, Any]]]:
@@ -77,31 +63,15 @@ def test_both_broadcasts_give_the_same_run(
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_processes_of_a_simulation_follow_too(fedsketch: Command, tmp_path: Path) -> None:
-    simulation = ["runtime=simulation", "rounds=4", "strategy.broadcast=replay"]
+    simulation = [
+        "runtime=simulation",
+        "rounds=4",
+        "strategy.broadcast=replay",
+        "clients.timeout=600",
+    ]
     here, _ = _run(fedsketch, tmp_path / "local", "rounds=4", "strategy.broadcast=replay")
     there, _ = _run(fedsketch, tmp_path / "simulation", *simulation)
     assert here == there
-
-
-class _Stop(Exception):
-    pass
-
-
-class _Watcher:
-    def __init__(self, stop_after: int) -> None:
-        self.stop_after = stop_after
-
-    def began(self, *told: object) -> None:
-        pass
-
-    def notes(self, sentence: str) -> None: ...
-
-    def round_done(self, row: dict[str, Any]) -> None:
-        if row["round"] == self.stop_after:
-            raise _Stop
-
-    def ended(self, *told: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["devices stay", "devices restart"])
@@ -112,11 +82,11 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, kept: bool)
         for folder, stop in (("whole", 0), ("stopped", 3)):
             app = make_app()
             if stop:
-                with pytest.raises(_Stop):
-                    Rounds(config, tmp_path / folder, _Watcher(stop)).run(LocalGrid(app, 6))
+                with pytest.raises(Stopped):
+                    Rounds(config, tmp_path / folder, Recorder(stop)).run(LocalGrid(app, 6))
                 if not kept:
                     app = make_app()
-            Rounds(config, tmp_path / folder, _Watcher(0)).run(LocalGrid(app, 6))
+            Rounds(config, tmp_path / folder, Recorder()).run(LocalGrid(app, 6))
     models = [(tmp_path / f / "model.safetensors").read_bytes() for f in ("whole", "stopped")]
     assert models[0] == models[1]
 
@@ -128,8 +98,7 @@ def test_bytes_of_a_returning_client(fedsketch: Command, tmp_path: Path) -> None
     large += ["clients.total=20", "clients.per_round=20", "strategy.keep=noise_floor"]
     sketch = ["strategy.sketch_dim=0.0555", "strategy.broadcast=replay"]
     _, (first, row) = _run(fedsketch, tmp_path / "dome", *large, *sketch)
-    baseline = [x for x in SMALL if not x.startswith("strategy")] + large[:-1]
-    base = make_plan(compose([*baseline, "strategy=dp_fedavg"]))
+    base = make_plan(compose(small(HALF, *LARGER, *large[:-1])))
     assert base.parameters == 203_530
     assert base.uplink_bytes / row["uplink_bytes"] > 15
     total = row["uplink_bytes"] + row["downlink_bytes"]

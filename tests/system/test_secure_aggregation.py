@@ -8,23 +8,10 @@ import pytest
 
 from fedsketch.conf import compose
 from fedsketch.server.plan import make_plan
+from tests.small import UNMASKED, small
 
 Command = Callable[..., None]
-SMALL = [
-    "strategy=dp_fedavg",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,3]",
-    "data.classes=3",
-    "model=logistic",
-    "device=cpu",
-    "rounds=3",
-    "clients.total=6",
-    "clients.per_round=6",
-    "privacy.randomness=seeded",
-]
-UNMASKED = ["secagg=none", "secagg.noise=skellam", "privacy.against=model"]
+SMALL = small("rounds=3 privacy.randomness=seeded")
 
 
 def _model(fedsketch: Command, folder: Path, *overrides: str) -> bytes:

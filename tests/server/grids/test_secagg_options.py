@@ -10,6 +10,7 @@ from fedsketch.errors import ConfigError
 from fedsketch.secagg import SettingsError
 from fedsketch.server.grids.secagg_options import config_errors
 from fedsketch.server.plan import make_plan
+from tests.small import plain
 
 # 6 clients, of whom 4 collude and 1 drops out: all 6 would have to stay. Devices' noise counts against model users.
 IMPOSSIBLE = ("secagg.colluders=0.7", "clients.tolerated_dropouts=0.2", "privacy.against=model")
@@ -33,9 +34,9 @@ def test_other_errors_pass() -> None:
         _ = 1 // 0
 
 
-def test_a_plan_says_what_its_rounds_would_be_refused_for(small: list[str]) -> None:
+def test_a_plan_says_what_its_rounds_would_be_refused_for() -> None:
     with pytest.raises(ConfigError) as caught:
-        make_plan(compose([*small, "secagg=pairwise", *IMPOSSIBLE]))
+        make_plan(compose(plain("secagg=pairwise", *IMPOSSIBLE)))
     assert str(caught.value) == REFUSED
 
 

@@ -12,6 +12,7 @@ from fedsketch.errors import ConfigError
 from fedsketch.server.observers.tensorboard import TensorBoard
 from fedsketch.server.observers.tracking import TrackerAndDisplay, refuse_a_missing_tracker, tracked
 from fedsketch.server.rounds import Rounds
+from tests.small import plain
 
 CONFIG = compose(["tracking=tensorboard", "rounds=3"])
 ROW: dict[str, Any] = {
@@ -102,15 +103,15 @@ def test_a_finished_run_that_is_resumed_writes_nothing(made: list[_Writer], tmp_
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
 def test_without_its_package_a_tracker_is_refused_before_the_run(
-    name: str, small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsketch.server.observers.tracking.find_spec", lambda package: None)
     with pytest.raises(ConfigError) as caught:
-        Rounds(compose([*small, f"tracking={name}"]), tmp_path / "run", None)  # type: ignore[arg-type]
+        Rounds(compose(plain(f"tracking={name}")), tmp_path / "run", None)  # type: ignore[arg-type]
     assert f"pip install 'fedsketch[{name}]'" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-    refuse_a_missing_tracker(compose(small))
+    refuse_a_missing_tracker(compose(plain()))
 
 
 def test_with_its_package_it_is_told_beside_the_display(

@@ -14,6 +14,7 @@ from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.server.observers.tracking import tracked
 from fedsketch.server.rounds import Rounds
+from tests.small import plain
 
 
 class _Noted:
@@ -40,8 +41,8 @@ class _Noted:
 
 
 @pytest.fixture
-def config(small: list[str]) -> Config:
-    return replace(compose([*small, "rounds=1"]), tracking=TrackingSettings(name="own"))
+def config() -> Config:
+    return replace(compose(plain("rounds=1")), tracking=TrackingSettings(name="own"))
 
 
 def _installed(monkeypatch: pytest.MonkeyPatch, make: Callable[..., object]) -> None:
@@ -84,6 +85,6 @@ def test_a_tracker_that_raises_ends_the_run_with_its_error(
     assert f"display {event}" not in events
 
 
-def test_without_a_tracker_the_display_is_alone(small: list[str], tmp_path: Path) -> None:
+def test_without_a_tracker_the_display_is_alone(tmp_path: Path) -> None:
     display = _Noted("display", [])
-    assert tracked(compose(small), tmp_path, display) is display
+    assert tracked(compose(plain()), tmp_path, display) is display

@@ -12,7 +12,6 @@ from tests import rounds
 MakeStrategy = Callable[..., Strategy]
 DOME = ("strategy=dome", "rounds=30", "strategy.broadcast=full")
 NOISELESS = (*DOME, "privacy=none", "secagg=none")
-LARGER = ("data.shape=[1,2,30]", "data.classes=10")  # 600 weights, sketched; 10 biases, whole
 
 
 def ask(strategy: Strategy, grid: LocalGrid, round: int) -> Broadcast:

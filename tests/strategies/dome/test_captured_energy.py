@@ -8,7 +8,8 @@ from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probes
 from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.dome import strategy as dome
 from tests.rounds import coordinator_of
-from tests.strategies.dome.asked import DOME, LARGER, MakeStrategy, make_dome
+from tests.small import LARGER
+from tests.strategies.dome.asked import DOME, MakeStrategy, make_dome
 
 # ---------------------------------------------------------------------- how much of the gradient is seen
 FOLDS = (Fold(0, 2, 6, 3), Fold(12, 1, 4, 4))

@@ -16,18 +16,18 @@ from fedsketch.strategies.dome.public_directions import public_directions
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Workload
+from tests.small import LARGER, small
 
 RANK = 4
 # Two layers of more than 512 weights: 60 x 60 and 10 x 60.
-MODEL = ["model=mlp", "model.width=60", "data=synthetic", "data.shape=[1,2,30]", "device=cpu"]
+MODEL = "model=mlp model.width=60"
 
 
 @cache
 def _config() -> Any:
     numbers = 60 * RANK + 60 + 10 * RANK + 10
-    return compose(
-        [*MODEL, "strategy=dome", "strategy.directions=public", f"strategy.sketch_dim={numbers}"]
-    )
+    dome = f"strategy=dome strategy.directions=public strategy.sketch_dim={numbers}"
+    return compose(small(MODEL, dome, *LARGER))
 
 
 def _settings(**changes: Any) -> DomeConfig:

@@ -12,17 +12,11 @@ from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.dome.public_state import PublicState
 from fedsketch.strategies.dome.strategy import Dome
 from fedsketch.tasks.workload import Workload
+from tests.small import LARGER, small
 
 MakeStrategy = Callable[..., Strategy]
 PUBLIC = ["strategy=dome", "strategy.directions=public"]
-SMALL = [
-    *PUBLIC,
-    "strategy.server.debias=false",
-    "data=synthetic",
-    "data.shape=[1,2,30]",
-    "model=logistic",
-    "device=cpu",
-]
+SMALL = small(*PUBLIC, "strategy.server.debias=false rounds=40", *LARGER)
 RANK = 11  # of the 10 x 60 weights; 120 numbers with the biases
 
 

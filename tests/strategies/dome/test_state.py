@@ -12,19 +12,9 @@ from fedsketch.conf import compose
 from fedsketch.delivery.parcels import Step
 from fedsketch.strategies.dome.state import DomeState
 from fedsketch.tasks.workload import Workload
+from tests.small import LARGER, plain
 
-SMALL = [
-    "strategy=dome",
-    "data=synthetic",
-    "data.examples=60",
-    "data.test_examples=20",
-    "data.shape=[1,2,30]",
-    "data.classes=10",
-    "model=logistic",
-    "device=cpu",
-    "secagg=none",
-    "privacy.against=model",
-]
+SMALL = plain("strategy=dome rounds=40", *LARGER)
 # Thirty steps, each from the state that the leader came to: a device that went astray would get the whole.
 FOLLOWS = """
 import sys, torch

@@ -14,7 +14,8 @@ from fedsketch.strategies.dome import strategy as dome
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.workload import Workload
 from tests.rounds import rows_of
-from tests.strategies.dome.asked import DOME, LARGER, NOISELESS, MakeStrategy, ask, make_dome, play
+from tests.small import LARGER
+from tests.strategies.dome.asked import DOME, NOISELESS, MakeStrategy, ask, make_dome, play
 
 
 def _centralised(

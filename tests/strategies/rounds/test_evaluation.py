@@ -28,17 +28,15 @@ from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Workload
 from tests.rounds import coordinator_of
+from tests.small import small
 
-SMALL = [
-    *("strategy=dp_fedavg", "data=synthetic", "data.examples=120", "data.test_examples=20"),
-    *("data.shape=[6]", "data.classes=3", "model=logistic", "device=cpu", "rounds=10"),
-    *("clients.total=12", "clients.per_round=12", "evaluation=federated", "evaluation.epsilon=4"),
-]
+DATA = "data.examples=120 data.shape=[6]"
+EVALUATED = "rounds=10 evaluation=federated evaluation.epsilon=4"
 
 
 @cache
 def _config(*overrides: str) -> Config:
-    return compose([*SMALL, *overrides])
+    return compose(small(DATA, EVALUATED, *overrides, clients=12))
 
 
 def _evaluation(*overrides: str) -> FederatedEvaluation:

@@ -8,6 +8,7 @@ from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.data.shards import Shards, side_by_side
 from fedsketch.tasks.gradients.per_client import PerClient
 from fedsketch.tasks.workload import Workload
+from tests.small import small
 
 SIZES = [3, 1, 4, 4]
 
@@ -68,8 +69,8 @@ def test_memory_of_batches_is_used_again_but_never_that_of_the_examples(shards: 
 
 
 def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
-    settings = ["data=synthetic", "data.examples=50", "clients.total=7", "clients.per_round=7"]
-    workload = Workload(compose([*settings, "data/partition=by_size", "data.public=5"]))
+    settings = small("data.examples=50 data/partition=by_size data.public=5", clients=7)
+    workload = Workload(compose(settings))
     together = workload.shards([5, 0, 6])
     for place, client in enumerate([5, 0, 6]):
         own, alone = together.of([place]).together(), workload.shard(client)
@@ -85,9 +86,8 @@ def test_a_job_gives_clients_the_same_examples_together_and_alone() -> None:
 @pytest.mark.parametrize("own", [False, True])
 def test_gradients_of_clients_are_those_of_one_at_a_time(model: str, own: bool) -> None:
     """At the model's parameters, and at parameters of each client's own; also where shards are not equally large."""
-    settings = ["data=synthetic", "data.examples=12", "data.shape=[1,28,28]", "device=cpu"]
-    settings += ["clients.total=3", "clients.per_round=3", "data/partition=by_size"]
-    workload = Workload(compose([*settings, *f"model={model}".split()]))
+    data = "data.examples=12 data.shape=[1,28,28] data.classes=10 data/partition=by_size"
+    workload = Workload(compose(small(data, f"model={model}", clients=3)))
     flat, shards = workload.model(), workload.shards([0, 1, 2])
     gradients = PerClient(flat)
     assert gradients.possible(workload.train.inputs[:1])

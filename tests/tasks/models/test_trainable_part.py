@@ -22,13 +22,14 @@ from fedsketch.tasks.models.lora import LoraLinear, plain_state
 from fedsketch.tasks.models.trainable_part import with_trained_part
 from fedsketch.tasks.models.weights import load_weights
 from fedsketch.tasks.workload import Workload
+from tests.small import small
 
-KEYS = ["data=synthetic", "data.shape=[1,2,3]", "data.classes=3", "model=mlp", "model.width=4"]
+KEYS = small("model=mlp model.width=4")
 
 
 @cache
 def _usual() -> Config:
-    return compose([*KEYS, "device=cpu"])
+    return compose(KEYS)
 
 
 def _config(**model: Any) -> Config:

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from fedsketch.conf import Config, compose, device_json, from_json
 from fedsketch.errors import ModelError
 from fedsketch.tasks.workload import Workload
+from tests.small import small
 
-KEYS = ["data=synthetic", "data.shape=[1,2,3]", "data.classes=3", "model=mlp", "model.width=4"]
 SHAPES = {
     "hidden.weight": (4, 6),
     "hidden.bias": (4,),
@@ -21,7 +21,7 @@ SHAPES = {
 
 
 def _config(*overrides: str) -> Config:
-    return compose([*KEYS, "device=cpu", *overrides])
+    return compose(small("model=mlp model.width=4", *overrides))
 
 
 @pytest.fixture
