@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+")
     parser.add_argument("--overrides", nargs="+", default=[])
     chosen = parser.parse_args()
-    runs = Runs(chosen.records, beside=[f"data.root={chosen.data_root}"])
+    runs = Runs(chosen.records, data_root=chosen.data_root)
     if chosen.rates:
         _tried(runs, chosen.rows, chosen.rates, chosen.overrides)
     else:

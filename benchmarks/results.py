@@ -55,7 +55,7 @@ def all_runs(options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
 
 def play(options: argparse.Namespace) -> list[Record]:
     """Play what is missing; returns the records of all."""
-    runs = Runs(options.records, beside=[f"data.root={options.data_root}"])
+    runs = Runs(options.records, data_root=options.data_root)
     wanted = list(all_runs(options))
     began = time.monotonic()
     missing = [] if options.so_far else wanted

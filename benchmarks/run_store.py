@@ -33,19 +33,18 @@ Record = dict[str, Any]
 
 
 class Runs:
-    """What runs ended with. One that the file already holds is not played again. `beside` are overrides that say
-    where things are on this machine, such as data.root: they are played with and not recorded. `kept` are the keys of
-    a record that are; None: all."""
+    """What runs ended with. One that the file already holds is not played again. `data_root` is
+    where data sets lie on this machine, which is not recorded. `kept` are the keys of a record that are; None: all."""
 
     def __init__(
         self,
         file: Path | None,
         threads: int = 1,
-        beside: Sequence[str] = (),
+        data_root: str | None = None,
         kept: Sequence[str] | None = None,
     ) -> None:
         self._file = file
-        self._beside = tuple(beside)
+        self._data_root = data_root
         self._kept = kept
         self._known: dict[tuple[tuple[str, ...], str], Record] = {}
         self._hashes: dict[tuple[str, ...], str] = {}  # of the configurations as they are now
@@ -58,12 +57,12 @@ class Runs:
         """Return the record of a run, if there is one of the configuration as it is now."""
         key = tuple(overrides)
         if key not in self._hashes:
-            self._hashes[key] = fingerprint(compose([*key, *self._beside]))
+            self._hashes[key] = fingerprint(compose(_placed(key, self._data_root)))
         return self._known.get((key, self._hashes[key]))
 
     def play(self, overrides: Sequence[str]) -> Record:
         """Return the record of a run, which is played if there is none."""
-        return self.known(overrides) or self._keep(_record(tuple(overrides), self._beside))
+        return self.known(overrides) or self._keep(_record(tuple(overrides), self._data_root))
 
     def play_all(self, runs: Iterable[Sequence[str]], workers: int) -> Iterator[Record]:
         """Yield those of the runs that are not known yet, as they end: each worker is a process with one thread."""
@@ -73,7 +72,7 @@ class Runs:
             return
         context = get_context("spawn")
         with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
-            futures = [pool.submit(_record, run, self._beside) for run in missing]
+            futures = [pool.submit(_record, run, self._data_root) for run in missing]
             try:
                 for future in as_completed(futures):
                     yield self._keep(future.result())
@@ -150,8 +149,16 @@ def play(overrides: Sequence[str]) -> Played:
     return played
 
 
-def _record(overrides: tuple[str, ...], beside: tuple[str, ...]) -> Record:
-    began, played = time.monotonic(), play([*overrides, *beside])
+def _placed(overrides: Sequence[str], data_root: str | None) -> list[str]:
+    """Return the overrides with the place of the data, if the data set has files."""
+    own = list(overrides)
+    if data_root is None or compose(own).data.root is None:
+        return own
+    return [*own, f"data.root={data_root}"]
+
+
+def _record(overrides: tuple[str, ...], data_root: str | None) -> Record:
+    began, played = time.monotonic(), play(_placed(overrides, data_root))
     last, summary, strategy = played.rows[-1], played.summary, played.strategy
     mechanism = strategy.mechanism(len(played.rows), played.config.clients.per_round)
     # Of the first round no start is known, and the last one evaluates.

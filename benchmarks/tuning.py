@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread")
     options = parser.parse_args()
     kept = ("validation", "seconds")
-    runs = Runs(TRIES, beside=[f"data.root={options.data_root}"], kept=kept)
+    runs = Runs(TRIES, data_root=options.data_root, kept=kept)
     presets = [PRESETS[name] for name in options.presets]
     if options.also is not None:
         steps = [

@@ -75,11 +75,23 @@ def load(composed: DictConfig) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return _ADAPTER.validate_python(OmegaConf.to_container(composed, resolve=True))
+        given = OmegaConf.to_container(composed, resolve=True)
+        config = _ADAPTER.validate_python(given)
+        _refuse_truths(given, _ADAPTER.dump_python(config))
+        return config
     except OmegaConfBaseException as error:
         raise ConfigError(composition_sentence(error)) from error
     except ValidationError as error:
         raise ConfigError(_validation_sentence(error)) from error
+
+
+def _refuse_truths(given: object, taken: object, key: str = "") -> None:
+    """Raise ConfigError where true or false was given and taken for a number: nobody means `rounds=true`."""
+    if isinstance(given, dict) and isinstance(taken, dict):
+        for name in given.keys() & taken.keys():
+            _refuse_truths(given[name], taken[name], f"{key}.{name}" if key else str(name))
+    elif isinstance(given, bool) and not isinstance(taken, bool):
+        raise ConfigError(f"{key}: input should be a number, not {str(given).lower()}.")
 
 
 def to_json(config: Config) -> str:
@@ -120,6 +132,8 @@ def _validation_sentence(error: ValidationError) -> str:
     path = [str(part) for part in first["loc"]] or ["the configuration"]
     if path[0] in ("runtime", "secagg", "evaluation") and len(path) > 2:
         del path[1]  # the name of the alternative that pydantic chose
+    if first["type"] == "none_required":
+        return f"{'.'.join(path)} is not used with these settings: leave it out."
     return f"{'.'.join(path)}: {first['msg'][0].lower()}{first['msg'][1:]}."
 
 

@@ -35,7 +35,22 @@ class Aborted(SecAggError):
     def __init__(self, stage: str, problem: str, missing: Mapping[int, str], advice: str) -> None:
         self.stage = stage
         self.missing = dict(missing)
-        named = "; ".join(f"node {node}: {reason}" for node, reason in list(missing.items())[:5])
-        more = f"; and {len(missing) - 5} more" if len(missing) > 5 else ""
-        who = f" Missing: {named}{more}." if missing else ""
+        who = f" Missing: {_named(missing)}." if missing else ""
         super().__init__(f"Secure aggregation stopped at stage {stage!r}: {problem}.{who} {advice}")
+
+
+def _named(missing: Mapping[int, str]) -> str:
+    """Return the first five reasons, each with the first five of its nodes."""
+    nodes: dict[str, list[int]] = {}
+    for node, reason in missing.items():
+        nodes.setdefault(reason.rstrip("."), []).append(node)
+    told = [f"{_first_of(found)}: {reason}" for reason, found in list(nodes.items())[:5]]
+    rest = sum(map(len, list(nodes.values())[5:]))
+    return "; ".join([*told, *([f"and {rest} more"] if rest else [])])
+
+
+def _first_of(nodes: list[int]) -> str:
+    shown = ", ".join(map(str, nodes[:5])) + (
+        f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
+    )
+    return f"node {shown}" if len(nodes) == 1 else f"nodes {shown}"

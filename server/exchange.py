@@ -65,7 +65,7 @@ class Exchange:
                 waited += time.monotonic() - start
                 coordinator.aggregate_train(current, replies)
             except (RoundAborted, Aborted) as aborted:
-                problem = str(aborted)
+                problem = str(aborted).rstrip(".")
                 log.warning("Round %d, attempt %d: %s", current, attempt + 1, aborted)
                 self._teller.failed(current, attempt + 1, clients.retries + 1, problem)
                 self._accounts.charge_attempt(current, coordinator.cohort_size)

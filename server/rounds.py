@@ -55,6 +55,9 @@ class Rounds:
         self.model = self.workload.model()
         self.test = self.workload.test
         self.workload.try_out(self.model)
+        self._histogram = (
+            self.workload.histogram()
+        )  # raises PartitionError here, not on every device
         self.strategy = make_strategy(config, self.workload, self.model)
         self.coordinator = Coordinator(self.strategy, self._sampler(None))
         self.accounts = Accounts(self.strategy)
@@ -310,5 +313,5 @@ class Rounds:
             "parameters": self.model.size,
             "frozen": self.model.frozen_size,
             "versions": versions(),
-            "partition": {"histogram": self.workload.histogram().tolist()},
+            "partition": {"histogram": self._histogram.tolist()},
         }

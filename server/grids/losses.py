@@ -12,29 +12,33 @@ from fedsketch.secagg import RECORD, REFUSAL, WrappedGrid, clean_text
 
 _PATIENCE = 10.0  # seconds after which slow clients are named, if half of them have answered
 _NO_ANSWER = 60.0  # the same, if not
-_MOST_TOLD = 30  # losses of one run; the log has all
+_MOST_CLIENTS = 3  # that are named for one reason
+_MOST_REASONS = 10  # that are told in one run; the log has all
 
 
 class LossTeller:
-    """Tells of the losses of a run: of each client and reason once."""
+    """Tells of the losses of a run: of each client and reason once, and of the first ones of many."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._told: set[tuple[int, str]] = set()
+        self._told: dict[str, set[int]] = {}  # clients by reason
 
     def lost(self, client: int, reason: str) -> None:
         """Tell that a client does not take part, with a reason that is clean text already."""
-        if (client, reason) in self._told or len(self._told) > _MOST_TOLD:
+        if reason not in self._told and len(self._told) == _MOST_REASONS:
             return
-        self._told.add((client, reason))
-        if len(self._told) > _MOST_TOLD:
-            self._tell("More clients are lost: run.log names them.")
+        clients = self._told.setdefault(reason, set())
+        if client in clients or len(clients) > _MOST_CLIENTS:
+            return
+        clients.add(client)
+        if len(clients) > _MOST_CLIENTS:
+            self._tell("More clients are lost for the same reason: run.log names them.")
         else:
             self._tell(f"Client {client} is lost: {reason}")
 
     def failed(self, round: int, attempt: int, attempts: int, reason: str) -> None:
         """Tell that an attempt at a round failed."""
-        self._tell(f"Round {round}, attempt {attempt} of {attempts}, failed: {reason}.")
+        self._tell(f"Round {round}, attempt {attempt} of {attempts}, failed: {reason.rstrip('.')}.")
 
     def waiting(self, clients: list[int], seconds: float) -> None:
         """Tell that these clients have not answered for so long."""

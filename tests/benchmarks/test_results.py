@@ -15,7 +15,9 @@ import run_store
 from presets import PANELS
 from results_cells import Results
 from results_page import verdicts
-from run_store import Runs, read_records
+from run_store import Runs, fingerprint, read_records
+
+from fedsketch.conf import compose
 
 SERVER = PANELS[0]
 
@@ -128,8 +130,8 @@ def test_runs_are_played_once_and_again_when_the_preset_changes(
 
 
 def test_where_data_lie_is_no_part_of_a_record(tmp_path: Path) -> None:
+    here, there = (compose(["data=mnist", f"data.root={root}"]) for root in ("/here", "/there"))
+    assert fingerprint(here) == fingerprint(there)
     small = ["rounds=2", "clients.total=4", "clients.per_round=4", "runtime=cohort", "device=cpu"]
-    runs = Runs(tmp_path / "runs.jsonl", beside=["data.root=/somewhere"])
-    record = runs.play(small)
-    assert "somewhere" not in json.dumps(record)
-    assert Runs(tmp_path / "runs.jsonl", beside=["data.root=/elsewhere"]).known(small) == record
+    record = Runs(tmp_path / "runs.jsonl", data_root="/here").play(small)  # of data without files
+    assert Runs(tmp_path / "runs.jsonl").known(small) == record

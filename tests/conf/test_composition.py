@@ -84,6 +84,19 @@ def test_the_walk_finds_all_groups() -> None:
     assert groups >= set(wanted.split())
 
 
+@pytest.mark.parametrize("override", ["rounds=True", "seed=false", "privacy.epsilon=true"])
+def test_a_truth_is_no_number(override: str) -> None:
+    """`rounds=True` would otherwise play one round."""
+    key, value = override.split("=")
+    assert _refusal(override) == f"{key}: input should be a number, not {value.lower()}."
+
+
+@pytest.mark.parametrize("data", ["digits", "synthetic"])
+def test_a_folder_that_nobody_reads_is_refused(data: str) -> None:
+    sentence = _refusal(f"data={data}", "data.root=somewhere")
+    assert sentence == "data.root is not used with these settings: leave it out."
+
+
 def test_keys_that_others_rely_on() -> None:
     config, folder = compose_with_folder(
         [
@@ -332,4 +345,4 @@ def test_ctrl_c_is_no_mistake_of_the_configuration(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("hydra.compose", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        compose()
+        compose(["seed=2718281828"])  # that no other test has composed before

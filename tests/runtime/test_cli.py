@@ -211,6 +211,17 @@ def test_missing_data_is_one_sentence(
     assert "data.root" in sentence or root in sentence
 
 
+@pytest.mark.parametrize("runtime", ["local", "cohort"])
+def test_data_that_cannot_be_distributed_are_one_sentence_and_no_round(
+    fedsketch: Fedsketch, tmp_path: Path, runtime: str
+) -> None:
+    """The devices would each say it in every attempt, and the advice would be to raise timeouts."""
+    settings = ("data/partition=natural", f"runtime={runtime}", "hydra.run.dir=run")
+    sentence = fedsketch(*settings).sentence()
+    assert sentence.startswith("data/partition=natural needs a data set that knows its groups")
+    assert not RunFolder(tmp_path / "run").attempts.exists()
+
+
 def test_an_output_folder_that_cannot_be_written_is_one_sentence(
     fedsketch: Fedsketch, tmp_path: Path
 ) -> None:
