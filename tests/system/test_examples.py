@@ -25,7 +25,7 @@ from tests.docs.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("own_task", "own_strategy")
-# The files of which extend.md has the blocks, in the order of the page.
+# The files of which docs/how-to/extend.md has the blocks, in the order of the page.
 ON_THE_PAGE = {
     "thin/conf/strategy/thin.yaml": "yaml",
     "thin/conf/strategy/thin.py": "python",
@@ -38,7 +38,7 @@ Play = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package that a reader of extend.md writes."""
+    """The package that a reader of docs/how-to/extend.md writes."""
     folder = tmp_path_factory.mktemp("page") / "written"
     page = ROOT / "docs" / "how-to" / "extend.md"
     for name, block in zip(ON_THE_PAGE.items(), blocks(page)[1:5], strict=True):
