@@ -60,14 +60,14 @@ def _torch(optimizer: str, rates: tuple[float, float], *more: str) -> Row:
 ROWS = {
     "FedAvg": Row(("strategy=flower", "strategy.use=FedAvg")),
     "FedAvgM": _flower(
-        "FedAvgM", "server_learning_rate", (0.125, 0.25), "strategy.options.server_momentum=0.9"
+        "FedAvgM", "server_learning_rate", (0.125, 0.5), "strategy.options.server_momentum=0.9"
     ),
-    "FedAdagrad": _flower("FedAdagrad", "eta", (0.2, 0.1)),
-    "FedAdam": _flower("FedAdam", "eta", (0.1, 0.1)),
-    "FedYogi": _flower("FedYogi", "eta", (0.025, 0.05)),
+    "FedAdagrad": _flower("FedAdagrad", "eta", (0.2, 0.2)),
+    "FedAdam": _flower("FedAdam", "eta", (0.1, 0.05)),
+    "FedYogi": _flower("FedYogi", "eta", (0.05, 0.025)),
     "dp_fedavg, sgd": _torch("sgd", (1.0, 2.0)),
-    "dp_fedavg, sgd with momentum": _torch("sgd", (0.1, 0.2), "strategy.server.momentum=0.9"),
-    "dp_fedavg, adam": _torch("adam", (0.08, 0.04)),
+    "dp_fedavg, sgd with momentum": _torch("sgd", (0.1, 0.4), "strategy.server.momentum=0.9"),
+    "dp_fedavg, adam": _torch("adam", (0.08, 0.08)),
 }
 
 
