@@ -61,7 +61,7 @@ SCRIPTS = (
 OTHERS = {
     "accuracy": (
         *("adaptive_clip", "csgm", "dome", "fed_sgm", "fedpcdp", "public_directions", "sgmf"),
-        *("large_model", "record", "record_tuning", "results", "tuning"),
+        *("flower_strategies", "large_model", "record", "record_tuning", "results", "tuning"),
     ),
     "attacks": ("inversion", "sketch_distinguisher"),
     "comparisons": ("recorded_runs", "traced_round"),

@@ -6,11 +6,10 @@ vectors that the devices would have released. The key `runtime.noise` chooses ho
 
 - `per_device`: every client's upload is made as its device would make it, by the same calls in the same order, and the
   uploads are added. Sums of integers have no rounding, so they equal those of secure aggregation bit by bit.
-- `per_sum`: the rows of many clients are computed together, by the strategy's `batched_blocks` or `batched_rows` if it
-  supports the model. Each row is clipped by itself, and rounded if a device would round it. The noise of all these
-  clients is drawn at once (`Mechanism.protect_sum`). The sum has the same distribution, up to the rounding of
-  floating-point rows. If noise is added during training (`privacy.mechanisms.noisy_training`), and in evaluations,
-  each client draws its own noise.
+- `per_sum`: the rows of many clients are computed together (`strategies.local.forms`), if the model supports it. Each
+  row is clipped by itself, and rounded if a device would round it. The noise of all these clients is drawn at once
+  (`Mechanism.protect_sum`). The sum has the same distribution, up to the rounding of floating-point rows. If noise is
+  added during training (`privacy.mechanisms.noisy_training`), and in evaluations, each client draws its own noise.
 
 What is computed at once fits into `runtime.memory`, for any number of clients. A cohort is split into parts, and
 threads compute the parts, each thread with its own copy of the model. The result of a part does not depend on which

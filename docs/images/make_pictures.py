@@ -294,6 +294,16 @@ PICTURES = {
     "dp_fedavg": strategy_picture(
         "DP-FedAvg", [UPDATE, CLIP, NOISE, MASK], [NOISY_SUM, MEAN], ("d numbers", "masked")
     ),
+    "flower": strategy_picture(
+        "Flower's strategies",
+        [Step("local epoch", "d numbers", GRADIENT), CLIP, NOISE, MASK],
+        [
+            NOISY_SUM,
+            Step("mean", "as one reply", noisy(GRADIENT, 25, 0.2)),
+            Step("FedYogi, ...", "new model", noisy(GRADIENT, 26, 0.2)),
+        ],
+        ("d numbers", "masked"),
+    ),
     "dome": strategy_picture(
         "DOME",
         [

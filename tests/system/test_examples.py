@@ -21,17 +21,37 @@ from fedsketch.runtime.processes import fitting_policy
 from fedsketch.secagg import Refusal
 from fedsketch.server.plan import make_plan
 from fedsketch.tasks.built_in import make_task
+from tests.docs.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("own_task", "own_strategy")
+# The files of which docs/how-to/extend.md has the blocks, in the order of the page.
+ON_THE_PAGE = {
+    "thin/conf/strategy/thin.yaml": "yaml",
+    "thin/conf/strategy/thin.py": "python",
+    "thin/strategy.py": "python",
+    "pyproject.toml": "toml",
+}
 SEEDED = ["device=cpu", "privacy.randomness=seeded"]
 Play = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
-def site(pip_install: Callable[..., Path]) -> Path:
-    """Where pip put both."""
-    return pip_install(*(f"examples/{name}" for name in EXAMPLES))
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package that a reader of docs/how-to/extend.md writes."""
+    folder = tmp_path_factory.mktemp("page") / "written"
+    page = ROOT / "docs" / "how-to" / "extend.md"
+    for name, block in zip(ON_THE_PAGE.items(), blocks(page)[1:5], strict=True):
+        assert block.language == name[1], block.where
+        (folder / name[0]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name[0]).write_text(block.text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(pip_install: Callable[..., Path], written: Path) -> Path:
+    """Where pip put both, and the package of the page."""
+    return pip_install(*(f"examples/{name}" for name in EXAMPLES), str(written))
 
 
 @pytest.fixture
@@ -107,6 +127,28 @@ def test_the_strategy_costs_what_dp_fedavg_costs_and_refuses_what_it_does_not_do
     assert own.mechanism == usual.mechanism
     with pytest.raises(ConfigError, match=r"leave strategy\.server\.optimizer=sgd"):
         compose(["strategy=signum", "strategy.server.optimizer=adam"])
+
+
+THIN = ["strategy=thin", "clients.total=6", "clients.per_round=6", *SEEDED]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_strategy_of_the_page_learns_and_resumes(play: Play, tmp_path: Path) -> None:
+    """Six clients at a budget at which the noise is small."""
+    run = [*THIN, "rounds=30", "privacy.epsilon=1000"]
+    play("whole", *run)
+    assert _rows(tmp_path / "whole")[-1]["accuracy"] > 0.6
+    play("parts", *run, stop_after=20)
+    assert play("parts", *run) == 20
+    assert _rows(tmp_path / "whole")[-1]["loss"] == _rows(tmp_path / "parts")[-1]["loss"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_strategy_of_the_page_sends_a_fifth_for_the_epsilon_of_dp_fedavg() -> None:
+    own, usual = (make_plan(compose([*THIN, f"strategy={name}"])) for name in ("thin", "dp_fedavg"))
+    # Calibrated noise of k and of d numbers differs in the last digits of epsilon.
+    assert own.epsilon == pytest.approx(usual.epsilon, rel=1e-6)
+    assert own.upload_size == usual.upload_size // 5
 
 
 @pytest.mark.usefixtures("installed")
