@@ -10,12 +10,7 @@ import pytest
 Fedsketch = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its plots take most of the time of a run this small."""
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def test_a_finished_run_is_only_reported_again(fedsketch: Fedsketch, run: Path) -> None:
