@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-Fedsketch = Callable[..., Any]
-
-
 pytestmark = pytest.mark.usefixtures("no_report")
+Fedsketch = Callable[..., Any]
 
 
 def test_a_finished_run_is_only_reported_again(fedsketch: Fedsketch, run: Path) -> None:
