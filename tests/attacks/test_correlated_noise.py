@@ -30,10 +30,10 @@ def test_the_audit_reaches_what_is_claimed_and_no_more() -> None:
 @pytest.mark.slow
 def test_a_column_norm_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of the tree have the norm sqrt(3): without it the noise is short by that factor, and mu 1.0 is 1.8."""
-    healthy = sgmf.Sgmf.server_noise
+    healthy = sgmf.Sgmf.added_noise
 
     def short(self: sgmf.Sgmf, *given: object) -> np.ndarray:
         return healthy(self, *given) / self.noise_of(1).column_norm  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sgmf.Sgmf, "server_noise", short)
+    monkeypatch.setattr(sgmf.Sgmf, "added_noise", short)
     assert _audited(1000).exceeded()

@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("no_report")
 Fedsketch = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its plots take most of the time of a run this small."""
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
 
 
 def test_a_finished_run_is_only_reported_again(fedsketch: Fedsketch, run: Path) -> None:

@@ -29,11 +29,8 @@ Play = Callable[..., Any]
 
 
 @pytest.fixture
-def finished(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workload]:
+def finished(no_report: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workload]:
     """Leaves the folder of a run that has ended with its initial model, and gives its job."""
-    monkeypatch.setattr(
-        "fedsketch.server.report.run_page.write_report", lambda path: path / "report.html"
-    )
 
     def call(folder: Path, *overrides: str, dataset: Dataset | None = None) -> Workload:
         config: Config = compose([*overrides, "device=cpu", "seed=3"])

@@ -156,17 +156,12 @@ def test_the_cnn_sends_490_numbers_and_a_fortieth_of_the_bytes() -> None:
     sizes = {}
     for name in ("fedpcdp", "dp_fedavg"):
         config = compose(
-            [
-                *(f"strategy={name}", "model=cnn", "data=synthetic", "data.shape=[1,28,28]"),
-                *("data.classes=10", "data.examples=1200", "data.test_examples=10", "device=cpu"),
-                *(
-                    "data.public=200",
-                    "clients.total=10",
-                    "clients.per_round=10",
-                    "privacy.clip=0.1",
-                ),
-                *("privacy.epsilon=null", "privacy.noise_multiplier=4"),
-            ]
+            small(
+                f"strategy={name} model=cnn data.shape=[1,28,28] data.classes=10",
+                "data.examples=1200 data.public=200",
+                "privacy.clip=0.1 privacy.epsilon=null privacy.noise_multiplier=4",
+                clients=10,
+            )
         )
         workload = Workload(config)
         strategy = built(config, workload, workload.model())
@@ -187,12 +182,12 @@ def test_clipping_functions_bound_every_row(make: Callable[..., FedPcdp], clippi
     assert float(norms.max()) <= 0.1 * (1 + 1e-6)
     assert norms[0] == 0
     assert float(norms[-1]) == pytest.approx(0.1, rel=1e-4)  # large rows keep the whole clip
-    small, r = 0.03, settings.stabiliser
-    row = torch.full((1, 9), small / 3)
+    norm, r = 0.03, settings.stabiliser
+    row = torch.full((1, 9), norm / 3)
     expected = {
-        "automatic": small / (small + r),
+        "automatic": norm / (norm + r),
         "normalised": 1.0,
-        "adaptive": small / (small + r / (small + r)),
+        "adaptive": norm / (norm + r / (norm + r)),
     }[clipping]
     assert float(scaled(row, settings, 0.1).norm()) == pytest.approx(0.1 * expected, rel=1e-5)
 

@@ -270,27 +270,20 @@ def test_large_tables_are_read_in_seconds(tmp_path: Path) -> None:
 
 
 def test_a_loaded_model_reads_new_rows_without_their_targets(
-    hospitals: Path, tmp_path: Path
+    hospitals: Path, no_report: None, tmp_path: Path
 ) -> None:
     import fedsketch
     from fedsketch.client.app import app
     from fedsketch.runtime.environment import simulated_devices
     from fedsketch.runtime.local import LocalGrid
     from fedsketch.server.rounds import Rounds
-
-    class Nobody:
-        def began(self, *_: object) -> None: ...
-        def notes(self, sentence: str) -> None: ...
-
-        def round_done(self, *_: object) -> None: ...
-        def ended(self, *_: object) -> None: ...
+    from tests.observers import Recorder
 
     config = _config(
         hospitals, "rounds=1", "secagg=none", "privacy=none", "strategy=fedavg", "task=binary"
     )
-    with simulated_devices(config), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedsketch.server.report.run_page.write_report", lambda path: path)
-        Rounds(config, tmp_path / "run", Nobody()).run(LocalGrid(app, 3))
+    with simulated_devices(config):
+        Rounds(config, tmp_path / "run", Recorder()).run(LocalGrid(app, 3))
     hospitals.unlink()
     hospitals.with_name("patients.schema.yaml").unlink()
     model = fedsketch.load(tmp_path / "run")
