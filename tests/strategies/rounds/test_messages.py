@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 
 from fedsketch.errors import ConfigError
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.rounds.messages import Broadcast
+from fedsketch.strategies.rounds.messages import Broadcast, announced
 
 MakeStrategy = Callable[..., Strategy]
 
@@ -82,6 +82,17 @@ def test_a_broadcast_with_a_bad_configuration_is_refused(make_strategy: MakeStra
     head["config"] = str(head["config"]).replace('"seed":0', '"seed":-1')
     with pytest.raises(ConfigError, match="seed"):
         Broadcast.from_records(records)
+
+
+def test_a_configuration_without_end_is_refused_before_it_is_read(
+    make_strategy: MakeStrategy,
+) -> None:
+    """Reading it would take a device's time and memory before anything is charged."""
+    records = _broadcast(make_strategy).to_records()
+    head = records.config_records["head"]
+    head["config"] = str(head["config"]) + " " * (1 << 16)
+    with pytest.raises(ConfigError, match="more than 65,536 characters"):
+        announced(records)
 
 
 def test_broadcasts_cannot_be_changed(make_strategy: MakeStrategy) -> None:
