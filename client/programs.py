@@ -6,17 +6,24 @@ On a device each of Flower's programs starts the next one. `flower-supernode` ho
 and imports the ClientApp from it. Here each program starts the next one from this file, whatever it asks for, and the
 last one uses the app of the package that this file is part of.
 
+They talk over HTTP on this machine, where every user of it can connect. Flower has a secret for that, which it leaves
+out if one program starts the other, and it gives the key of a message as an argument, which every user can read. Here
+each program writes what the next one needs to its standard input.
+
 Flower has no setting for that, so names inside of its modules are replaced. They are those of one release: with another
 release, or if one of the names is missing, nothing starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points, version
+from secrets import token_hex
 from typing import Any
 
 from flwr.clientapp import ClientApp
@@ -26,13 +33,20 @@ from fedsketch.errors import ForeignCode
 RELEASE = "1.41.0"  # the release of Flower that pyproject.toml pins
 _SUPERNODE, _SUPEREXEC, _CLIENTAPP = "flower-supernode", "flower-superexec", "flwr-clientapp"
 _OURS = "fedsketch"
+_TOKEN = "--token"  # the argument with which Flower names the key to one message
 
 
 def run_supernode() -> None:
     """Run `flower-supernode` with the arguments of this process."""
-    _replace("flwr.supernode.start_client_internal", subprocess=_Next(_SUPEREXEC))
+    secret = token_hex(32)
+    _replace("flwr.supernode.start_client_internal", subprocess=_Next(_SUPEREXEC, secret))
     command = "flwr.supernode.cli.flower_supernode"
-    _replace(command, start_client_internal=_judged(import_module(command).start_client_internal))
+    serve = "_start_supernode_http_api"
+    _replace(
+        command,
+        start_client_internal=_judged(_original(command, "start_client_internal")),
+        **{serve: _closed(_original(command, serve), secret)},
+    )
     _run(_SUPERNODE)
 
 
@@ -41,6 +55,8 @@ def run_superexec() -> None:
     answers."""
     executor = "flwr.supercore.superexec.executor.subprocess_executor"
     _replace(executor, subprocess=_Next(_CLIENTAPP))
+    command = "flwr.supercore.cli.flower_superexec"
+    _replace(command, run_superexec=_introduced(_original(command, "run_superexec"), _told()))
     _run(_SUPEREXEC)
 
 
@@ -51,21 +67,59 @@ def run_clientapp() -> None:
         install_from_fab=_leave_packed,
         get_load_client_app_fn=_installed,
     )
+    sys.argv += [_TOKEN, _told()]  # other users cannot see this list
     _run(_CLIENTAPP)
 
 
 class _Next:
-    """Replaces `subprocess` in a module of Flower: it starts one of our programs, whichever the module asks for."""
+    """Replaces `subprocess` in a module of Flower: it starts one of our programs, whichever the module asks for.
+
+    The program gets the secret on its standard input; without one, the token among its arguments, which is taken out.
+    """
 
     DEVNULL = subprocess.DEVNULL
 
-    def __init__(self, program: str) -> None:
-        self._program = program
+    def __init__(self, program: str, secret: str | None = None) -> None:
+        self._program, self._secret = program, secret
 
     def Popen(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         # -P: a module in the working directory must not be imported either.
         ours = [sys.executable, "-P", "-m", "fedsketch.client.programs", self._program]
-        return subprocess.Popen([*ours, *command[1:]], **options)
+        arguments, secret = command[1:], self._secret
+        if secret is None:
+            place = arguments.index(_TOKEN)
+            _, secret = arguments[place : place + 2]
+            del arguments[place : place + 2]
+        started = subprocess.Popen([*ours, *arguments], stdin=subprocess.PIPE, **options)
+        assert started.stdin is not None
+        with contextlib.suppress(BrokenPipeError), started.stdin as pipe:  # it may have ended
+            pipe.write(secret.encode())
+        return started
+
+
+def _told() -> str:
+    """Return what the program that started this one wrote to its standard input."""
+    if not (secret := sys.stdin.read().strip()):
+        raise ForeignCode("this program is started by fedsketch-node only.")
+    return secret
+
+
+def _closed(serve: Callable[..., Any], secret: str) -> Callable[..., Any]:
+    """Serve Flower's local API to those who know the secret."""
+
+    def start(config: Any, *others: Any) -> Any:
+        return serve(replace(config, superexec_auth_secret=secret.encode()), *others)
+
+    return start
+
+
+def _introduced(run: Callable[..., None], secret: str) -> Callable[..., None]:
+    """Run Flower's program with the secret of its local API."""
+
+    def start(**settings: Any) -> None:
+        run(**{**settings, "superexec_auth_secret": secret.encode()})
+
+    return start
 
 
 def _judged(start: Callable[..., None]) -> Callable[..., None]:
@@ -108,18 +162,24 @@ def _installed(**_: Any) -> Callable[[str, str, str], ClientApp]:
     return load
 
 
-def _replace(module: str, **names: Any) -> None:
+def _original(module: str, name: str) -> Any:
+    """Return what a name inside of Flower stands for, if this is the release that we know."""
     if version("flwr") != RELEASE:
         raise ForeignCode(
             f"Flower is {version('flwr')} here: install flwr=={RELEASE}, or the server's code may run."
         )
     home = import_module(module)
+    if not hasattr(home, name):
+        raise ForeignCode(
+            f"{module} of Flower has no {name}: install flwr=={RELEASE} again, unchanged."
+        )
+    return getattr(home, name)
+
+
+def _replace(module: str, **names: Any) -> None:
     for name, value in names.items():
-        if not hasattr(home, name):
-            raise ForeignCode(
-                f"{module} of Flower has no {name}: install flwr=={RELEASE} again, unchanged."
-            )
-        setattr(home, name, value)
+        _original(module, name)
+        setattr(import_module(module), name, value)
 
 
 def _run(program: str) -> None:
