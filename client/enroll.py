@@ -32,6 +32,8 @@ from fedsketch.command_line import Parser, run_command
 from fedsketch.errors import UsageError
 from fedsketch.secagg import Identity, Roster, SettingsError
 
+_PRIVATE, _SHARED = 0o600, 0o666  # modes of files; the umask may forbid more
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; returns 0, or 1 after one sentence on stderr."""
@@ -166,9 +168,9 @@ def enrol(
         if rotate:
             identity = _rotated(folder, shared, node_id, identity)
         elif node_id is not None:
-            _add(shared, node_id, identity.public, replace=False)
+            _add(shared, node_id, identity.public, replace=False, mode=_mode(shared, own))
         if not (own.exists() and shared.exists() and own.samefile(shared)) and shared.exists():
-            Roster.load(shared).save(own)
+            Roster.load(shared).save(own, _PRIVATE)
         sync_folder(folder)
     return identity.public
 
@@ -183,19 +185,24 @@ def _rotated(folder: Path, shared: Path, node_id: int | None, old: Identity) -> 
     draft.unlink(missing_ok=True)
     Identity.generate().save(draft)
     new = Identity.load(draft)
-    _add(shared, node, new.public, replace=True)
+    _add(shared, node, new.public, replace=True, mode=_mode(shared, folder / ROSTER))
     draft.replace(folder / IDENTITY)
     return new
 
 
-def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
+def _mode(roster: Path, own: Path) -> int:
+    """Return the largest mode of a roster's file: others read the shared one, which holds public keys only."""
+    return _PRIVATE if roster == own else _SHARED
+
+
+def _add(path: Path, node: int, public: bytes, *, replace: bool, mode: int = _SHARED) -> None:
     path = path.resolve()  # so that a symbolic link is kept
     with _locked(path):
         known = Roster.load(path) if path.exists() else Roster({})
         if replace:
             known = Roster({i: key for i, key in known.keys.items() if i != node})
         try:
-            known.add(node, public).save(path)
+            known.add(node, public).save(path, mode)
         except SettingsError as error:
             if known.key_of(node) in (None, public):
                 raise
@@ -207,7 +214,7 @@ def _add(path: Path, node: int, public: bytes, *, replace: bool) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock for a file that is replaced as a whole, and so cannot be locked itself."""
-    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_WRONLY | os.O_CREAT, _PRIVATE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -216,7 +223,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
 

@@ -17,6 +17,7 @@ from fedsketch.errors import ForeignCode
 
 def main() -> NoReturn:
     """Run the console script; all arguments are those of flower-supernode."""
+    os.umask(0o077)  # whatever this node and its programs write is for their user only
     sentence = "the server was given up; see above, and start again."
     try:
         run_supernode()

@@ -21,9 +21,10 @@ from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from fedsketch.delivery.kept_file import keep
 from fedsketch.delivery.parcels import opened
 from fedsketch.delivery.records import FEATURES, FROZEN, FROZEN_ARRAYS, STALE
 from fedsketch.errors import ModelError, UnsafeUpdateError
@@ -99,9 +100,7 @@ class FrozenPart:
                 "the frozen part that came is not the one that all devices were told."
             )
         if folder is not None:
-            unfinished = folder / f"{FILE}.unfinished"
-            save_file(self.model.frozen, unfinished)
-            unfinished.rename(folder / FILE)
+            keep(self.model.frozen, folder / FILE)
         return True
 
     def _kept(self, goal: object, folder: Path) -> bool:

@@ -19,6 +19,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS, STALE
 
+# A device that missed more steps is sent the whole state. Each step costs it time, however short, before it charges
+# anything.
+MOST_STEPS = 1000
+
 
 @dataclass(frozen=True)
 class Step:
@@ -88,7 +92,7 @@ class Parcels:
         self._steps.append(step)
         self._made.clear()
         whole = size_of(self._state)
-        while sum(old.numbers for old in self._steps) > whole:
+        while len(self._steps) > MOST_STEPS or sum(old.numbers for old in self._steps) > whole:
             del self._steps[0]
 
     def parcel(self, version: int) -> RecordDict:
@@ -132,6 +136,8 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     """Return the version from which the steps of a parcel start, and the steps."""
     head = content.config_records[PARCEL]
     rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
+    if len(rounds) > MOST_STEPS:
+        raise ValueError(f"The parcel has {len(rounds)} steps, and {MOST_STEPS} are allowed.")
     if any(later <= earlier for earlier, later in pairwise(rounds)):
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
     deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 from flwr.app import RecordDict
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from fedsketch.delivery.kept_file import keep
 from fedsketch.delivery.parcels import Replayed, open_steps, open_whole, size_of
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.tasks.workload import Assignment
@@ -105,10 +106,7 @@ class Replicas:
     def _keep(self, task: Assignment, state: Replayed, goal: str, folder: Path | None) -> None:
         self._held = _Held(task, goal, state)
         if folder is not None:
-            unfinished = folder / f"{FILE}.unfinished"
-            tensors = {name: x.contiguous() for name, x in state.state_dict().items()}
-            save_file(tensors, unfinished)
-            unfinished.rename(folder / FILE)
+            keep(state.state_dict(), folder / FILE)
 
     def _kept(self, task: Assignment, folder: Path) -> Replayed | None:
         """Return the state in the device's folder, if it fits this run; its fingerprint decides whether it can be

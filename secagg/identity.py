@@ -129,11 +129,15 @@ class Roster:
                 raise
             raise problem from error
 
-    def save(self, path: Path) -> None:
-        """Write the file in one step, so that a reader never sees a part of it."""
+    def save(self, path: Path, mode: int = 0o666) -> None:
+        """Write the file in one step, so that a reader never sees a part of it. `mode` is what the process allows at
+        most."""
         nodes = {str(node): key.hex() for node, key in sorted(self.keys.items())}
         draft = path.with_name(path.name + ".new")
-        draft.write_text(json.dumps({"format": ROSTER_FORMAT, "nodes": nodes}, indent=1) + "\n")
+        draft.unlink(missing_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps({"format": ROSTER_FORMAT, "nodes": nodes}, indent=1) + "\n")
         draft.replace(path)
 
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from fedsketch.client.workspace import Workspace
 from fedsketch.conf import compose
-from fedsketch.delivery import replica
-from fedsketch.delivery.parcels import Parcels, Step
+from fedsketch.delivery import parcels, replica
+from fedsketch.delivery.parcels import Parcels, Step, _steps_parcel
 from fedsketch.delivery.records import PARCEL_ARRAYS
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.runtime.environment import simulated_devices
@@ -192,6 +192,29 @@ def test_a_whole_that_is_not_what_all_were_told_is_refused(server: Make, device:
     content = _message(strategy, _parcels(other).whole(), 3)
     with pytest.raises(UnsafeUpdateError, match="not the one that all devices were told"):
         _receive(device, content, None)
+
+
+def test_a_server_cannot_ask_for_any_number_of_steps(
+    server: Make, device: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20,000 steps without numbers are not longer than the whole state, and took 4.3 s before anything was charged."""
+    strategy = server(1)
+    applied: list[Step] = []
+    monkeypatch.setattr(DomeState, "apply", lambda _, step: applied.append(step))
+    empty = [Step(round, torch.zeros(0), 0.0) for round in range(1, 20_001)]
+    content = _message(strategy, _steps_parcel(0, empty), 2)
+    with pytest.raises(ValueError, match="20000 steps, and 1000 are allowed"):
+        _receive(device, content, None)
+    assert not applied
+
+
+def test_a_device_that_missed_more_steps_than_that_is_sent_the_whole(
+    server: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parcels, "MOST_STEPS", 2)
+    strategy = server(3)
+    assert replica.open_whole(_parcels(strategy).parcel(0)) is not None
+    assert replica.open_whole(_parcels(strategy).parcel(1)) is None
 
 
 def test_a_broadcast_without_its_parcel_is_refused(server: Make, device: Workspace) -> None:
