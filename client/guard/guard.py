@@ -22,6 +22,7 @@ from fedsketch.client.guard.card import DataCard
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_state import RoundId
 from fedsketch.client.guard.offer import Offer, offer_of
+from fedsketch.client.guard.owners_refusal import reason_kept
 from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.simulation import (
@@ -128,16 +129,19 @@ class DeviceGuard:
     def admit(self, settings: RoundSettings) -> None:
         offer = self.judge(settings)
         worst = offer.release(offer.least, self._unit)
-        self.ledger.admit(_id(settings), worst, self.policy.budget)
+        with reason_kept():
+            self.ledger.admit(_id(settings), worst, self.policy.budget)
 
     def charge(self, settings: RoundSettings) -> None:
         # Checked again, because the owner may have changed the policy since the round was admitted.
         offer = self.judge(settings)
         worst = offer.release(offer.least, self._unit)
-        self.ledger.charge(_id(settings), worst, self.policy.budget)
+        with reason_kept():
+            self.ledger.charge(_id(settings), worst, self.policy.budget)
 
     def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
-        self.ledger.endorse(_id(settings), _digest(survivors))
+        with reason_kept():
+            self.ledger.endorse(_id(settings), _digest(survivors))
 
     def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
         offer = offer_of(settings)
@@ -146,7 +150,8 @@ class DeviceGuard:
         if not offer.least <= len(survivors) <= settings.sizes.most:
             raise Refusal(f"{len(survivors)} survivors are not what the round was charged for.")
         real = offer.release(len(survivors), self._unit)
-        self.ledger.settle(_id(settings), _digest(survivors), real, signed=settings.consistency)
+        with reason_kept():
+            self.ledger.settle(_id(settings), _digest(survivors), real, signed=settings.consistency)
 
     def admit_unmasked(self, message_type: str) -> None:
         if not self.policy.allow_unmasked:
@@ -154,7 +159,8 @@ class DeviceGuard:
                 "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
                 "allow_unmasked)."
             )
-        self.ledger.note_unmasked(message_type)
+        with reason_kept():
+            self.ledger.note_unmasked(message_type)
 
     def admit_configuration(self, config: Config) -> Assignment:
         """Return the run in the form that this device accepts; raise `Refusal` for what its owner does not allow. Data

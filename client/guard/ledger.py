@@ -28,6 +28,7 @@ from typing import Any
 from fedsketch.client.guard import ledger_file
 from fedsketch.client.guard.ledger_file import LedgerFile
 from fedsketch.client.guard.ledger_state import Budget, LedgerState, RoundId
+from fedsketch.client.guard.owners_refusal import LedgerProblem
 from fedsketch.privacy.accounting.release_json import release_to_json
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.secagg import Refusal
@@ -91,7 +92,7 @@ class Ledger:
         for number, line in enumerate(lines, 1):
             entry = _replay(state, line, number)
             if entry["entry"] == _TOTALS and _totals_of(line, number) != state:
-                raise Refusal(f"Line {number} of the ledger holds wrong totals.")
+                raise LedgerProblem(f"Line {number} of the ledger holds wrong totals.")
         return state, len(lines)
 
     @contextmanager
@@ -137,7 +138,7 @@ def _refusing_a_bad_line(number: int) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, Refusal) as error:
-        raise Refusal(
+        raise LedgerProblem(
             f"Line {number} of the ledger is not what {FORMAT} allows there: restore it from a backup."
         ) from error
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsketch.secagg import Refusal
+from fedsketch.client.guard.owners_refusal import LedgerProblem
 
 _HEAD = b'{"before":"'
 _SEAL = b'","seal":"'
@@ -51,9 +51,9 @@ class LedgerFile:
         end = _end_of_lines(data)
         self._data = data[:end] if data[:end].endswith(b"\n") or not end else data[:end] + b"\n"
         if not self._data:
-            raise Refusal("The ledger is empty, not even begun: restore it from a backup.")
+            raise LedgerProblem("The ledger is empty, not even begun: restore it from a backup.")
         if self._data.partition(b"\n")[0].endswith(_OLD):
-            raise Refusal(
+            raise LedgerProblem(
                 "This device's ledger was begun by an older version, which wrote no hash to the end of a line: go on "
                 "with that version, or begin a new device whose epsilon is lower by what that version's --show says "
                 "was spent."
@@ -67,7 +67,7 @@ class LedgerFile:
         if start:
             before = _field(self.tail[0], _HEAD)
             if _field(self.tail[0], _HEAD + before.encode() + _SEAL) != _hash(self._data[:start]):
-                raise Refusal(
+                raise LedgerProblem(
                     f"The ledger is damaged before line {self.first}, which seals it: restore it from a backup."
                 )
         self._last = _end_of_chain(self.tail, before, self.first)
@@ -113,12 +113,14 @@ def opened(path: Path) -> Iterator[LedgerFile]:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except FileNotFoundError:
         # A new ledger would forget what has been spent.
-        raise Refusal(
+        raise LedgerProblem(
             "This device's ledger is missing: restore it from a backup, or run fedsketch-enroll if this is a new "
             "device."
         ) from None
     except OSError as error:
-        raise Refusal(f"The ledger cannot be opened for writing ({error.strerror}).") from error
+        raise LedgerProblem(
+            f"The ledger cannot be opened for writing ({error.strerror})."
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield LedgerFile(descriptor)
@@ -190,14 +192,14 @@ def _end_of_chain(lines: list[bytes], before: str, first: int) -> str:
     for number, line in enumerate(lines, first):
         own = own_hash(line)
         if own is None or _field(line, _HEAD) != before:
-            raise Refusal(
+            raise LedgerProblem(
                 f"The ledger is damaged before or at line {number}: its hashes do not fit; restore it from a backup."
             )
         before = own
     return before
 
 
-def _unwritable(error: OSError) -> Refusal:
-    return Refusal(
+def _unwritable(error: OSError) -> LedgerProblem:
+    return LedgerProblem(
         f"The ledger cannot be written ({error.strerror or error}): free the disk or correct its permissions."
     )

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedsketch.client.guard.owners_refusal import BudgetSpent
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.accounting.releases import Release
@@ -76,7 +77,7 @@ class LedgerState:
     def check_budget(self, worst: Release, budget: Budget) -> None:
         """Refuse a release that would exceed the budget."""
         if self.rounds >= budget.rounds:
-            raise Refusal(
+            raise BudgetSpent(
                 f"This device has taken part in {self.rounds} rounds, and its owner allows {budget.rounds}."
             )
         for known in self.releases:
@@ -87,7 +88,7 @@ class LedgerState:
         after = max(spent, accountant.epsilon(tight=False).epsilon)
         if after > budget.epsilon:
             left = max(0.0, budget.epsilon - spent)
-            raise Refusal(
+            raise BudgetSpent(
                 f"The privacy budget of this device does not cover this round: it would bring epsilon to {after:.4g} "
                 f"at delta {budget.delta:g}; the owner allows {budget.epsilon:g}, of which {left:.4g} is left."
             )

@@ -55,7 +55,7 @@ def flags(table: Table, name: str, yes: Sequence[str], no: Sequence[str]) -> npt
     cells = [cell.strip().lower() for cell in table.columns[name]]
     for row, cell in enumerate(cells):
         if cell not in yes and cell not in no:
-            raise table.wrong(row, name, f"{cell!r} is none of {', '.join((*yes, *no))}")
+            raise table.wrong(row, name, f"it is none of {', '.join((*yes, *no))}")
     return np.isin(cells, yes)
 
 
@@ -74,8 +74,7 @@ def _targets(table: Table, schema: Schema) -> npt.NDArray[np.int64] | _Floats:
         return numbers
     places = _places(table.columns[name], target.values)
     for row in np.flatnonzero(places == len(target.values)).tolist():
-        cell = table.columns[name][row]
-        raise table.wrong(row, name, f"{cell!r} is none of the classes {', '.join(target.values)}")
+        raise table.wrong(row, name, f"it is none of the classes {', '.join(target.values)}")
     return places
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +35,7 @@ from fedsketch.errors import DataError
 
 SUFFIX = ".schema.yaml"
 _MOST_BUCKETS = 2**20
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -160,14 +161,28 @@ def beside(data: Path) -> Path:
 def load_schema(path: Path) -> Schema:
     """Read and check a schema file. Raises `DataError` with a message that names the file and the column."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
     except FileNotFoundError as error:
         raise DataError(
             f"There is no schema {path}: write one, as docs/how-to/own_tables.md says, or name it by data.schema."
         ) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except RecursionError:
+        raise DataError(f"{path} is not readable YAML: its lists are too deep.") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{path} is not readable YAML: {' '.join(str(error).split())}.") from error
     return _Reader(path).schema(content)
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses aliases. With them, a few lines can stand for a list of billions of values."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None, None, "write the value out instead of an alias (*name)", event.start_mark
+            )
+        return super().compose_node(parent, index)
 
 
 def _facts(one: Any) -> dict[str, Any]:
@@ -184,6 +199,13 @@ def _written(column: Column) -> dict[str, Any]:
     if isinstance(column, Category):
         return {"category": list(column.values)}
     return {"text": column.buckets, "ngrams": column.ngrams, "characters": column.characters}
+
+
+def _shown(content: Any) -> str:
+    """Return a value for an error message, which stays short whatever the value is."""
+    if isinstance(content, str):
+        return repr(content[:40])
+    return str(content) if type(content) in (bool, float) else f"a {type(content).__name__}"
 
 
 class _Reader:
@@ -237,7 +259,7 @@ class _Reader:
         bounds = what["number"]
         if not isinstance(bounds, list) or len(bounds) != 2 or None in bounds:
             self._no_bounds(name)
-        real = all(type(bound) in (int, float) and math.isfinite(bound) for bound in bounds)
+        real = all(type(bound) in (int, float) and abs(bound) <= _LARGEST for bound in bounds)
         if set(what) != {"number"} or not real or not bounds[0] < bounds[1]:
             self._refuse(
                 f"column {name} has no bounds that are two numbers, the smaller one first: write {{number: [0, 110]}}"
@@ -302,7 +324,7 @@ class _Reader:
 
     def _name(self, content: Any) -> str:
         if type(content) not in (str, int):
-            self._refuse(f"{content!r} is not a column name: put it into quotes")
+            self._refuse(f"{_shown(content)} is not a column name: put it into quotes")
         return str(content).strip()
 
     def _optional(self, content: dict[str, Any], key: str) -> str | None:
@@ -315,7 +337,7 @@ class _Reader:
             self._refuse(f"{what} is a mapping with the keys {', '.join(known)}")
         for key in content:
             if key not in known:
-                self._refuse(f"{what} has no key {key!r}: the keys are {', '.join(known)}")
+                self._refuse(f"{what} has no key {_shown(key)}: the keys are {', '.join(known)}")
         for key in needed:
             if key not in content:
                 self._refuse(f"{what} lacks the key {key}")

@@ -1,6 +1,6 @@
 """Reads tables from files, with every cell as text: a CSV file with a header, or a folder of .txt files by class.
 
-Error messages name the file, the line and the column.
+Error messages name the file, the line and the column. They are written to the node's log, so they never repeat a cell.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Table:
             return float("nan")
         try:
             return float(cell)
-        except ValueError as error:
-            raise self.wrong(row, column, f"{cell!r} is not a number") from error
+        except ValueError:  # its text has the cell
+            raise self.wrong(row, column, "it is not a number") from None
 
     def holds_numbers(self, column: str) -> bool:
         """Return whether every cell of a column is a number or missing."""
@@ -98,8 +98,8 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except PermissionError as error:
         raise DataError(f"{error.filename} may not be read: allow it.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from error
+    except UnicodeDecodeError:
+        raise DataError(f"{path} holds bytes that are not UTF-8: save it as UTF-8.") from None
 
 
 def _csv(path: Path, delimiter: str) -> Table:
@@ -134,7 +134,10 @@ def _check_header(path: Path, header: list[str]) -> None:
         raise DataError(f"{path} is empty: its first line names the columns.")
     for name in header:
         if header.count(name) > 1:
-            raise DataError(f"{path} has two columns {name!r}: rename one of them.")
+            places = [place for place, other in enumerate(header, 1) if other == name]
+            raise DataError(
+                f"In the header of {path}, columns {places[0]} and {places[1]} have the same name: rename one of them."
+            )
 
 
 def _texts(root: Path, schema: Schema) -> Table:

@@ -14,6 +14,7 @@ from flwr.app import Context, RecordDict
 import fedsketch.client
 from fedsketch.client.guard.guard import DEVICE_VARIABLE, DeviceGuard, SimulatedGuard, guard_of
 from fedsketch.client.guard.offer import offer_of
+from fedsketch.client.guard.owners_refusal import BudgetSpent
 from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import compose
 from fedsketch.privacy.accounting.releases import (
@@ -27,7 +28,7 @@ from fedsketch.runtime.processes import fitting_policy
 from fedsketch.secagg import (
     Refusal,
 )
-from tests.client.guard.enrolled import DIM, RUN, ring, settings_of
+from tests.client.guard.enrolled import DIM, POLICY, RUN, ring, settings_of
 
 # ---------------------------------------------------------------------------- which guard
 
@@ -171,8 +172,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner "
             "can set allow_semi_honest).",
         ),
-        ({"most_rounds": 0}, {}, "This device has taken part in 0 rounds, and its owner allows 0."),
-        ({"epsilon": 0.5}, {}, "at delta 1e-05; the owner allows 0.5, of which 0.5 is left."),
+        ({"most_rounds": 0}, {}, BudgetSpent.told),
+        ({"epsilon": 0.5}, {}, BudgetSpent.told),
         ({}, {"noise": 0.0}, "The noise multiplier of the honest clients is 0 per client"),
         ({}, {"rows": 40}, "The noise multiplier of the honest clients is 0.1 per client"),
         ({"unit": "example"}, {"noise": 1.5}, "The noise multiplier of the honest clients is 0.75 per example"),
@@ -187,6 +188,25 @@ def test_a_round_outside_the_policy_is_refused_with_a_sentence(
     assert str(caught.value).endswith(sentence) or str(caught.value).startswith(sentence)
     assert len(str(caught.value)) < 300  # what the server's log keeps
     assert guard.ledger.verified()[1] == 1
+
+
+def test_a_refusal_for_lack_of_budget_tells_the_owner_what_was_spent_and_nobody_else(
+    guard: DeviceGuard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left says what other servers got."""
+    guard.charge(settings_of())
+    rounds, epsilon = guard.ledger.state().rounds, guard.ledger.state().spent(1e-5)
+    told = []
+    for changes in ({"epsilon": 1.001 * epsilon}, {"most_rounds": rounds}):
+        guard.policy = replace(POLICY, **changes)
+        for step in (guard.admit, guard.charge):
+            with pytest.raises(Refusal) as caught:
+                step(settings_of(round=2))
+            told.append(str(caught.value))
+    assert set(told) == {BudgetSpent.told}
+    assert not any(character.isdigit() for character in BudgetSpent.told)
+    assert f"of which {0.001 * epsilon:.4g} is left" in caplog.text
+    assert "This device has taken part in 1 rounds" in caplog.text
 
 
 def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> None:

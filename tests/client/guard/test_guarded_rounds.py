@@ -191,14 +191,18 @@ def test_a_policy_that_is_tightened_in_the_middle_of_a_round_holds_at_once(
     assert fleet.spent(2) == 0.0
 
 
-def test_a_tampered_ledger_makes_a_device_a_dropout(make_fleet: Callable[..., Fleet]) -> None:
+def test_a_tampered_ledger_makes_a_device_a_dropout(
+    make_fleet: Callable[..., Fleet], caplog: pytest.LogCaptureFixture
+) -> None:
     fleet = make_fleet(6)
     fleet.run(settings_of(6))
     path = fleet.folders[2] / "ledger.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:1] + lines[2:]))  # the charge is gone
     coordinator = fleet.run(settings_of(6, round=2))
-    assert coordinator.lost[2].startswith("advertise: The ledger is damaged before or at line 2")
+    sentence = "This device's ledger cannot be used: the log of its node says why."
+    assert coordinator.lost[2] == f"advertise: {sentence}"
+    assert "The ledger is damaged before or at line 2" in caplog.text
 
 
 def test_a_run_calibrated_for_the_policys_budget_fits_exactly(guard: DeviceGuard) -> None:
@@ -227,7 +231,7 @@ def test_a_run_calibrated_for_the_policys_budget_fits_exactly(guard: DeviceGuard
         guard.charge(settings)
     assert 0.99 * budget < guard.ledger.state().spent(1e-5) <= budget
     extra = settings_of(30, round=21, drops=3, colluders=3, application=plan.to_record())
-    with pytest.raises(Refusal, match=r"of which .* is left"):
+    with pytest.raises(Refusal, match="does not cover this round"):
         guard.admit(extra)
 
 

@@ -41,6 +41,40 @@ def test_it_says_what_the_columns_are(read: object) -> None:
     assert (schema.client, schema.ignored, schema.unit) == ("hospital", {"name"}, None)
 
 
+def _laughs(levels: int) -> str:
+    """A list of 9^levels texts, in 700 bytes if it has 9 levels."""
+    lists = ["&a [" + ",".join("x" * 9) + "]"]
+    for inner, outer in zip("abcdefgh"[: levels - 1], "bcdefghi", strict=False):
+        lists.append(f"&{outer} [" + ",".join([f"*{inner}"] * 9) + "]")
+    return GOOD.replace("client: hospital", f"client: [{', '.join(lists)}]")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _laughs(6),
+        GOOD.replace("110", "1" + "0" * 400),
+        GOOD.replace("110", "1" + "0" * 5000),
+        GOOD.replace("hospital", "2001-99-99"),
+        GOOD.replace("hospital", "[" * 2000),
+        GOOD.replace("hospital", "[" + "x," * 3000 + "x]"),
+        GOOD + "? [" + "x," * 3000 + "x]\n: 1\n",
+        GOOD + "x" * 3000 + ": 1\n",
+    ],
+    ids=["aliases", "large", "longest", "date", "deep", "list", "key", "name"],
+)
+def test_a_small_file_cannot_become_a_large_error(read: object, content: str) -> None:
+    """700 bytes with aliases stood for a billion texts, and the error repeated them: 2.5 GB of memory."""
+    with pytest.raises(DataError) as caught:
+        read(content)  # type: ignore[operator]
+    assert len(str(caught.value)) < 1000
+
+
+def test_aliases_are_refused_with_a_sentence(read: object) -> None:
+    with pytest.raises(DataError, match=r"write the value out instead of an alias .* line 4"):
+        read(GOOD.replace("age: {", "age: &a {").replace("[f, m]", "*a"))  # type: ignore[operator]
+
+
 def test_the_fingerprint_covers_what_examples_are_made_by(read: object) -> None:
     whole = read(GOOD).fingerprint  # type: ignore[operator]
     for same in (

@@ -1,6 +1,7 @@
 """Tables and texts: from cells to examples, from a table to a data set, from a data set to what devices have."""
 
 import time
+from logging import getLogger
 from pathlib import Path
 
 import numpy as np
@@ -54,14 +55,14 @@ def test_a_row_becomes_a_vector_by_the_schema_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (HEADER + "a,old,f,benign\n", "line 2, column age: 'old' is not a number"),
-        (HEADER + "a,1,f,benign\nb,2,m,odd\n", "line 3, column diagnosis: 'odd' is none of"),
-        (HEADER + "a,1,f,\n", "line 2, column diagnosis: '' is none of"),
+        (HEADER + "a,old,f,benign\n", "line 2, column age: it is not a number"),
+        (HEADER + "a,1,f,benign\nb,2,m,odd\n", "line 3, column diagnosis: it is none of"),
+        (HEADER + "a,1,f,\n", "line 2, column diagnosis: it is none of"),
         (HEADER + "a,1,f\n", "line 2: 3 cells, and the header has 4"),
         (HEADER + 'a,1,f,"benign\n', "line 2: unexpected end of data"),
         (HEADER, "has no rows"),
         ("", "is empty"),
-        ("name,age,age,diagnosis\n", "two columns 'age'"),
+        ("name,age,age,diagnosis\n", "columns 2 and 3 have the same name"),
         ("name,sex,diagnosis\nx,f,benign\n", "has no column age"),
         ("name,age,sex,diagnosis,zip\nx,1,f,benign,8\n", "`zip: ignore`"),
     ],
@@ -72,6 +73,44 @@ def test_what_is_wrong_is_told_with_file_line_and_column(
     with pytest.raises(DataError, match=r"patients\.csv") as refusal:
         read_examples(_csv(tmp_path, text), SCHEMA)
     assert told in str(refusal.value)
+
+
+SECRET = "Meier Hans 1961-03-02"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEADER}a,{SECRET},f,benign\n",
+        f"{HEADER}a,1,f,benign\nb,NA,f,benign\na,{SECRET},f,benign\n",
+        f"{HEADER}a,1,f,{SECRET}\n",
+        f"{HEADER}a,1,f\n{SECRET},1,f\n",
+        f'{HEADER}a,1,f,"{SECRET}\n',
+        f"{SECRET},{SECRET},f,benign\n",
+        f"{SECRET},1,f,benign\n",
+    ],
+    ids=["number", "later", "class", "short", "quote", "header", "no header"],
+)
+def test_no_cell_is_in_the_log(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As a device logs it, with the exceptions before it."""
+    try:
+        read_examples(_csv(tmp_path, text), SCHEMA)
+    except DataError:
+        getLogger("device").exception("Training failed")
+    assert "patients.csv" in caplog.text
+    assert not any(word in caplog.text for word in SECRET.split())
+
+
+def test_a_cell_of_labels_is_not_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = Schema({"x": Number(0, 1)}, Target(Targets.LABELS, ("a", "b")))
+    try:
+        read_examples(_csv(tmp_path, f"x,a,b\n0,1,{SECRET}\n"), labels)
+    except DataError:
+        getLogger("device").exception("Training failed")
+    assert "line 2, column b" in caplog.text
+    assert not any(word.lower() in caplog.text.lower() for word in SECRET.split())
 
 
 def test_other_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -94,7 +133,7 @@ def test_numbers_and_labels_as_targets(tmp_path: Path) -> None:
     labels = Schema({"x": Number(0, 1)}, Target(Targets.LABELS, ("a", "b")))
     file = _csv(tmp_path, "x,a,b\n0,1,0\n0,false,Yes\n")
     assert read_examples(file, labels).targets.tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    with pytest.raises(DataError, match="line 2, column b: '2' is none of"):
+    with pytest.raises(DataError, match="line 2, column b: it is none of"):
         read_examples(_csv(tmp_path, "x,a,b\n0,1,2\n"), labels)
 
 
