@@ -161,7 +161,7 @@ def beside(data: Path) -> Path:
 def load_schema(path: Path) -> Schema:
     """Read and check a schema file. Raises `DataError` with a message that names the file and the column."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
+        content = _plain(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(
             f"There is no schema {path}: write one, as docs/how-to/own_tables.md says, or name it by data.schema."
@@ -173,16 +173,13 @@ def load_schema(path: Path) -> Schema:
     return _Reader(path).schema(content)
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases. With them, a few lines can stand for a list of billions of values."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, "write the value out instead of an alias (*name)", event.start_mark
-            )
-        return super().compose_node(parent, index)
+def _plain(text: str) -> Any:
+    """Return the content of YAML without aliases. With them, a few lines can stand for a list of billions of values."""
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            line = event.start_mark.line + 1
+            raise yaml.YAMLError(f"line {line}: write the value out instead of an alias (*name)")
+    return yaml.safe_load(text)
 
 
 def _facts(one: Any) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_a_small_file_cannot_become_a_large_error(read: object, content: str) ->
 
 
 def test_aliases_are_refused_with_a_sentence(read: object) -> None:
-    with pytest.raises(DataError, match=r"write the value out instead of an alias .* line 4"):
+    with pytest.raises(DataError, match="line 4: write the value out instead of an alias"):
         read(GOOD.replace("age: {", "age: &a {").replace("[f, m]", "*a"))  # type: ignore[operator]
 
 
