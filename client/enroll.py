@@ -69,6 +69,12 @@ def _parser() -> Parser:
         help="print the keys of the roster as digits that owners compare over the telephone",
     )
     parser.add_argument("--verify", action="store_true", help="check the whole ledger")
+    parser.add_argument(
+        "--reset-witness",
+        action="store_true",
+        help="accept the ledger as it is, though its witness is lost or has seen another; what was spent since "
+        "an older copy is forgotten",
+    )
     return parser
 
 
@@ -126,6 +132,10 @@ def _run(asked: argparse.Namespace) -> None:
     if asked.show or asked.verify:
         _show(asked.folder, verify=asked.verify)
         return
+    if asked.reset_witness:
+        ledger_of(asked.folder).reset_witness()
+        print("The ledger is accepted as it is.")
+        return
     card = asked_card(asked)
     public = enrol(
         asked.folder, asked.node_id, asked.roster, asked.policy, card, rotate=asked.rotate
@@ -163,6 +173,7 @@ def enrol(
             _write(folder / CARD, card.to_toml())
         with contextlib.suppress(FileExistsError):
             Ledger(folder / LEDGER).create()
+        ledger_of(folder).begin_witness()
         own = folder / ROSTER
         shared = own if roster is None else roster
         if rotate:
@@ -272,7 +283,7 @@ def _print_fingerprints(path: Path, folder: Path | None) -> None:
 
 def _show(folder: Path, *, verify: bool) -> None:
     policy, public = Policy.load(folder / POLICY), Identity.load(folder / IDENTITY).public
-    ledger = Ledger(folder / LEDGER)
+    ledger = ledger_of(folder)
     if verify:
         state, lines = ledger.verified()
         print(f"Ledger: {lines} lines, whole and in order")
@@ -288,9 +299,15 @@ def _show(folder: Path, *, verify: bool) -> None:
         f"Spent: epsilon {spent:.4g} of {policy.epsilon:g} at delta {policy.delta:g}, {left:.4g} left "
         f"(per {policy.unit}, against the server and the assumed colluders, zero-out)"
     )
+    print(f"Witness: {policy.witness or 'none, so an older copy of the ledger is not noticed'}")
     print(f"Rounds: {state.rounds} of {policy.most_rounds}, {state.settled} of them settled")
     if state.unmasked:
         print(f"Unmasked replies: {state.unmasked}; no epsilon holds for this device any more")
+
+
+def ledger_of(folder: Path) -> Ledger:
+    """Return the ledger of a device, with the witness that its policy names."""
+    return Ledger(folder / LEDGER, Policy.load(folder / POLICY).witness_file)
 
 
 def _described(file: Path) -> str:

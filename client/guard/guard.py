@@ -104,7 +104,10 @@ class DeviceGuard:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ledger = Ledger(folder / LEDGER)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.folder / LEDGER, self.policy.witness_file)
 
     @cached_property
     def identity(self) -> Identity:

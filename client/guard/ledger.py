@@ -11,6 +11,9 @@ under zero-out adjacency, over all runs together: all vectors that left under ma
 `LedgerState.spent`, the Renyi composition of all charges and settlements. This holds in whatever order the server asks,
 through restarts, and with any number of processes at once.
 
+A ledger that is put back from a backup is whole, and forgets what was spent since. It is refused if the owner has named
+a second place for a witness (`witness`).
+
 The file is a chain of hashes (`ledger_file`), which is checked every time. Its meaning is read from the last sealed
 line on, which holds totals; such a line is added from time to time. `verified` reads everything and compares all
 totals.
@@ -23,12 +26,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from fedsketch.client.guard import ledger_file
 from fedsketch.client.guard.ledger_file import LedgerFile
 from fedsketch.client.guard.ledger_state import Budget, LedgerState, RoundId
 from fedsketch.client.guard.owners_refusal import LedgerProblem
+from fedsketch.client.guard.witness import RESET, Mark, Witness
 from fedsketch.privacy.accounting.release_json import release_to_json
 from fedsketch.privacy.accounting.releases import Release
 from fedsketch.secagg import Refusal
@@ -43,8 +48,10 @@ _TAIL_FACTOR = 2
 class Ledger:
     """The ledger's file. Every method is one step under the lock, and a `Refusal` leaves the file as it was."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, witness: Path | None = None) -> None:
+        """`witness` is the file that the owner's policy names."""
         self.path = path
+        self.witness = None if witness is None else Witness(witness)
 
     def create(self) -> None:
         """Begin a ledger; raises FileExistsError if there is one."""
@@ -80,19 +87,55 @@ class Ledger:
         with self._written("unmasked", {"message": message_type}) as state:
             state.unmasked += 1
 
+    def begin_witness(self) -> None:
+        """Begin the witness that the policy names, if it names one and it is not yet begun."""
+        if self.witness is None:
+            return
+        with ledger_file.opened(self.path) as opened:
+            state = _read(opened)
+            if state.witness:
+                self._compare(opened, state)
+                return
+            mark = Mark(token_hex(16), opened.count, opened.head)
+            if self.witness.begun():
+                begun = self.witness.last()
+                if (begun.lines, begun.head) != (opened.count, opened.head):
+                    raise self._older(opened, begun)
+                mark = begun  # this step was interrupted
+            else:
+                self.witness.create(mark)
+            self._note_witness(opened, mark.name)
+
+    def reset_witness(self) -> None:
+        """Continue from the ledger as it is, with the witness that the policy names, or with none."""
+        with ledger_file.opened(self.path) as opened:
+            name = ""
+            if self.witness is not None:
+                mark = Mark(name := token_hex(16), opened.count, opened.head)
+                (self.witness.append if self.witness.begun() else self.witness.create)(mark)
+            self._note_witness(opened, name)
+
+    def _note_witness(self, opened: LedgerFile, name: str) -> None:
+        count, head = opened.append({"entry": "witnessed", "time": _now(), "witness": name})
+        if self.witness is not None:
+            self.witness.append(Mark(name, count, head))
+
     def state(self) -> LedgerState:
         with ledger_file.opened(self.path) as opened:
-            return _read(opened)
+            state = _read(opened)
+            self._compare(opened, state)
+            return state
 
     def verified(self) -> tuple[LedgerState, int]:
         """Return the state, read from the first line with all totals compared, and the number of lines."""
         with ledger_file.opened(self.path) as opened:
             lines = opened.lines()
-        state = LedgerState()
-        for number, line in enumerate(lines, 1):
-            entry = _replay(state, line, number)
-            if entry["entry"] == _TOTALS and _totals_of(line, number) != state:
-                raise LedgerProblem(f"Line {number} of the ledger holds wrong totals.")
+            state = LedgerState()
+            for number, line in enumerate(lines, 1):
+                entry = _replay(state, line, number)
+                if entry["entry"] == _TOTALS and _totals_of(line, number) != state:
+                    raise LedgerProblem(f"Line {number} of the ledger holds wrong totals.")
+            self._compare(opened, state)
         return state, len(lines)
 
     @contextmanager
@@ -100,11 +143,46 @@ class Ledger:
         """Yield the current state. If the block does not refuse, the line is appended."""
         with ledger_file.opened(self.path) as opened:
             state = _read(opened)
+            behind = self._compare(opened, state)
+            if self.witness is not None and behind:
+                self.witness.append(Mark(state.witness, opened.count, opened.head))
             yield state
             items = len(state.releases) + len(state.runs)
             full = len(opened.tail) > max(_TAIL_LINES, _TAIL_FACTOR * items)
             totals = {"entry": _TOTALS, **state.to_json()} if full else None
-            opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
+            count, head = opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
+            if self.witness is not None:
+                self.witness.append(Mark(state.witness, count, head))
+
+    def _compare(self, opened: LedgerFile, state: LedgerState) -> bool:
+        """Refuse a ledger that is not the one that its witness has seen; returns whether the witness is one step
+        behind."""
+        if self.witness is None:
+            if state.witness:
+                raise LedgerProblem(
+                    "The ledger has a witness, and the policy names none: name its file again (witness = ...). To give "
+                    f"it up, {RESET}."
+                )
+            return False
+        if not state.witness and not self.witness.begun():
+            raise LedgerProblem(
+                f"The witness {self.witness.path} is not begun: call `fedsketch-enroll FOLDER`."
+            )
+        seen = self.witness.last()
+        if state.witness == seen.name:
+            if (seen.lines, seen.head) == (opened.count, opened.head):
+                return False
+            if (seen.lines, seen.head) == opened.head_before():
+                return True
+        raise self._older(opened, seen)
+
+    def _older(self, opened: LedgerFile, seen: Mark) -> LedgerProblem:
+        assert self.witness is not None
+        return LedgerProblem(
+            f"The ledger is not the one that its witness {self.witness.path} has seen: that one had {seen.lines} "
+            f"lines, and this one has {opened.count}. If it was put back from a backup, put the newest one back; "
+            f"otherwise {RESET}."
+        )
 
 
 def _read(opened: LedgerFile) -> LedgerState:

@@ -80,8 +80,28 @@ class LedgerFile:
         _end_of_chain(lines, _FIRST, 1)
         return lines
 
-    def append(self, entry: Mapping[str, Any], sealed: Mapping[str, Any] | None = None) -> None:
-        """Append a line, and a sealed one if given, and sync them. If that fails, nothing was appended."""
+    @property
+    def count(self) -> int:
+        """The number of lines."""
+        return self.first + len(self.tail) - 1
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line."""
+        return self._last
+
+    def head_before(self) -> tuple[int, str | None]:
+        """Return number and hash of the line that was the last one before the last step, which may have appended a
+        sealed line too."""
+        lines = self._data[:-1].rsplit(b"\n", 3)[-3:]
+        back = 2 if _SEAL in lines[-1] else 1
+        return self.count - back, own_hash(lines[-1 - back]) if len(lines) > back else None
+
+    def append(
+        self, entry: Mapping[str, Any], sealed: Mapping[str, Any] | None = None
+    ) -> tuple[int, str]:
+        """Append a line, and a sealed one if given, and sync them; returns number and hash of the last line. If that
+        fails, nothing was appended."""
         block = hashed_line({"before": self._last, **entry})
         if sealed is not None:
             seal, before = _hash(self._data + block), own_hash(block[:-1])
@@ -95,6 +115,7 @@ class LedgerFile:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, len(self._data))
             raise _unwritable(error) from error
+        return self.count + block.count(b"\n"), str(own_hash(block[:-1].rpartition(b"\n")[2]))
 
     def _repair(self, end: int) -> None:
         """Cut off what follows the last complete line, and give that line its newline."""

@@ -61,14 +61,15 @@ class _Run:
 
 @dataclass
 class LedgerState:
-    """Open rounds by run, how often each release was made, and the numbers of rounds charged, settled, and answered
-    without masks."""
+    """Open rounds by run, how often each release was made, the numbers of rounds charged, settled, and answered without
+    masks, and the name by which the ledger's witness knows it, if it has one."""
 
     runs: dict[int, _Run] = field(default_factory=dict)
     releases: dict[Release, int] = field(default_factory=dict)
     rounds: int = 0
     settled: int = 0
     unmasked: int = 0
+    witness: str = ""
 
     def spent(self, delta: float) -> float:
         """Return epsilon of everything that has left."""
@@ -133,6 +134,9 @@ class LedgerState:
         if kind == "unmasked":
             self.unmasked += 1
             return
+        if kind == "witnessed":
+            self.witness = str(line["witness"])
+            return
         this = RoundId(line["run"], line["round"], line["digest"])
         if kind == "charged":
             self.charge(this, release_from_json(line["release"]))
@@ -146,6 +150,7 @@ class LedgerState:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **({"witness": self.witness} if self.witness else {}),
             "rounds": self.rounds,
             "settled": self.settled,
             "unmasked": self.unmasked,
@@ -161,6 +166,7 @@ class LedgerState:
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> LedgerState:
         made = cls(rounds=state["rounds"], settled=state["settled"], unmasked=state["unmasked"])
+        made.witness = str(state.get("witness", ""))
         made.releases = {release_from_json(data): count for data, count in state["releases"]}
         for number, last, rounds in state["runs"]:
             made.runs[number] = _Run(last)

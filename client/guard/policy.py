@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from fedsketch.client.guard.ledger_state import Budget
@@ -64,6 +65,11 @@ class Policy(OwnersFile):
         "Strategies, tasks, models, feature maps and data sets of installed packages that a run may use, with commas\n"
         "between their names. Those of fedsketch itself are always allowed.",
     )
+    witness: str = key(
+        "",
+        "A file in a second place, such as another disk, that holds how long the ledger is. An older ledger, as from a\n"
+        "backup, is then refused. fedsketch-enroll begins the file. Empty: an older ledger is not noticed.",
+    )
     allow_semi_honest: bool = key(
         False,
         "Whether rounds without signed survivor lists (secagg=semi_honest) are allowed. They protect against a server\n"
@@ -95,6 +101,10 @@ class Policy(OwnersFile):
         self.need(self.largest_model >= 1, "largest_model is at least 1.")
         self.need(self.most_local_steps >= 1, "most_local_steps is at least 1.")
         self.need(
+            not self.witness or Path(self.witness).is_absolute(),
+            "witness is empty, or the path of a file from the root on.",
+        )
+        self.need(
             not self.allow_unmasked or self.epsilon == math.inf,
             "allow_unmasked lets out what no budget can count: set epsilon = inf as well, or allow_unmasked = false.",
         )
@@ -102,6 +112,10 @@ class Policy(OwnersFile):
     @property
     def allowed_plugins(self) -> tuple[str, ...]:
         return tuple(name.strip() for name in self.plugins.split(",") if name.strip())
+
+    @property
+    def witness_file(self) -> Path | None:
+        return Path(self.witness) if self.witness else None
 
     @property
     def budget(self) -> Budget:
