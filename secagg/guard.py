@@ -55,6 +55,10 @@ class Guard(Protocol):
     def admit_unmasked(self, message_type: str) -> None:
         """Before the plain reply to a train message without secure aggregation leaves: refuse it, or let it pass."""
 
+    def wait(self, begun: float) -> None:
+        """Before any reply to a train message leaves: wait until a time that says nothing about the data. `begun` is
+        when the message came, by `time.monotonic`."""
+
 
 class SimulationGuard:
     """A guard without a policy, for simulations and tests: its keys are public.
@@ -86,6 +90,9 @@ class SimulationGuard:
         raise Refusal(
             f"A {message_type!r} message came without secure aggregation: wrap the grid in SecAggGrid."
         )
+
+    def wait(self, begun: float) -> None:
+        """Do not wait."""
 
 
 class SimulationRoster:

@@ -4,9 +4,10 @@
 charges, then lets the handler train, turns its reply into the masked vector and drops everything else. Once the guard
 is charged a vector leaves, whatever happens in the handler. If it fails, the vector is that of a device without data
 (`Codec.encode_nothing`), and the reason stays in the node's own log. So nothing that depends on the device's data
-leaves it but the vector: no text, no size, no missing answer. For an unforeseen exception the answer is one fixed
-sentence, because Flower would send the text of the exception. Where devices are simulated (`Guard.quiet` is false) a
-failure is an error reply with its reason, for whoever is writing the handler.
+leaves it but the vector: no text, no size, no missing answer, and no time if the guard waits (`Guard.wait`). For an
+unforeseen exception the answer is one fixed sentence, because Flower would send the text of the exception. Where
+devices are simulated (`Guard.quiet` is false) a failure is an error reply with its reason, for whoever is writing the
+handler.
 
 The other stages are separate query handlers, which do not touch the application (nor import what it imports). A refusal
 is sent as a sentence in a normal reply, so that the server can log why a node dropped out. It is made only from
@@ -17,6 +18,7 @@ Evaluate and query handlers of the application are not changed: the server sees 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from logging import getLogger
 
@@ -102,15 +104,29 @@ def _masking_mod(
     def mod(message: Message, context: Context, call_next: Handler) -> Message:
         if not is_train(message):
             return call_next(message, context)
+        begun = time.monotonic()
         content = message.content
         apart = RecordDict({name: content.pop(name) for name in detached if name in content})
         request = content.pop(RECORD, None)
         try:
             node = _node(context, guard_of)
-            if not isinstance(request, ConfigRecord):
-                return _unmasked(node, message, apart, context, call_next, prepare)
+            if isinstance(request, ConfigRecord):
+                reply = answered(node, request, message, apart, context, call_next)
+            else:
+                reply = _unmasked(node, message, apart, context, call_next, prepare)
+            node.guard.wait(begun)
         except SecAggError as error:
             return _refused(message, str(error))
+        return reply
+
+    def answered(
+        node: Node,
+        request: ConfigRecord,
+        message: Message,
+        apart: RecordDict,
+        context: Context,
+        call_next: Handler,
+    ) -> Message:
         try:
             return masked(node, request, message, apart, context, call_next)
         except Exception:

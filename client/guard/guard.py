@@ -8,7 +8,9 @@ never does.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -164,6 +166,18 @@ class DeviceGuard:
             )
         with reason_kept():
             self.ledger.note_unmasked(message_type)
+
+    def wait(self, begun: float) -> None:
+        """Wait until the next multiple of the policy's `reply_seconds` after `begun`."""
+        if not (seconds := self.policy.reply_seconds):
+            return
+        taken = time.monotonic() - begun
+        if taken > seconds:
+            log.warning(
+                "A reply took %.1f s: raise reply_seconds above that, or the server sees which replies take long.",
+                taken,
+            )
+        time.sleep(seconds * max(1, math.ceil(taken / seconds)) - taken)
 
     def admit_configuration(self, config: Config) -> Assignment:
         """Return the run in the form that this device accepts; raise `Refusal` for what its owner does not allow. Data

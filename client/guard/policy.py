@@ -65,9 +65,15 @@ class Policy(OwnersFile):
         "Strategies, tasks, models, feature maps and data sets of installed packages that a run may use, with commas\n"
         "between their names. Those of fedsketch itself are always allowed.",
     )
+    reply_seconds: float = key(
+        0.0,
+        "Seconds after which a reply to a train message leaves, though it is ready sooner: how long training takes\n"
+        "may depend on the data, and the server sees it. A reply that needs longer leaves after two, three, ... times\n"
+        "as many seconds, and the node's log says so. 0: replies leave at once.",
+    )
     witness: str = key(
         "",
-        "A file in a second place, such as another disk, that holds how long the ledger is. An older ledger, as from a\n"
+        "A file in a second place, such as another disk, that holds how long the ledger is. An older ledger, as of a\n"
         "backup, is then refused. fedsketch-enroll begins the file. Empty: an older ledger is not noticed.",
     )
     allow_semi_honest: bool = key(
@@ -100,6 +106,7 @@ class Policy(OwnersFile):
         self.need(self.most_rounds >= 0, "most_rounds is not negative.")
         self.need(self.largest_model >= 1, "largest_model is at least 1.")
         self.need(self.most_local_steps >= 1, "most_local_steps is at least 1.")
+        self.need(0 <= self.reply_seconds < math.inf, "reply_seconds is finite and not negative.")
         self.need(
             not self.witness or Path(self.witness).is_absolute(),
             "witness is empty, or the path of a file from the root on.",

@@ -19,7 +19,7 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.client.guard.witness import Mark, Witness
 from fedsketch.secagg import Refusal
 from tests.client.guard.charges import DELTA, ENDLESS, charged, epsilon, release, this
-from tests.client.guard.enrolled import POLICY, Fleet, settings_of
+from tests.client.guard.enrolled import Fleet, settings_of
 
 
 class PowerCut(Exception):
@@ -342,11 +342,3 @@ def test_the_command_begins_shows_and_resets_a_witness(
     assert main([str(tmp_path / "plain")]) == 0
     assert main([str(tmp_path / "plain"), "--show"]) == 0
     assert "Witness: none" in capsys.readouterr().out
-
-
-def test_its_place_is_a_path_from_the_root_on() -> None:
-    with pytest.raises(
-        ValueError, match="witness is empty, or the path of a file from the root on"
-    ):
-        Policy(witness="witness.jsonl")
-    assert POLICY.witness_file is None
