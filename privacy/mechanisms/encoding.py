@@ -6,6 +6,7 @@ by `round_conditionally`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,17 +79,13 @@ def squared_norms(integers: NDArray[np.int64]) -> NDArray[np.object_]:
 
 def exceeds(integers: NDArray[np.int64], bound_squared: int) -> NDArray[np.bool_]:
     """Return for every row whether |q|^2 > `bound_squared`, exactly. The time depends on the shape and the bound, which
-    are public, and not on the numbers: the server could measure it.
-
-    For bounds below 2^62 one sum in floating point and one modulo 2^64 do. The first has a relative error far below
-    1 %. If it is at most 1.5 * 2^62, then |q|^2 < 2^63, and the second sum is exact. If it is larger, |q|^2 > 2^62.
-    """
-    if bound_squared >= 2**62:
+    are public, and not on the numbers: the server could measure it."""
+    if integers.shape[1] * bound_squared >= 2**63:
         return np.asarray(squared_norms(integers) > bound_squared, dtype=np.bool_)
-    reals = integers.astype(np.float64)
-    about = np.einsum("ij,ij->i", reals, reals)
-    modular = np.einsum("ij,ij->i", integers, integers)
-    return np.asarray((about > 1.5 * 2.0**62) | (modular > bound_squared))
+    largest = math.isqrt(bound_squared)
+    outside = (integers.max(axis=1) > largest) | (integers.min(axis=1) < -largest)
+    # In the other rows no square is above the bound, so their sum does not overflow.
+    return np.asarray(outside | (np.einsum("ij,ij->i", integers, integers) > bound_squared))
 
 
 def round_conditionally(
