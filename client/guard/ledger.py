@@ -217,7 +217,7 @@ def _refusing_a_bad_line(number: int) -> Iterator[None]:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, Refusal) as error:
         raise LedgerProblem(
-            f"Line {number} of the ledger is not what {FORMAT} allows there: restore it from a backup."
+            f"Line {number} of the ledger is not what {FORMAT} allows there: {ledger_file.RESTORE}."
         ) from error
 
 

@@ -36,6 +36,7 @@ _OWN = b',"hash":"'
 _OLD = b'"format":"fedsketch-ledger/1"}'
 _FIRST = "0" * 64
 _HASH = len(_FIRST)
+RESTORE = "restore the newest backup, and lower epsilon by what was spent since then, which no backup knows"
 
 
 class LedgerFile:
@@ -51,7 +52,7 @@ class LedgerFile:
         end = _end_of_lines(data)
         self._data = data[:end] if data[:end].endswith(b"\n") or not end else data[:end] + b"\n"
         if not self._data:
-            raise LedgerProblem("The ledger is empty, not even begun: restore it from a backup.")
+            raise LedgerProblem(f"The ledger is empty, not even begun: {RESTORE}.")
         if self._data.partition(b"\n")[0].endswith(_OLD):
             raise LedgerProblem(
                 "This device's ledger was begun by an older version, which wrote no hash to the end of a line: go on "
@@ -68,7 +69,7 @@ class LedgerFile:
             before = _field(self.tail[0], _HEAD)
             if _field(self.tail[0], _HEAD + before.encode() + _SEAL) != _hash(self._data[:start]):
                 raise LedgerProblem(
-                    f"The ledger is damaged before line {self.first}, which seals it: restore it from a backup."
+                    f"The ledger is damaged before line {self.first}, which seals it: {RESTORE}."
                 )
         self._last = _end_of_chain(self.tail, before, self.first)
         if self._data != data:
@@ -135,8 +136,7 @@ def opened(path: Path) -> Iterator[LedgerFile]:
     except FileNotFoundError:
         # A new ledger would forget what has been spent.
         raise LedgerProblem(
-            "This device's ledger is missing: restore it from a backup, or run fedsketch-enroll if this is a new "
-            "device."
+            f"This device's ledger is missing: {RESTORE}; or run fedsketch-enroll if this is a new device."
         ) from None
     except OSError as error:
         raise LedgerProblem(
@@ -214,7 +214,7 @@ def _end_of_chain(lines: list[bytes], before: str, first: int) -> str:
         own = own_hash(line)
         if own is None or _field(line, _HEAD) != before:
             raise LedgerProblem(
-                f"The ledger is damaged before or at line {number}: its hashes do not fit; restore it from a backup."
+                f"The ledger is damaged before or at line {number}: its hashes do not fit; {RESTORE}."
             )
         before = own
     return before

@@ -212,7 +212,9 @@ def test_verifying_finds_totals_that_are_not_the_sum(
 
 def test_a_missing_or_empty_ledger_is_refused_and_not_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    with pytest.raises(Refusal, match=r"ledger is missing: restore it .* fedsketch-enroll"):
+    with pytest.raises(
+        Refusal, match=r"ledger is missing: restore the newest backup, .* fedsketch-enroll"
+    ):
         Ledger(path).admit(this(1), release(), ENDLESS)
     assert not path.exists()
     path.touch()
