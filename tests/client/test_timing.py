@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 
-import fedsketch.client.guard.guard
-import fedsketch.secagg.mod
 from fedsketch.client.app import make_app
 from fedsketch.client.guard.policy import Policy
 from fedsketch.tasks.models.flat_model import FlatModel
@@ -34,8 +32,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Training takes as many seconds as the first pixel says."""
     clock = Clock()
-    for module in (fedsketch.client.guard.guard, fedsketch.secagg.mod):
-        monkeypatch.setattr(module, "time", clock)
+    for module in ("client.guard.guard", "secagg.mod"):
+        monkeypatch.setattr(f"fedsketch.{module}.time", clock)
     real = FlatModel.loss_and_gradient
 
     def slow(self: FlatModel, inputs: Any, *others: Any, **more: Any) -> Any:
