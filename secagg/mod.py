@@ -29,6 +29,7 @@ from . import device
 from .broadcast import broadcast_hash
 from .codec import Codec
 from .device import Node
+from .device_text import clean_text
 from .errors import Malformed, Refusal, SecAggError
 from .guard import Guard
 from .names import (
@@ -89,7 +90,7 @@ def _query_handler(step: str, guard_of: GuardFactory) -> Handler:
         try:
             node = _node(context, guard_of)
         except SecAggError as error:  # the device is not set up
-            answer[REFUSAL] = str(error)
+            answer[REFUSAL] = _sentence(error)
         else:
             _take_step(step, node, context, request, answer, BODY)
             _take_next_step(node, context, request, answer)
@@ -116,7 +117,7 @@ def _masking_mod(
                 reply = _unmasked(node, message, apart, context, call_next, prepare)
             node.guard.wait(begun)
         except SecAggError as error:
-            return _refused(message, str(error))
+            return _refused(message, _sentence(error))
         return reply
 
     def answered(
@@ -151,7 +152,7 @@ def _masking_mod(
                 return Message(instead, reply_to=message)
             _keep(context, device.spend(node, ticket))
         except SecAggError as error:
-            answer[REFUSAL] = str(error)
+            answer[REFUSAL] = _sentence(error, node)
             reply = RecordDict({RECORD: answer})
         else:
             # From here on nothing may refuse, because the vector is charged.
@@ -226,6 +227,14 @@ def _unforeseen(node: Node) -> str:
     return "This device could not answer: the log of its node says why."
 
 
+def _sentence(error: SecAggError, node: Node | None = None) -> str:
+    """Return why the device refuses. The owner finds it in the node's own log too, unless devices are simulated: there
+    the server's log has it."""
+    if node is None or node.guard.quiet:
+        log.warning("This device refuses: %s", clean_text(str(error)))
+    return str(error)
+
+
 def _refused(message: Message, sentence: str) -> Message:
     refusal = ConfigRecord({REFUSAL: sentence})
     return Message(RecordDict({RECORD: refusal}), reply_to=message)
@@ -238,7 +247,7 @@ def _take_step(
     try:
         state, reply = _STEPS[step](node, _state(context), _bytes(request, key))
     except SecAggError as error:
-        answer[refusal] = str(error)
+        answer[refusal] = _sentence(error, node)
     except Exception:
         answer[refusal] = _unforeseen(node)
     else:

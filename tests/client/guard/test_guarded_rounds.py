@@ -300,8 +300,10 @@ def test_merged_rounds_are_charged_and_settled_too(
         assert (state.rounds, state.settled) == (3, 3)
 
 
-def test_a_server_that_asks_without_masks_gets_a_sentence(
-    make_fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_asks_without_masks_gets_a_sentence_and_the_owner_too(
+    make_fleet: Callable[..., Fleet],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.delenv(SIMULATION_VARIABLE, raising=False)
     grid = fleet_grid(make_fleet(2), 2)
@@ -309,6 +311,7 @@ def test_a_server_that_asks_without_masks_gets_a_sentence(
         assert not reply.content.array_records
         refusal = str(reply.content.config_records["secagg"]["refusal"])
         assert refusal.startswith("This device answers only under secure aggregation")
+        assert f"This device refuses: {refusal}" in caplog.text  # the log of the node
 
 
 def test_unknown_peers_are_refused(make_fleet: Callable[..., Fleet]) -> None:
