@@ -1,6 +1,7 @@
 """Flower's FedAvg, unchanged, with secure aggregation: the server sees the mean and no single
 update.
 
+    pip install ./secagg
     python examples/secagg_fedavg/app.py
 
 Ten simulated nodes fit one linear model, each on data of its own. Three lines make it secure: the
@@ -19,10 +20,10 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.simulation import run_simulation
 
-from fedsketch.secagg import FixedPoint, SecAggGrid, SecAggOptions, SimulationGuard, client_app
+from secagg import FixedPoint, SecAggGrid, SecAggOptions, SimulationGuard, client_app
 
 TRUTH = np.array([2.0, -3.0, 0.5])
 CODEC = FixedPoint(value_limit=16.0, weight_limit=1000, metrics=("loss",))
@@ -46,12 +47,12 @@ def train(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-def learn(grid: Grid, rounds: int) -> Result:
-    """FedAvg over the wrapped grid."""
+def learn(grid: Grid, rounds: int, strategy: Strategy | None = None) -> Result:
+    """FedAvg, or another strategy, over the wrapped grid."""
     secure = SecAggGrid(grid, SecAggOptions(drops=0.2, merged=True), CODEC)
-    return FedAvg(fraction_evaluate=0.0).start(
-        grid=secure, initial_arrays=ArrayRecord([np.zeros(len(TRUTH))]), num_rounds=rounds
-    )
+    initial = ArrayRecord([np.zeros(len(TRUTH))])
+    strategy = strategy or FedAvg(fraction_evaluate=0.0)
+    return strategy.start(grid=secure, initial_arrays=initial, num_rounds=rounds)
 
 
 server = ServerApp()
