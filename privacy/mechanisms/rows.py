@@ -109,6 +109,15 @@ class Rows:
             start, end = end, end + count
             yield self._cut(slice(start, end))
 
+    def select(self, chosen: NDArray[np.bool_]) -> Rows:
+        """Return the chosen rows."""
+        return Rows(
+            tuple(
+                Factors(piece.left[chosen], None if piece.right is None else piece.right[chosen])
+                for piece in self.pieces
+            )
+        )
+
     def norms(self) -> NDArray[np.float64]:
         """Return the L2 norm of every row. It is not finite if the row is not."""
         with np.errstate(over="ignore", invalid="ignore"):
