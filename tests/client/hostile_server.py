@@ -5,7 +5,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.codec import EVALUATION
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
 from fedsketch.tasks.data.folder import DATA_VARIABLE
+from fedsketch.tasks.data.tabular import resolved
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of
 
@@ -280,27 +281,34 @@ def crafted_model(rng: random.Random, size: int) -> torch.Tensor:
 
 
 @cache
-def _strategy(run: tuple[str, ...]) -> Strategy:
-    config = compose([*COMMON, *run])
+def _strategy(run: tuple[str, ...], common: tuple[str, ...]) -> Strategy:
+    config = resolved(compose([*common, *run]))
     workload = Workload(config)
     return make_strategy(config, workload, workload.model())
 
 
 @cache
-def _evaluation(run: tuple[str, ...]) -> Strategy:
+def _evaluation(run: tuple[str, ...], common: tuple[str, ...]) -> Strategy:
     """The evaluations of a run, or, where it has none, its training once more."""
-    trained = _strategy(run)
+    trained = _strategy(run, common)
     federated = trained.config.evaluation.name == "federated"
     return FederatedEvaluation(trained) if federated else trained
 
 
-def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanism]:
+def attack(
+    grid: Hostile,
+    rng: random.Random,
+    hostility: float,
+    runs: Sequence[tuple[str, ...]] = RUNS,
+    common: tuple[str, ...] = tuple(COMMON),
+) -> list[Mechanism]:
     """One or two rounds of a hostile server; returns the mechanisms that they announced."""
-    run = rng.choice(RUNS)
-    secure = aggregating(WrappedGrid(grid), _strategy(run).config, _strategy(run).parcels)
+    run = rng.choice(runs)
+    known = _strategy(run, common)
+    secure = aggregating(WrappedGrid(grid), known.config, known.parcels)
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
-        strategy = _evaluation(run) if rng.random() < 0.6 else _strategy(run)
+        strategy = _evaluation(run, common) if rng.random() < 0.6 else _strategy(run, common)
         # As if all had met.
         coordinator_of(strategy).nodes = {client: client + 2 for client in range(NODES)}
         strategy.model.load(crafted_model(rng, strategy.model.size))

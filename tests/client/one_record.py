@@ -19,6 +19,7 @@ from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.workspace import Workspace
 from fedsketch.privacy.mechanisms import noisy_training
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.strategies.algorithm import Strategy
@@ -62,18 +63,31 @@ class Asked:
                 return np.zeros(self.mechanism.ring.dim)  # type: ignore[union-attr]
             return self.mechanism.total([uploaded(reply)], 1)
 
+    @property
+    def clip(self) -> float:
+        """How far one record may move the vector. What noise inside of training sends is scaled."""
+        mechanism = self.mechanism
+        assert mechanism.bound is not None
+        if isinstance(mechanism, NoisyTraining):
+            return mechanism.bound * mechanism.lr / mechanism.batch
+        return mechanism.bound
+
+    def norm(self, data: Path) -> float:
+        """The norm of the vector of a device, in clips."""
+        return float(np.linalg.norm(self.vector(data))) / self.clip
+
     def clips(self, one: Path, other: Path) -> float:
         """How many clips apart the vectors of two devices are, without their noise."""
-        bound = self.mechanism.bound
-        assert bound is not None
         with without_noise():
-            return float(np.linalg.norm(self.vector(one) - self.vector(other))) / bound
+            return float(np.linalg.norm(self.vector(one) - self.vector(other))) / self.clip
 
 
 @contextmanager
 def without_noise() -> Iterator[None]:
     """Every mechanism adds up and rounds, and adds no noise. All examples are drawn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SkellamRing, "_noise", lambda self, clients, stream: np.zeros(self.dim, np.int64))
+        patch.setattr(
+            SkellamRing, "_noise", lambda self, clients, stream: np.zeros(self.dim, np.int64)
+        )
         patch.setattr(noisy_training, "add_gaussian", lambda total, deviation, stream: total)
         yield
