@@ -26,14 +26,14 @@ class BadRecords:
     def __init__(self, most: int | None = None) -> None:
         self.most = most
         self.surplus = False
-        self._faults: dict[str, list[int]] = {}
+        self.faults: dict[str, list[int]] = {}
         self._places: set[int] = set()
 
     def add(self, place: int, fault: str) -> None:
         """Leave a place blank. `fault` completes "a record ...", and holds nothing of the record."""
         if place not in self._places:
             self._places.add(place)
-            self._faults.setdefault(fault, []).append(place)
+            self.faults.setdefault(fault, []).append(place)
 
     def room(self, count: int) -> int:
         """Return how many of this many records count: the first ones."""
@@ -50,7 +50,7 @@ class BadRecords:
 
     def report(self) -> None:
         """Write to the node's log what was left out."""
-        for fault, places in sorted(self._faults.items()):
+        for fault, places in sorted(self.faults.items()):
             first = ", ".join(str(place + 1) for place in sorted(places)[:_NAMED])
             more = " and others" if len(places) > _NAMED else ""
             log.warning(

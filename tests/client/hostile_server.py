@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,9 @@ RUNS = (
         *("privacy.epsilon=null", "privacy.noise_multiplier=1"),
     ),
 )
+EXAMPLE_POLICY = replace(POLICY, unit="example")
+EXAMPLE_RUNS = tuple(run for run in RUNS if "privacy=example" in run or "strategy=fedpcdp" in run)
+SHAPED = ("data.shape=[1,2,2]", "data.classes=2")  # of `COMMON`: what differs between kinds of data
 
 
 # ---------------------------------------------------------------------------- data
@@ -146,6 +150,7 @@ class Hostile(LocalGrid):
         self.rng = rng
         self.told: list[Any] = []
         self.vectors: list[bytes] = []
+        self.senders: list[int] = []  # of the vectors
         self.slowest = 0.0
         self.delivered = 0
         self._sent: list[tuple[RecordDict, str, int]] = []
@@ -187,6 +192,8 @@ class Hostile(LocalGrid):
         reply = super()._answer(message)
         self.slowest = max(self.slowest, time.process_time() - began)
         self.told.append((message.metadata.dst_node_id, self._read(reply)))
+        node = message.metadata.dst_node_id
+        self.senders += [node] * (len(self.vectors) - len(self.senders))
         return reply
 
     def _read(self, reply: Message) -> Any:

@@ -13,6 +13,10 @@ from fedsketch.client.guard.card import DataCard
 from fedsketch.tasks.data.schema import load_schema
 
 BOUND = 8
+REPLACED = (
+    "another",
+    "an overflow in the model",
+)  # neighbours with another record in the place of one
 SHAPE = (1, 2, 2)
 TABLE = """
 columns:
