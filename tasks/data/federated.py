@@ -306,6 +306,8 @@ class DataOnDevices(FederatedData):
         own = folder.own(data.shape, data.class_names, targets, most, data.fingerprint)
         if not self._by_example:
             there = own.there()
+            if not len(there):
+                raise DataError("This device has no example that can be used.")
             return there.take(self.halves(len(there))[half])
         held = held_out_by_content(own, self.held_out_fraction, self._config.seed)
         return own.only(held if half else ~held)

@@ -181,7 +181,9 @@ def _read_images(
     return Examples(torch.from_numpy(pixels).to(torch.float32).div_(255), targets, present)
 
 
-def _files(root: Path, classes: Sequence[str], *, strict: bool) -> Iterator[tuple[Path, int | None]]:
+def _files(
+    root: Path, classes: Sequence[str], *, strict: bool
+) -> Iterator[tuple[Path, int | None]]:
     """Yield the images and their classes, in the order of their names. Without `strict`, None stands for a folder that
     is not a class."""
     index = {name: position for position, name in enumerate(classes)}

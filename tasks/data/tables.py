@@ -154,7 +154,9 @@ def _record_by_record(path: Path, delimiter: str, bad: BadRecords) -> Table:
             lines = file.read().removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)
         header, at = _record(lines, 0, delimiter)
         if header is None:
-            raise DataError(f"{path} has no header that can be read: its first line names the columns.")
+            raise DataError(
+                f"{path} has no header that can be read: its first line names the columns."
+            )
         header = [name.strip() for name in header]
         _check_header(path, header)
         rows: list[list[str]] = []

@@ -147,7 +147,9 @@ class PerExample:
         if self._in_places:
             self.failed = torch.zeros(len(targets), dtype=torch.bool)
             at_once = 1 << (min(at_once, PLACES).bit_length() - 1)  # a divisor of PLACES
-            if not how.separate:  # what raises for a blank place raises always, whatever the data are
+            if (
+                not how.separate
+            ):  # what raises for a blank place raises always, whatever the data are
                 blank = torch.zeros_like(inputs[:at_once]), torch.zeros_like(targets[:at_once])
                 slot_gradients(self._model, how, *(tensor.to(device) for tensor in blank))
         for start in range(0, len(targets), at_once):

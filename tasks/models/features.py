@@ -71,7 +71,9 @@ class FeatureMap:
                 found.append(self._found_or_made(inputs, folder, whole=True))
                 failed.append(torch.zeros(_PLACES, dtype=torch.bool))
             except Exception:
-                log.exception("The features of a record cannot be computed; each is tried by itself")
+                log.exception(
+                    "The features of a record cannot be computed; each is tried by itself"
+                )
                 rows, without = self._one_by_one(inputs)
                 found.append(rows)
                 failed.append(without)
