@@ -216,8 +216,8 @@ def _one_by_one(model: FlatModel, held_out: Examples, loss_bound: float) -> Iter
     for place in torch.nonzero(held_out.present):
         try:
             scores = scores_of(model, held_out.take(place), loss_bound, apart=True)
-        except Exception:
-            log.exception("A record could not be evaluated; it counts as zeros")
+        except Exception as error:  # its text may repeat what a record contains
+            log.error("A record cannot be evaluated (%s) and is left out", type(error).__name__)
         else:
             yield scores.cpu()
 

@@ -190,9 +190,9 @@ def _record(
 
     def decoded() -> Iterator[str]:
         nonlocal end
-        for line in lines[at : at + _MOST_LINES]:
+        while end < min(len(lines), at + _MOST_LINES):
             end += 1
-            yield line.decode("utf-8")
+            yield lines[end - 1].decode("utf-8")
 
     try:
         row = next(csv.reader(decoded(), delimiter=delimiter, strict=True), None)

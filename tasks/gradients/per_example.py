@@ -175,8 +175,10 @@ class PerExample:
 
         try:
             return slot_gradients(self._model, how, inputs, targets)
-        except Exception:
-            log.exception("A record made the local work fail; each is tried by itself")
+        except Exception as error:  # its text may repeat what a record contains
+            log.error(
+                "A record makes the local work fail (%s); each is tried alone", type(error).__name__
+            )
         failed = torch.zeros(len(targets), dtype=torch.bool)
         for place, alone in enumerate(torch.eye(len(targets), dtype=torch.bool)):
             try:
