@@ -11,7 +11,8 @@ absolute values of the products (Higham 2002, section 3.1). For rows of k number
 factors, squares neither overflow nor vanish. Therefore:
 
 - A norm has a relative error of at most (k + 8) u. A row with weight min(1, C / norm) then has a true norm of at most
-  C (1 + 2 (k + 8) u).
+  C (1 + 2 (k + 8) u). A norm is added up from the row's own numbers in an order that no other row changes, so a row
+  that is left out changes no other weight.
 - The sum of n weighted rows has an L2 error of at most g(n + 2) times the sum of the n norms.
 """
 

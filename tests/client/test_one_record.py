@@ -106,6 +106,14 @@ def test_one_record_more_moves_one_clip(
     assert (moved > 0.5) == (count < 64)  # or nothing was measured
 
 
+def test_a_message_that_claims_more_room_takes_no_more_records(fleet: Made, tmp_path: Path) -> None:
+    """The owner's card says how many count, so a server cannot search for their number."""
+    devices = fleet(*EXAMPLE)
+    asked = Asked(devices, _zeros(devices), largest_shard=99)
+    few, many = (_images(tmp_path / f"{count}.npz", count) for count in (64, 90))
+    assert asked.clips(few, many) <= 0.01
+
+
 @pytest.mark.parametrize("run", [EXAMPLE, FEDPCDP])
 @pytest.mark.parametrize("kind", ["arrays", "images", "table", "texts"])
 def test_a_record_that_is_bad_moves_one_clip(
