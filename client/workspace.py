@@ -25,6 +25,7 @@ from fedsketch.delivery.parcels import Replayed, asks_for_the_whole
 from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
 from fedsketch.delivery.replica import Replicas
 from fedsketch.errors import UnsafeUpdateError
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.bound_half import TrainedModel
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.rows import Rows
@@ -108,11 +109,11 @@ class Workspace:
             raise UnsafeUpdateError("the broadcast names a frozen part that is not here.")
         frozen.model.load(broadcast.model)
         if EVALUATION in broadcast.scalars:
-            return self._evaluate(broadcast, task, client)
+            return self._evaluate(broadcast, task, client, guard)
         with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
             work = LocalWork(
                 broadcast=broadcast,
-                shard=self.workload(task).shard(client),
+                shard=_in_places(self.workload(task).shard(client), task, guard),
                 model=frozen.model,
                 generator=batch_generator(task.config, client, broadcast.round),
                 memory=memory,
@@ -137,12 +138,14 @@ class Workspace:
         guard.admit_workload(self.workload(task))
         return task
 
-    def _evaluate(self, broadcast: Broadcast, task: Assignment, client: int) -> RecordDict:
+    def _evaluate(
+        self, broadcast: Broadcast, task: Assignment, client: int, guard: Guard
+    ) -> RecordDict:
         """Return what this client's held-out examples say of the model, bounded and noised. Nothing is remembered."""
         workload = self.workload(task)
         # Seeded noise must differ from that of the same round of training.
         with noise_stream(client, -broadcast.round) as stream:
-            held_out = workload.local_test(client)
+            held_out = _in_places(workload.local_test(client), task, guard)
             half = EvaluationHalf(
                 task.config, self.frozen_part(task).model, held_out, workload.data_shape.classes
             )
@@ -194,6 +197,12 @@ class EvaluationHalf:
         raise UnsafeUpdateError(
             "the mechanism adds noise during training, and an evaluation does not train."
         )
+
+
+def _in_places(examples: Examples, task: Assignment, guard: Guard) -> Examples:
+    """Return a real device's examples in places, if each of them is protected by itself."""
+    by_example = task.config.privacy.unit is Unit.EXAMPLE
+    return examples.in_places() if guard.folder is not None and by_example else examples
 
 
 @contextmanager

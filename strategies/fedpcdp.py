@@ -36,10 +36,11 @@ from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
 from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, LocalWork, Payload
 from fedsketch.strategies.dp_fedavg import OptimizedStrategy
+from fedsketch.strategies.local.update import kept
 from fedsketch.strategies.noise.training import TrainingNoise
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PLACES, PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
 
 
@@ -192,7 +193,7 @@ class Training:
     ) -> None:
         self.examples = len(shard)
         self._model, self._shard, self._sketch = model, shard, sketch
-        self._gradients = PerExample(model)
+        self._gradients = PerExample(model, in_places=shard.present is not None)
         self._settings, self._clip = settings, clip
         self._project_after = settings.projection == "after"
         self.width = model.size if self._project_after else sketch.shape[0]
@@ -203,12 +204,21 @@ class Training:
 
     def rows(self, chosen: torch.Tensor) -> Iterator[torch.Tensor]:
         drawn = self._shard.take(chosen)
+        if drawn.present is not None:
+            drawn = drawn.padded(PLACES)
         batch = drawn.inputs, drawn.targets
         made = self._gradients.blocks(*batch)
         if self._bases is not None:
             made = iter([self._gradients.projected(*batch, self._bases)])
-        for rows in made:
-            yield scaled(rows, self._settings, self._clip)
+        start = 0
+        for block in made:
+            rows = scaled(block, self._settings, self._clip)
+            if drawn.present is not None:
+                there = kept(self._gradients, drawn.present, start, len(rows))
+                rows = rows.masked_fill(~there[:, None].to(rows.device), 0.0)
+                rows = rows[: max(0, len(chosen) - start)]
+            yield rows
+            start += len(block)
 
     def step(self, update: torch.Tensor) -> None:
         kept = self._sketch.forward(update) if self._project_after else update

@@ -12,6 +12,8 @@ from typing import ClassVar
 
 from fedsketch.client.guard.owners_file import OwnersFile, key, needed
 
+FOLDER = "folder"  # the name of data that are the owner's own
+
 # The names in `conf.targets`, which is not imported, because the guard must answer before slow imports.
 CLASSES = "classes"
 TARGETS = (CLASSES, "numbers", "labels")
@@ -39,7 +41,7 @@ class DataCard(OwnersFile):
     )
     largest_shard: int = needed(
         "No fewer than the examples of this device: rounded up, so that their number stays unknown. A run with\n"
-        "privacy.unit=example must allow so many (data.largest_shard)."
+        "privacy.unit=example must allow so many (data.largest_shard). There only the first so many records count."
     )
 
     targets: str = key(
@@ -66,3 +68,9 @@ class DataCard(OwnersFile):
             f"classes holds {fewest} names at least, each once.",
         )
         self.need(self.largest_shard >= 1, "largest_shard is at least 1.")
+
+    @property
+    def most_records(self) -> int:
+        """How many records a mechanism that protects single examples must have room for. The parts of named data sets
+        follow from the configuration, and hold nothing private."""
+        return self.largest_shard if self.data == FOLDER else 0

@@ -47,7 +47,8 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
     data = replace(data, root=None, public_root=None)
     if isinstance(data, FolderConfig):
-        data = replace(data, schema=None)
+        # The owner's bound, and not the message's, says which records count (`tasks.data.folder`).
+        data = replace(data, schema=None, largest_shard=card.largest_shard)
     played = replace(
         config,
         device="auto",

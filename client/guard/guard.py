@@ -198,7 +198,7 @@ class DeviceGuard:
             raise Refusal(
                 f"{SEED_VARIABLE} is set on this device, so its noise would be no secret: unset it."
             )
-        _ = self.card  # a device without a card takes no part, and peers should know that before they rely on it
+        card = self.card  # a device without a card takes no part, and peers should know that before they rely on it
         policy, offer = self.policy, offer_of(settings)
         clip = offer.mechanism.bound
         allowed = Sizes.of(
@@ -235,6 +235,11 @@ class DeviceGuard:
             raise Refusal("A vector of this round is longer than this device's owner allows.")
         if settings.bits not in policy.rings:
             raise Refusal(f"This device's owner does not allow a ring of {settings.bits} bits.")
+        if offer.mechanism.unit is Unit.EXAMPLE and offer.mechanism.rows < card.most_records:
+            raise Refusal(
+                f"The round has room for {offer.mechanism.rows} examples of a device, and the data card of this one "
+                f"says up to {card.most_records}: raise data.largest_shard."
+            )
         noise = offer.noise_multiplier(self._unit)
         if noise < policy.smallest_noise:
             raise Refusal(

@@ -11,7 +11,8 @@ absolute values of the products (Higham 2002, section 3.1). For rows of k number
 factors, squares neither overflow nor vanish. Therefore:
 
 - A norm has a relative error of at most (k + 8) u. A row with weight min(1, C / norm) then has a true norm of at most
-  C (1 + 2 (k + 8) u).
+  C (1 + 2 (k + 8) u). A norm is added up from the row's own numbers in an order that no other row changes, so a row
+  that is left out changes no other weight.
 - The sum of n weighted rows has an L2 error of at most g(n + 2) times the sum of the n norms.
 """
 
@@ -108,6 +109,15 @@ class Rows:
         for count in counts:
             start, end = end, end + count
             yield self._cut(slice(start, end))
+
+    def select(self, chosen: NDArray[np.bool_]) -> Rows:
+        """Return the chosen rows."""
+        return Rows(
+            tuple(
+                Factors(piece.left[chosen], None if piece.right is None else piece.right[chosen])
+                for piece in self.pieces
+            )
+        )
 
     def norms(self) -> NDArray[np.float64]:
         """Return the L2 norm of every row. It is not finite if the row is not."""

@@ -43,7 +43,7 @@ def rows(half: Half, prepared: Any, work: LocalWork) -> Tensor:
     starts = half.starts(prepared, [work.client])
     if starts is not None:
         work.model.load(starts[0])
-    row = client_update(work.model, work.shard, config.strategy.local, work.generator)
+    row = client_update(work.model, work.shard.there(), config.strategy.local, work.generator)
     return half.shorten_clients(prepared, row.unsqueeze(0), work.clients)
 
 

@@ -18,7 +18,7 @@ from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.algorithm import LocalWork
 from fedsketch.strategies.local.batched_work import BatchedWork
 from fedsketch.strategies.local.product_cache import ProductCache
-from fedsketch.strategies.local.update import MEMORY
+from fedsketch.strategies.local.update import kept, of_examples
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.gradients.slot_gradients import OuterFactors
 
@@ -54,11 +54,17 @@ def factor_blocks(
     work: LocalWork, cache: ProductCache, shorten: FactorSketch | None
 ) -> Iterator[Rows]:
     """Yield the rows of a device's examples, some at a time."""
-    gradients, shard = PerExample(work.model, MEMORY), work.shard
+    gradients, shard = of_examples(work.model, work.shard)
+    start = 0
     for pieces, given in gradients.factors(shard.inputs, shard.targets):
         if shorten is not None:
             pieces = shorten(pieces, given, cache, lambda given=given: digest([given]))  # type: ignore[misc]
-        yield _rows(pieces)
+        rows = _rows(pieces)
+        if shard.present is None:
+            yield rows
+        else:
+            yield rows.select(kept(gradients, shard.present, start, len(rows)).numpy())
+        start += len(rows)
 
 
 def batched_factors(work: BatchedWork, shorten: FactorSketch | None) -> list[Rows]:

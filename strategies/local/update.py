@@ -11,7 +11,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.settings import LocalConfig
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.gradients.per_example import PerExample
+from fedsketch.tasks.gradients.per_example import PLACES, PerExample
 from fedsketch.tasks.models.flat_model import FlatModel
 
 MEMORY = 256 << 20  # bytes; much, because some sketches are made anew for every block of rows
@@ -45,18 +45,39 @@ def batch_generator(config: Config, client: int, round: int) -> torch.Generator:
 def rows_of_examples(
     model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> torch.Tensor:
-    """Return one gradient for each example, shortened."""
-    if shorten is None:
+    """Return one gradient for each example, shortened. Blank places have none."""
+    if shorten is None and shard.present is None:
         return PerExample(model, MEMORY).gradients(shard.inputs, shard.targets)
     return torch.cat(list(example_blocks(model, shard, shorten)))
 
 
 def example_blocks(
-    model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor]
+    model: FlatModel, shard: Examples, shorten: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> Iterator[torch.Tensor]:
     """Return the same rows, some at a time."""
-    blocks = PerExample(model, MEMORY).blocks(shard.inputs, shard.targets)
-    return (shorten(rows) for rows in blocks)
+    gradients, padded = of_examples(model, shard)
+    blocks = gradients.blocks(padded.inputs, padded.targets)
+    made = blocks if shorten is None else map(shorten, blocks)
+    if padded.present is None:
+        yield from made
+        return
+    # Blank places are removed last: before, they keep the size of every block the same.
+    start = 0
+    for rows in made:
+        yield rows[kept(gradients, padded.present, start, len(rows)).to(rows.device)]
+        start += len(rows)
+
+
+def of_examples(model: FlatModel, shard: Examples) -> tuple[PerExample, Examples]:
+    """Return the gradients of a device's examples, and the examples as these take them: padded if they have places."""
+    if shard.present is None:
+        return PerExample(model, MEMORY), shard
+    return PerExample(model, MEMORY, in_places=True), shard.padded(PLACES)
+
+
+def kept(gradients: PerExample, present: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """Return which rows of a block that begins at a place count."""
+    return present[start : start + count] & ~gradients.failed[start : start + count]
 
 
 def drawn(

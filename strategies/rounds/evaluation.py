@@ -29,8 +29,9 @@ and one on which the evaluation fails.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +56,8 @@ from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.scores import LOSS, score_names, scores_of
 
 _STEPS = 2.0**12  # steps per bound: the resolution of rings without a rotation
+log = logging.getLogger(__name__)
+
 _FINE_RING = 32  # bits; the vector is short, so a ring with a fine resolution costs nothing
 
 
@@ -192,14 +195,31 @@ def evaluation_rows(
     """Return the device half: return its rows. A device without held-out examples has one row of zeros."""
     assert isinstance(config.evaluation, FederatedEvaluationConfig)
     by_example = config.privacy.unit is Unit.EXAMPLE
-    if not len(held_out):
-        numbers = len(score_names(model.task, classes)) + by_example
-        return torch.zeros(1, numbers, dtype=torch.float64)
-    scores = scores_of(model, held_out, config.evaluation.loss_bound, apart=by_example) - 0.5
+    numbers = len(score_names(model.task, classes))
+    bound = config.evaluation.loss_bound
+    if held_out.present is not None:
+        made = [torch.zeros(0, numbers, dtype=torch.float64), *_one_by_one(model, held_out, bound)]
+        scores = torch.cat(made) - 0.5
+    elif len(held_out):
+        scores = scores_of(model, held_out, bound, apart=by_example) - 0.5
+    else:
+        return torch.zeros(1, numbers + by_example, dtype=torch.float64)
     if not by_example:
         return scores.mean(dim=0, keepdim=True)
     counts = torch.full((len(scores), 1), 0.5, dtype=scores.dtype, device=scores.device)
     return torch.cat([scores, counts], dim=1)
+
+
+def _one_by_one(model: FlatModel, held_out: Examples, loss_bound: float) -> Iterator[torch.Tensor]:
+    """Yield the scores of every example that is there and at which nothing raises, (1, m)."""
+    assert held_out.present is not None
+    for place in torch.nonzero(held_out.present):
+        try:
+            scores = scores_of(model, held_out.take(place), loss_bound, apart=True)
+        except Exception as error:  # its text may repeat what a record contains
+            log.error("A record cannot be evaluated (%s) and is left out", type(error).__name__)
+        else:
+            yield scores.cpu()
 
 
 def bound_of(numbers: int) -> float:

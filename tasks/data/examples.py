@@ -1,6 +1,10 @@
 """The two containers of a data set: `Examples` and `Dataset`.
 
 All clients simulated in one process share one copy of the tensors, so they must not be changed. `take` copies.
+
+**Places.** Where the privacy unit is the example, a real device has *places*, each with a record or blank. A record
+that cannot be used leaves its place blank: zeros, and False in `present`. The others keep their places, so nothing
+that is computed for them depends on it.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ class Examples:
 
     inputs: torch.Tensor
     targets: torch.Tensor
+    # Which of the places hold a record, (N,) in bool. None: these are examples without places, and all of them count.
+    present: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.inputs.ndim < 2 or self.targets.shape[:1] != self.inputs.shape[:1]:
@@ -57,7 +63,38 @@ class Examples:
 
     def take(self, indices: torch.Tensor) -> Examples:
         """Return a copy of the examples at these indices, in their order."""
-        return Examples(self.inputs[indices], self.targets[indices])
+        kept = None if self.present is None else self.present[indices]
+        return Examples(self.inputs[indices], self.targets[indices], kept)
+
+    def in_places(self) -> Examples:
+        """Return the same examples, each in a place of its own."""
+        if self.present is not None:
+            return self
+        return Examples(self.inputs, self.targets, torch.ones(len(self), dtype=torch.bool))
+
+    def there(self) -> Examples:
+        """Return the examples without blank places."""
+        if self.present is None:
+            return self
+        return Examples(self.inputs[self.present], self.targets[self.present])
+
+    def only(self, chosen: torch.Tensor) -> Examples:
+        """Return the same places, of which those that are not `chosen`, (N,) in bool, do not count."""
+        places = self.in_places()
+        assert places.present is not None
+        return Examples(self.inputs, self.targets, places.present & chosen)
+
+    def padded(self, multiple: int) -> Examples:
+        """Return the same places and blank ones behind them, so that their number is a multiple of this, and not 0."""
+        places = self.in_places()
+        assert places.present is not None
+        more = -len(self) % multiple if len(self) else multiple
+        return Examples(
+            *(
+                torch.cat([tensor, tensor.new_zeros(more, *tensor.shape[1:])])
+                for tensor in (self.inputs, self.targets, places.present)
+            )
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from fedsketch.errors import DataError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks.data import datasets, folder
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.data.held_out import held_out_count, split
+from fedsketch.tasks.data.held_out import held_out_by_content, held_out_count, split
 from fedsketch.tasks.data.partitions import class_histogram, partition
 from fedsketch.tasks.data.public_examples import draw_for_server, read_public, split_test
 from fedsketch.tasks.data.shards import side_by_side
@@ -299,12 +299,22 @@ class DataOnDevices(FederatedData):
         return self._own(1)
 
     def _own(self, half: int) -> Examples:
-        """Return the examples on which this device trains (half 0), or those that it holds out (half 1)."""
+        """Return the examples on which this device trains (half 0), or those that it holds out (half 1). If the unit
+        is the example, each keeps its place, and the places of the other half do not count."""
         data, targets = self._settings, self._config.task.targets
-        bounded = self._config.privacy.unit is Unit.EXAMPLE
-        most = data.largest_shard if bounded else None
+        most = data.largest_shard if self._by_example else None
         own = folder.own(data.shape, data.class_names, targets, most, data.fingerprint)
-        return own.take(self.halves(len(own))[half])
+        if not self._by_example:
+            there = own.there()
+            if not len(there):
+                raise DataError("This device has no example that can be used.")
+            return there.take(self.halves(len(there))[half])
+        held = held_out_by_content(own, self.held_out_fraction, self._config.seed)
+        return own.only(held if half else ~held)
+
+    @property
+    def _by_example(self) -> bool:
+        return self._config.privacy.unit is Unit.EXAMPLE
 
     @property
     def examples(self) -> int:
@@ -316,6 +326,8 @@ class DataOnDevices(FederatedData):
 
     @property
     def largest_local_test(self) -> int:
+        if self._by_example:  # a hash decides for each example, so it may hold out all of them
+            return self._settings.largest_shard
         return max(1, held_out_count(self._settings.largest_shard, self.held_out_fraction))
 
     def histogram(self) -> torch.Tensor:

@@ -1,8 +1,11 @@
 """Examples in a folder: images by class, an .npz file, or a table with its schema (`tasks.data.tabular`).
 
 On a device these are the owner's own data. The path comes from FEDSKETCH_DATA on the device, and never from a message:
-a server cannot point a device to another path. Errors in the data are described in the device's log only. The server
-learns only that the data do not fit.
+a server cannot point a device to another path. Errors in the data are described in the device's log only.
+
+A device reads record by record (`own`): one that cannot be used leaves its place blank, and the others are read as if
+nothing were wrong (`tasks.data.bad_records`). A server that reads its test set, and an owner who describes her data,
+get an error instead (`read`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +26,7 @@ import torch
 from fedsketch.conf.data.folder import FolderConfig
 from fedsketch.conf.targets import Targets
 from fedsketch.errors import DataError
+from fedsketch.tasks.data.bad_records import BadRecords, one_record
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.tabular import own_table, read_examples, schema_of
 
@@ -60,11 +65,12 @@ def own(
     most: int | None = None,
     fingerprint: str | None = None,
 ) -> Examples:
-    """Return this device's examples, at most `most` of them. With a `fingerprint` they are a table, and the schema
-    must have this fingerprint.
+    """Return this device's examples, each in its place: the first `most` records, in the order in which they are
+    stored. With a `fingerprint` they are a table, and the schema must have this fingerprint.
 
     The device's log says what is wrong with the data. The error does not, because the server sees it.
     """
+    bad = BadRecords(most)
     try:
         place = os.environ.get(DATA_VARIABLE)
         if not place:
@@ -72,27 +78,18 @@ def own(
                 f"The path of this device's data is not set: set {DATA_VARIABLE} to a folder of images by class, an "
                 ".npz file or a table."
             )
-        examples = _found(Path(place), shape, classes, kind, fingerprint)
-        if most is not None and len(examples) > most:
-            raise DataError(
-                f"{place} holds {len(examples):,} examples, and the run protects examples on devices that have "
-                f"{most:,} at most: ask for a larger data.largest_shard, or move some away."
-            )
+        if fingerprint is None:
+            examples = read(Path(place), shape, classes, kind, bad)
+        else:
+            examples = own_table(Path(place), fingerprint, bad)
     except DataError as error:
         log.error("%s", error)
         # Without the cause, because this error is sent to the server, and names of files and classes are private.
         raise DataError(
             "This device's data do not fit the run: the log of its node says why."
         ) from None
+    bad.report()
     return examples
-
-
-def _found(
-    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets, fingerprint: str | None
-) -> Examples:
-    if fingerprint is None:
-        return read(path, shape, classes, kind)
-    return own_table(path, fingerprint)
 
 
 def kind_of(path: Path) -> Targets:
@@ -110,7 +107,7 @@ def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
     `read` checks the rest."""
     if path.is_dir():
         classes = tuple(sorted(p.name for p in path.iterdir() if p.is_dir() and p.name[0] != "."))
-        for file, _ in _files(path, classes):
+        for file, _ in _files(path, classes, strict=True):
             with _image(file) as image:
                 return (len(image.getbands()), image.height, image.width), classes
         raise _none(path)
@@ -127,10 +124,14 @@ def survey(path: Path) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def read(
-    path: Path, shape: Sequence[int], classes: Sequence[str], kind: Targets = Targets.CLASSES
+    path: Path,
+    shape: Sequence[int],
+    classes: Sequence[str],
+    kind: Targets = Targets.CLASSES,
+    bad: BadRecords | None = None,
 ) -> Examples:
     """Read examples of this shape. Their targets are indices into `classes`, or of another kind (only from an .npz
-    file)."""
+    file). With `bad`, each is in a place, and those that cannot be used leave theirs blank."""
     try:
         if path.is_dir():
             if kind is not Targets.CLASSES:
@@ -138,15 +139,19 @@ def read(
                     f"{path} is a folder of images by class, but the run learns {kind}: put the examples into an .npz "
                     "file."
                 )
-            return _read_images(path, tuple(shape), classes)
+            return _read_images(path, tuple(shape), classes, bad)
         if path.suffix == ".npz" and path.is_file():
+            if bad is not None:
+                return _read_places(path, tuple(shape), len(classes), kind, bad)
             return _read_arrays(path, tuple(shape), len(classes), kind)
     except PermissionError as error:
         raise DataError(f"{error.filename} may not be read: allow it.") from error
     raise DataError(f"{path} is neither a folder nor an .npz file: name one that exists.")
 
 
-def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> Examples:
+def _read_images(
+    root: Path, shape: tuple[int, ...], classes: Sequence[str], bad: BadRecords | None
+) -> Examples:
     """Read images, with pixels from 0 to 1. The names of existing folders are looked up among the classes, never the
     other way round, so that a class name from a server cannot open a path."""
     if len(shape) != 3:
@@ -158,28 +163,40 @@ def _read_images(root: Path, shape: tuple[int, ...], classes: Sequence[str]) -> 
         raise DataError(
             f"Images have 1 or 3 channels, but the run expects {shape[0]}: put the examples into an .npz file."
         )
-    found = list(_files(root, classes))
-    if not found:
+    found = list(_files(root, classes, strict=bad is None))
+    if bad is None and not found:
         raise _none(root)
-    pixels = np.empty((len(found), *shape), dtype=np.uint8)
-    for image, (file, _) in zip(pixels, found, strict=True):
-        image[:] = _pixels(file, shape)
-    targets = torch.tensor([target for _, target in found])
-    return Examples(torch.from_numpy(pixels).to(torch.float32).div_(255), targets)
+    count = len(found) if bad is None else bad.room(len(found))
+    pixels = np.zeros((count, *shape), dtype=np.uint8)
+    targets = torch.zeros(count, dtype=torch.int64)
+    for place, (file, target) in enumerate(islice(found, count)):
+        if target is None:
+            assert bad is not None  # or the folder would have been refused
+            bad.add(place, "of a class that the run does not have")
+            continue
+        with one_record(bad, place, "that cannot be read as an image of the run's shape"):
+            pixels[place] = _pixels(file, shape)
+            targets[place] = target
+    present = None if bad is None else bad.present(count)
+    return Examples(torch.from_numpy(pixels).to(torch.float32).div_(255), targets, present)
 
 
-def _files(root: Path, classes: Sequence[str]) -> Iterator[tuple[Path, int]]:
+def _files(
+    root: Path, classes: Sequence[str], *, strict: bool
+) -> Iterator[tuple[Path, int | None]]:
+    """Yield the images and their classes, in the order of their names. Without `strict`, None stands for a folder that
+    is not a class."""
     index = {name: position for position, name in enumerate(classes)}
     for folder in sorted(root.iterdir()):
         if not folder.is_dir() or folder.name.startswith("."):
             continue
-        if folder.name not in index:
+        if strict and folder.name not in index:
             raise DataError(
                 f"{folder} is not a class of the run: rename it to one of {', '.join(classes)}, or move it away."
             )
         for file in sorted(folder.iterdir()):
             if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
-                yield file, index[folder.name]
+                yield file, index.get(folder.name)
 
 
 def _none(root: Path) -> DataError:
@@ -244,6 +261,51 @@ def _read_arrays(file: Path, shape: tuple[int, ...], classes: int, kind: Targets
         raise DataError(f"{file} has inputs that are infinite or not a number: remove these.")
     number = np.int64 if kind is Targets.CLASSES else np.float32
     return Examples(numbers, torch.from_numpy(targets.astype(number)))
+
+
+def _read_places(
+    file: Path, shape: tuple[int, ...], classes: int, kind: Targets, bad: BadRecords
+) -> Examples:
+    """Read an .npz file record by record. Only its types, and the shape that all records share, can be an error."""
+    inputs, targets = _arrays(file)
+    of_each = (classes,) if kind is Targets.LABELS else ()
+    real = (np.integer, np.floating)
+    if inputs.shape[1:] != shape or targets.ndim < 1 or targets.shape[1:] != of_each:
+        raise DataError(
+            f"{file} has inputs of shape {inputs.shape} and targets of shape {targets.shape}: the run expects "
+            f"{('N', *shape)} and {('N', *of_each)}."
+        )
+    if inputs.dtype != np.uint8 and not np.issubdtype(inputs.dtype, np.floating):
+        raise DataError(f"{file} has inputs of type {inputs.dtype}: give bytes or floats.")
+    if not any(np.issubdtype(targets.dtype, known) for known in real):
+        raise DataError(f"{file} has targets of type {targets.dtype}: give numbers.")
+    count = bad.room(max(len(inputs), len(targets)))
+    whole = min(count, len(inputs), len(targets))
+    numbers = np.zeros((count, *shape), np.float32)
+    learned = np.zeros((count, *of_each), np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers[:whole], learned[:whole] = inputs[:whole], targets[:whole]
+        told = learned.astype(np.float32)
+    if kind is Targets.CLASSES:
+        known = (learned >= 0) & (learned < classes) & (learned == np.floor(learned))
+    else:
+        known = np.isfinite(told.reshape(count, -1)).all(axis=1)
+    finite = np.isfinite(numbers.reshape(count, -1)).all(axis=1)
+    for faults, fault in (
+        (np.arange(count) >= whole, "without an input or without a target"),
+        (~finite, "with inputs that are infinite or not a number"),
+        (~known, f"with targets that are not {kind} of the run"),
+    ):
+        for place in np.flatnonzero(faults).tolist():
+            bad.add(place, fault)
+    present = bad.present(count)
+    numbers[~present.numpy()] = 0
+    learned[~present.numpy()] = told[~present.numpy()] = 0
+    scaled = torch.from_numpy(numbers)
+    if inputs.dtype == np.uint8:
+        scaled.div_(255)
+    made = learned.astype(np.int64) if kind is Targets.CLASSES else told
+    return Examples(scaled, torch.from_numpy(made), present)
 
 
 def _arrays(file: Path) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

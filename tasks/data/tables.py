@@ -1,10 +1,13 @@
 """Reads tables from files, with every cell as text: a CSV file with a header, or a folder of .txt files by class.
 
 Error messages name the file, the line and the column. They are written to the node's log, so they never repeat a cell.
+Where a device reads its own table (`bad`), a record that cannot be read becomes a row of empty cells, and is noted as
+one whose place stays blank.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +16,13 @@ from pathlib import Path
 
 from fedsketch.conf.targets import Targets
 from fedsketch.errors import DataError
+from fedsketch.tasks.data.bad_records import BadRecords, one_record
 from fedsketch.tasks.data.schema import Schema, Text
 
 MISSING = frozenset(("", "na", "nan", "null", "?"))
 # Characters. A text may be long, but after a missing quote a cell would contain the rest of the file.
 _LONGEST_CELL = 2**24
+_MOST_LINES = 10_000  # of one record on a device, so that broken quotes cost little time
 
 
 @dataclass(frozen=True)
@@ -63,13 +68,19 @@ class Table:
             writer.writerows([cells[row] for cells in columns] for row in rows)
 
 
-def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
+def read_table(
+    path: Path, schema: Schema, *, targets: bool = True, bad: BadRecords | None = None
+) -> Table:
     """Read the table at a path. It must have the columns of the schema and no others. Without `targets`, the target
     columns may be missing, and other columns are allowed."""
     if path.is_dir():
         with _readable(path):
-            return _texts(path, schema)
-    table = read_cells(path, schema.delimiter)
+            return _texts(path, schema, bad)
+    if bad is None:
+        table = read_cells(path, schema.delimiter)
+    else:
+        with _readable(path):
+            table = _record_by_record(path, schema.delimiter, bad)
     for name in schema.needed if targets else schema.inputs:
         if name not in table.columns:
             raise DataError(
@@ -81,7 +92,7 @@ def read_table(path: Path, schema: Schema, *, targets: bool = True) -> Table:
                 f"{path} has a column {name}, which its schema does not name: describe it there, or write `{name}: "
                 "ignore`."
             )
-    if not len(table):
+    if not len(table) and bad is None:
         raise DataError(f"{path} has no rows: add some.")
     return table
 
@@ -129,6 +140,69 @@ def _csv(path: Path, delimiter: str) -> Table:
     return Table(path, dict(zip(header, cells, strict=True)), places)
 
 
+def _record_by_record(path: Path, delimiter: str, bad: BadRecords) -> Table:
+    """Read a CSV file of which any record may be broken. Only the header can be an error.
+
+    A record may have several lines, if a quote says so. If it cannot be read, its first line alone is taken for the
+    broken record, and reading continues with the next line: a quote that is never closed takes no other record along.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no table {path}: name a .csv file that exists.")
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with path.open("rb") as file:
+            lines = file.read().removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)
+        header, at = _record(lines, 0, delimiter)
+        if header is None:
+            raise DataError(
+                f"{path} has no header that can be read: its first line names the columns."
+            )
+        header = [name.strip() for name in header]
+        _check_header(path, header)
+        rows: list[list[str]] = []
+        places = []
+        while at < len(lines):
+            if not lines[at].strip(b"\r\n"):
+                at += 1  # an empty line
+                continue
+            if len(rows) == bad.most:
+                bad.surplus = True
+                break
+            row, after = _record(lines, at, delimiter, len(header))
+            if row is None:
+                bad.add(len(rows), "that is not a row of the table")
+                row = [""] * len(header)
+            rows.append(row)
+            places.append(f"{path}, line {after}")
+            at = after
+    finally:
+        csv.field_size_limit(before)
+    cells = map(list, zip(*rows, strict=True)) if rows else ([] for _ in header)
+    return Table(path, dict(zip(header, cells, strict=True)), places)
+
+
+def _record(
+    lines: Sequence[bytes], at: int, delimiter: str, cells: int | None = None
+) -> tuple[list[str] | None, int]:
+    """Return the record that begins in a line, and the number of the line after it. None if it cannot be read, or has
+    another number of cells."""
+    end = at
+
+    def decoded() -> Iterator[str]:
+        nonlocal end
+        while end < min(len(lines), at + _MOST_LINES):
+            end += 1
+            yield lines[end - 1].decode("utf-8")
+
+    try:
+        row = next(csv.reader(decoded(), delimiter=delimiter, strict=True), None)
+    except (csv.Error, UnicodeDecodeError):
+        return None, at + 1
+    if row is None or (cells is not None and len(row) != cells):
+        return None, at + 1
+    return row, end
+
+
 def _check_header(path: Path, header: list[str]) -> None:
     if not header:
         raise DataError(f"{path} is empty: its first line names the columns.")
@@ -140,7 +214,7 @@ def _check_header(path: Path, header: list[str]) -> None:
             )
 
 
-def _texts(root: Path, schema: Schema) -> Table:
+def _texts(root: Path, schema: Schema, bad: BadRecords | None) -> Table:
     """Read a folder of texts, one row per file. The names of existing folders are looked up among the classes of the
     schema, never the other way round."""
     text, *more = schema.inputs
@@ -150,19 +224,23 @@ def _texts(root: Path, schema: Schema) -> Table:
             f"{root} is a folder, so its schema must have one text column and a class as target: name a .csv file, or "
             "change the schema."
         )
-    texts, labels, places = [], [], []
+    files = []
     for folder in sorted(root.iterdir()):
         if not folder.is_dir() or folder.name.startswith("."):
             continue
-        if folder.name not in target.values:
+        if folder.name not in target.values and bad is None:
             raise DataError(
                 f"{folder} is not a class of the schema: rename it to one of {', '.join(target.values)}, or move it "
                 "away."
             )
-        for file in sorted(folder.glob("*.txt")):
-            texts.append(file.read_text(encoding="utf-8"))
-            labels.append(folder.name)
-            places.append(str(file))
-    if not texts:
+        files += sorted(folder.glob("*.txt"))
+    if not files and bad is None:
         raise DataError(f"{root} holds no example: put .txt files into {root}/<class>.")
-    return Table(root, {text: texts, target.columns[0]: labels}, places)
+    if bad is not None:
+        files = files[: bad.room(len(files))]
+    texts = [""] * len(files)
+    for place, file in enumerate(files):
+        with one_record(bad, place, "whose file is not a text in UTF-8"):
+            texts[place] = file.read_text(encoding="utf-8")
+    labels = [file.parent.name for file in files]
+    return Table(root, {text: texts, target.columns[0]: labels}, list(map(str, files)))

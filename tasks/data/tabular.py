@@ -27,6 +27,7 @@ from fedsketch.conf.table_settings import TableSettings
 from fedsketch.conf.targets import Targets
 from fedsketch.conf.task.regression import RegressionConfig
 from fedsketch.errors import DataError
+from fedsketch.tasks.data.bad_records import BadRecords
 from fedsketch.tasks.data.columns import examples_of, flags
 from fedsketch.tasks.data.examples import Dataset, Examples
 from fedsketch.tasks.data.schema import Schema, Target, Text, beside, load_schema
@@ -60,9 +61,10 @@ def load(settings: TableSettings, seed: int) -> Dataset:
     )
 
 
-def read_examples(path: Path, schema: Schema) -> Examples:
-    """Return all rows of a table as examples."""
-    return examples_of(read_table(path, schema), schema)
+def read_examples(path: Path, schema: Schema, bad: BadRecords | None = None) -> Examples:
+    """Return all rows of a table as examples. With `bad`, each is in a place, and those that cannot be used leave
+    theirs blank."""
+    return examples_of(read_table(path, schema, bad=bad), schema, bad)
 
 
 def is_table(settings: DataSettings) -> TypeGuard[TableSettings | FolderConfig]:
@@ -89,15 +91,15 @@ def schema_beside(path: Path) -> Schema:
     return load_schema(Path(os.environ.get(SCHEMA_VARIABLE) or beside(path)))
 
 
-def own_table(path: Path, fingerprint: str) -> Examples:
-    """Return the examples of a device's own table, for a run with this fingerprint."""
+def own_table(path: Path, fingerprint: str, bad: BadRecords | None = None) -> Examples:
+    """Return the examples of a device's own table, for a run with this fingerprint, as `read_examples` does."""
     schema = schema_beside(path)
     if schema.fingerprint != fingerprint:
         raise DataError(
             f"The schema of {path} has changed since its data card was made: describe the data again with "
             "fedsketch-enroll --data."
         )
-    return read_examples(path, schema)
+    return read_examples(path, schema, bad)
 
 
 def resolved(config: Config) -> Config:

@@ -4,10 +4,17 @@ Formal guarantee: the result for an example depends on that example alone (`task
 one leads to nan or inf.
 
 All functions work on micro-batches that need about `memory` bytes, for any size of the batch.
+
+**Places.** A matrix product may round a row in another way if the matrix has another number of rows. A hostile server
+can send a model that makes such a difference as large as a clip, so the guarantee must also hold for rounding. On a
+device that protects examples every micro-batch therefore has the same size, whatever the number of examples: callers
+fill it up with blank places. And an example at which a model or a task of an installed package raises leaves its place
+blank. Then the bits of a row are a function of the example, the model and its place in the micro-batch.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -19,7 +26,10 @@ from fedsketch.tasks.gradients.slot_gradients import OuterFactors, SlotGradients
 from fedsketch.tasks.models.flat_model import FlatModel
 
 MEMORY = 32 << 20  # bytes; more is not faster
+PLACES = 64  # the largest micro-batch of a device that protects examples; its places are padded to a multiple
 _BYTES = 4  # bytes of a float32
+
+log = logging.getLogger(__name__)
 
 
 class PerExample:
@@ -29,9 +39,13 @@ class PerExample:
     their squares are.
     """
 
-    def __init__(self, model: FlatModel, memory: int = MEMORY) -> None:
+    def __init__(self, model: FlatModel, memory: int = MEMORY, *, in_places: bool = False) -> None:
+        """`in_places`: the number of examples is a multiple of `PLACES`, and all micro-batches have the same size."""
         self._model = model
         self._memory = memory
+        self._in_places = in_places
+        # Which examples of the present batch raised an exception, among those that were yielded.
+        self.failed = torch.zeros(0, dtype=torch.bool)
         self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -130,15 +144,55 @@ class PerExample:
             return
         device, how = self._model.device, self._plan(inputs)
         at_once = max(1, self._memory // (_BYTES * (how.numbers + numbers)))
+        if self._in_places:
+            self.failed = torch.zeros(len(targets), dtype=torch.bool)
+            at_once = 1 << (min(at_once, PLACES).bit_length() - 1)  # a divisor of PLACES
+            if (
+                not how.separate
+            ):  # what raises for a blank place raises always, whatever the data are
+                blank = torch.zeros_like(inputs[:at_once]), torch.zeros_like(targets[:at_once])
+                slot_gradients(self._model, how, *(tensor.to(device) for tensor in blank))
         for start in range(0, len(targets), at_once):
             part = slice(start, min(start + at_once, len(targets)))
             batch = inputs[part].to(device), targets[part].to(device)
-            yield slot_gradients(self._model, how, *batch), part
+            if self._in_places:
+                yield self._without_failures(how, *batch, part), part
+            else:
+                yield slot_gradients(self._model, how, *batch), part
+
+    def _without_failures(
+        self, how: Plan, inputs: Tensor, targets: Tensor, part: slice
+    ) -> dict[str, SlotGradients]:
+        """Return the gradients of a micro-batch. If a pass raises, every example is tried with blank places around it,
+        and those that raise become blank themselves."""
+
+        def only(chosen: Tensor) -> dict[str, SlotGradients]:
+            blank = ~chosen.to(inputs.device)
+            kept = inputs.clone(), targets.clone()
+            for tensor in kept:
+                tensor[blank] = 0
+            return slot_gradients(self._model, how, *kept)
+
+        try:
+            return slot_gradients(self._model, how, inputs, targets)
+        except Exception as error:  # its text may repeat what a record contains
+            log.error(
+                "A record makes the local work fail (%s); each is tried alone", type(error).__name__
+            )
+        failed = torch.zeros(len(targets), dtype=torch.bool)
+        for place, alone in enumerate(torch.eye(len(targets), dtype=torch.bool)):
+            try:
+                only(alone)
+            except Exception:
+                failed[place] = True
+        self.failed[part] = failed
+        return only(~failed)
 
     def _plan(self, inputs: Tensor) -> Plan:
         shape = tuple(inputs.shape[1:])
         if shape not in self._plans:
-            self._plans[shape] = plan(self._model, inputs[:1].to(self._model.device))
+            example = torch.zeros_like(inputs[:1]) if self._in_places else inputs[:1]
+            self._plans[shape] = plan(self._model, example.to(self._model.device))
         return self._plans[shape]
 
     def _add(self, total: Tensor, slots: dict[str, SlotGradients], weights: Tensor) -> None:

@@ -37,6 +37,7 @@ from fedsketch.tasks.models.scattering import CHANNELS, SMALLEST, STRIDE, scatte
 CACHE_VARIABLE = "FEDSKETCH_CACHE"
 GROUPS = 27  # of the group norm: three channels in each, times the channels of the image
 _CHECK = 16  # bytes of a checksum
+_PLACES = 64  # the size of the groups on a device that protects examples
 _FREE = 0.1  # share of the disk that features leave free
 
 Shape = tuple[int, ...]
@@ -56,18 +57,56 @@ class FeatureMap:
 
     def __call__(self, examples: Examples) -> Examples:
         """Return the features of these examples."""
-        return Examples(self._found_or_made(examples, _own_folder(self.name)), examples.targets)
+        folder = _own_folder(self.name)
+        if examples.present is not None:
+            return self._in_places(examples, folder)
+        return Examples(self._found_or_made(examples.inputs, folder), examples.targets)
 
-    def _found_or_made(self, examples: Examples, folder: Path | None) -> Tensor:
+    def _in_places(self, examples: Examples, folder: Path | None) -> Examples:
+        """Return the features, computed for groups of one size (`tasks.gradients.per_example`). An example at which the
+        map raises leaves its place blank."""
+        padded, found, failed = examples.padded(_PLACES), [], []
+        for inputs in torch.split(padded.inputs, _PLACES):
+            try:
+                found.append(self._found_or_made(inputs, folder, whole=True))
+                failed.append(torch.zeros(_PLACES, dtype=torch.bool))
+            except Exception:
+                log.exception(
+                    "The features of a record cannot be computed; each is tried by itself"
+                )
+                rows, without = self._one_by_one(inputs)
+                found.append(rows)
+                failed.append(without)
+        made = Examples(torch.cat(found)[: len(examples)], examples.targets, examples.present)
+        return made.only(~torch.cat(failed)[: len(examples)])
+
+    def _one_by_one(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of a group, and at which examples the map raised. A map of an installed package gets one
+        example at a time in any case."""
+        rows = torch.zeros(len(inputs), *self.after(tuple(inputs.shape[1:])))
+        failed = torch.zeros(len(inputs), dtype=torch.bool)
+        for place in range(len(inputs)):
+            try:
+                rows[place] = self.of(inputs[place : place + 1])[0]
+            except Exception:
+                failed[place] = True
+        return rows, failed
+
+    def _found_or_made(self, inputs: Tensor, folder: Path | None, *, whole: bool = False) -> Tensor:
+        """Return the features of these inputs. `whole`: if one is missing, all are computed, because the size of the
+        batch may change how they are rounded."""
         if folder is None:
-            return self.of(examples.inputs)
-        rows = examples.inputs.contiguous().numpy()
-        made = np.empty((len(rows), *self.after(examples.shape)), np.float32)
-        head = f"{self.name} {self.edition} {examples.shape}".encode()
+            return self.of(inputs)
+        rows, shape = inputs.contiguous().numpy(), tuple(inputs.shape[1:])
+        made = np.empty((len(rows), *self.after(shape)), np.float32)
+        head = f"{self.name} {self.edition} {shape}".encode()
         files = [folder / _named(head, row.tobytes()) for row in rows]
         missing = [i for i, file in enumerate(files) if not _read_into(made[i], file)]
+        if missing and whole:
+            made[missing] = self.of(inputs).numpy()[missing]
+        elif missing:
+            made[missing] = self.of(inputs[missing]).numpy()
         if missing:
-            made[missing] = self.of(examples.inputs[missing]).numpy()
             _write_all([(files[i], made[i]) for i in missing])
         return torch.from_numpy(made)
 

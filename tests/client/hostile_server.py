@@ -5,7 +5,8 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.codec import EVALUATION
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
 from fedsketch.tasks.data.folder import DATA_VARIABLE
+from fedsketch.tasks.data.tabular import resolved
 from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of
 
@@ -88,6 +90,9 @@ RUNS = (
         *("privacy.epsilon=null", "privacy.noise_multiplier=1"),
     ),
 )
+EXAMPLE_POLICY = replace(POLICY, unit="example")
+EXAMPLE_RUNS = tuple(run for run in RUNS if "privacy=example" in run or "strategy=fedpcdp" in run)
+SHAPED = ("data.shape=[1,2,2]", "data.classes=2")  # of `COMMON`: what differs between kinds of data
 
 
 # ---------------------------------------------------------------------------- data
@@ -145,6 +150,7 @@ class Hostile(LocalGrid):
         self.rng = rng
         self.told: list[Any] = []
         self.vectors: list[bytes] = []
+        self.senders: list[int] = []  # of the vectors
         self.slowest = 0.0
         self.delivered = 0
         self._sent: list[tuple[RecordDict, str, int]] = []
@@ -186,6 +192,8 @@ class Hostile(LocalGrid):
         reply = super()._answer(message)
         self.slowest = max(self.slowest, time.process_time() - began)
         self.told.append((message.metadata.dst_node_id, self._read(reply)))
+        node = message.metadata.dst_node_id
+        self.senders += [node] * (len(self.vectors) - len(self.senders))
         return reply
 
     def _read(self, reply: Message) -> Any:
@@ -280,27 +288,34 @@ def crafted_model(rng: random.Random, size: int) -> torch.Tensor:
 
 
 @cache
-def _strategy(run: tuple[str, ...]) -> Strategy:
-    config = compose([*COMMON, *run])
+def _strategy(run: tuple[str, ...], common: tuple[str, ...]) -> Strategy:
+    config = resolved(compose([*common, *run]))
     workload = Workload(config)
     return make_strategy(config, workload, workload.model())
 
 
 @cache
-def _evaluation(run: tuple[str, ...]) -> Strategy:
+def _evaluation(run: tuple[str, ...], common: tuple[str, ...]) -> Strategy:
     """The evaluations of a run, or, where it has none, its training once more."""
-    trained = _strategy(run)
+    trained = _strategy(run, common)
     federated = trained.config.evaluation.name == "federated"
     return FederatedEvaluation(trained) if federated else trained
 
 
-def attack(grid: Hostile, rng: random.Random, hostility: float) -> list[Mechanism]:
+def attack(
+    grid: Hostile,
+    rng: random.Random,
+    hostility: float,
+    runs: Sequence[tuple[str, ...]] = RUNS,
+    common: tuple[str, ...] = tuple(COMMON),
+) -> list[Mechanism]:
     """One or two rounds of a hostile server; returns the mechanisms that they announced."""
-    run = rng.choice(RUNS)
-    secure = aggregating(WrappedGrid(grid), _strategy(run).config, _strategy(run).parcels)
+    run = rng.choice(runs)
+    known = _strategy(run, common)
+    secure = aggregating(WrappedGrid(grid), known.config, known.parcels)
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
-        strategy = _evaluation(run) if rng.random() < 0.6 else _strategy(run)
+        strategy = _evaluation(run, common) if rng.random() < 0.6 else _strategy(run, common)
         # As if all had met.
         coordinator_of(strategy).nodes = {client: client + 2 for client in range(NODES)}
         strategy.model.load(crafted_model(rng, strategy.model.size))

@@ -5,16 +5,22 @@ draw the same randomness and get the same sequence of messages from a hostile se
 configurations, whose messages are lost, repeated, reordered, cut, flipped, sent to others, replayed. Everything that
 leaves is compared byte for byte, and so is what the devices keep; the vectors may differ by what clipped rows can
 differ, and no more.
+
+Where the unit is the example, the data of one device differ in one record: one more, one fewer, another one, or one
+that cannot be read, in arrays, images, tables and texts. Then the vectors of all other devices are equal, and that of
+this device differs by what one clipped row can.
 """
 
 import hashlib
 import logging
+import math
 import os
 import random
 import resource
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,13 +31,31 @@ import pytest
 from fedsketch.client.app import make_app
 from fedsketch.client.enroll import enrol
 from fedsketch.client.guard import ledger
+from fedsketch.client.guard.card import DataCard
+from fedsketch.client.guard.policy import Policy
+from fedsketch.errors import DataError
+from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms import randomness
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Refusal, centred
-from tests.client.hostile_server import CARD, NODES, POLICY, Hostile, attack, data_pool
+from fedsketch.tasks.data.bad_records import BadRecords
+from tests.client.hostile_server import (
+    CARD,
+    COMMON,
+    EXAMPLE_POLICY,
+    EXAMPLE_RUNS,
+    NODES,
+    POLICY,
+    RUNS,
+    SHAPED,
+    Hostile,
+    attack,
+    data_pool,
+)
+from tests.client.neighbours import REPLACED, Kind, kinds
 from tests.secagg.protocol import device, keys, packed_size, unpack
 
 
@@ -71,6 +95,8 @@ class World:
     root: Path
     pristine: dict[Path, bytes]
     dice: Dice
+    runs: Sequence[tuple[str, ...]] = RUNS
+    common: tuple[str, ...] = tuple(COMMON)
     app: Any = field(default_factory=make_app)
 
     def play(self, seed: int, data: dict[int, Path | None], hostility: float) -> "Played":
@@ -83,7 +109,7 @@ class World:
         rng = random.Random(seed)
         grid = Hostile(self.app, folders, data, rng, lambda number: self.dice.turn(seed, number))
         self.dice.turn(seed, 0)
-        announced = attack(grid, rng, hostility)
+        announced = attack(grid, rng, hostility, self.runs, self.common)
         files = (path for path in sorted(self.root.rglob("*")) if path.is_file())
         kept = {str(path.relative_to(self.root)): path.read_bytes() for path in files}
         return Played(grid, kept, announced)
@@ -123,17 +149,19 @@ def _within(first: bytes, second: bytes, mechanism: Mechanism) -> bool:
 Worlds = tuple[World, World, list[Path | None]]
 
 
-@pytest.fixture(scope="module")
-def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    root, dice = tmp_path_factory.mktemp("worlds"), Dice()
-    (root / "policy.toml").write_text(POLICY.to_toml())
+@contextmanager
+def _enrolled(
+    root: Path, dice: Dice, policy: Policy, card: DataCard, *attacked: Any
+) -> Iterator[tuple[World, World]]:
+    """Two worlds of devices with this policy and this card."""
+    (root / "policy.toml").write_text(policy.to_toml())
     folders = {node: root / "here" / f"device{node}" for node in range(2, NODES + 2)}
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SIMULATION_VARIABLE, raising=False)
         patch.setattr(ledger, "_now", lambda: "2026-01-01T00:00:00+00:00")
         patch.setattr(os, "fsync", lambda _: None)  # nothing is cut off here
         for node, folder in folders.items():
-            enrol(folder, node, root / "roster.json", root / "policy.toml", CARD)
+            enrol(folder, node, root / "roster.json", root / "policy.toml", card)
         for folder in folders.values():
             enrol(folder, roster=root / "roster.json")
         patch.setattr(os, "urandom", dice.draw)
@@ -142,9 +170,21 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
         logging.disable(logging.CRITICAL)  # thousands of failures are the point
         # In one place, one after the other, so that paths are equal too.
         pristine = {file: file.read_bytes() for file in (root / "here").rglob("*.*")}
-        one, two = (World(root / "here", pristine, dice) for _ in range(2))
-        yield one, two, data_pool(root)
+        yield tuple(World(root / "here", pristine, dice, *attacked) for _ in range(2))  # type: ignore[misc]
         logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def dice() -> Dice:
+    """The same for all worlds, because it takes the place of the operating system's randomness."""
+    return Dice()
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory, dice: Dice) -> Iterator[Worlds]:
+    root = tmp_path_factory.mktemp("worlds")
+    with _enrolled(root, dice, POLICY, CARD) as (one, two):
+        yield one, two, data_pool(root)
 
 
 @dataclass
@@ -155,6 +195,7 @@ class Tally:
     messages: int = 0
     vectors: int = 0
     refusals: int = 0
+    moved: int = 0
     slowest: float = 0.0
 
 
@@ -189,6 +230,104 @@ def test_what_leaves_a_device_does_not_depend_on_its_data_in_ten_thousand_sequen
 ) -> None:
     start = random.SystemRandom().randrange(2**32)
     print(f"sequences from {start} on: {play(worlds, range(start, start + 10_000))}")
+
+
+# ---------------------------------------------------------------------------- one record
+def neighbouring(one: Played, two: Played, rows: int) -> None:
+    """Everything is equal but the vectors of one device, and these are as far apart as this many clipped rows."""
+    assert one.grid.told == two.grid.told
+    assert one.kept == two.kept
+    pairs = zip(one.grid.vectors, two.grid.vectors, one.grid.senders, strict=True)
+    for first, second, node in pairs:
+        if node != CHANGED:
+            assert first == second
+        else:
+            assert any(_rows_apart(first, second, mechanism, rows) for mechanism in one.announced)
+
+
+def _rows_apart(first: bytes, second: bytes, mechanism: Mechanism, rows: int) -> bool:
+    """Whether two vectors under equal masks and noise could be sums that differ in this many clipped rows. With noise
+    inside of training a record also moves the gradients of later steps, which the noise of each step hides."""
+    if isinstance(mechanism, NoisyTraining):
+        return _within(first, second, mechanism)
+    assert isinstance(mechanism, SkellamRing)
+    dim, bits = mechanism.ring
+    size = packed_size(dim, bits)
+    if len(first) < size:
+        return False
+    numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
+    apart = centred(numbers[0] - numbers[1], bits).astype(np.float64)
+    most = rows * mechanism.weight(Unit.EXAMPLE) * mechanism.l2_sensitivity
+    if mechanism.unit is Unit.EXAMPLE and not mechanism.rounds_once:
+        most += mechanism.rows * math.sqrt(dim)  # the others may be rounded by other random numbers
+    return float(np.linalg.norm(apart)) <= most
+
+
+Neighbours = dict[str, tuple[World, World, Kind]]
+CHANGED = 3  # the device in whose data one record differs
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory, dice: Dice) -> Iterator[Neighbours]:
+    root = tmp_path_factory.mktemp("neighbours")
+    with ExitStack() as stack:
+        made = {}
+        for name, kind in kinds(root).items():
+            (root / name).mkdir()
+            common = (*(key for key in COMMON if key not in SHAPED), *kind.run)
+            enrolled = _enrolled(root / name, dice, EXAMPLE_POLICY, kind.card, EXAMPLE_RUNS, common)
+            made[name] = (*stack.enter_context(enrolled), kind)
+        yield made
+
+
+def play_neighbours(neighbours: Neighbours, seeds: Iterable[int], hostility: float = 0.2) -> Tally:
+    """Sequences in both worlds, of which one has one record changed."""
+    tally = Tally()
+    for seed in seeds:
+        rng = random.Random(-1 - seed)
+        first, second, kind = neighbours[rng.choice(sorted(neighbours))]
+        data: dict[int, Path | None] = dict.fromkeys(range(2, NODES + 2), kind.usual)
+        name = rng.choice(sorted(kind.neighbours))
+        others = {**data, CHANGED: kind.neighbours[name]}
+        one, two = first.play(seed, data, hostility), second.play(seed, others, hostility)
+        # Another record in the place of one is two rows: each is one row from a blank place.
+        neighbouring(one, two, rows=2 if name in REPLACED else 1)
+        tally.sequences += 1
+        tally.messages += one.grid.delivered
+        tally.vectors += len(one.grid.vectors)
+        tally.refusals += sum("refusal" in str(told) for told in one.grid.told)
+        tally.moved += sum(a != b for a, b in zip(one.grid.vectors, two.grid.vectors, strict=True))
+    return tally
+
+
+def test_one_record_moves_the_vector_of_its_device_by_one_row(neighbours: Neighbours) -> None:
+    tally = play_neighbours(neighbours, range(50))
+    assert tally.vectors > 50
+    assert tally.refusals > 10
+    assert tally.moved > 10
+
+
+@pytest.mark.slow
+def test_one_record_moves_the_vector_of_its_device_by_one_row_in_ten_thousand_sequences(
+    neighbours: Neighbours,
+) -> None:
+    start = random.SystemRandom().randrange(2**32)
+    tally = play_neighbours(neighbours, range(start, start + 10_000))
+    print(f"sequences from {start} on: {tally}")
+
+
+def test_a_device_on_which_one_record_silences_the_others_is_found(
+    neighbours: Neighbours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above can fail: before, a bad record was an error of all the data."""
+
+    def fragile(bad: BadRecords) -> None:
+        if bad.faults:
+            raise DataError("A record is bad.")
+
+    monkeypatch.setattr(BadRecords, "report", fragile)
+    with pytest.raises(AssertionError):
+        play_neighbours(neighbours, range(50))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from torch import nn
 from fedsketch.conf import compose
 from fedsketch.tasks.built_in import make_task
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.data.held_out import held_out_count, split
+from fedsketch.tasks.data.held_out import held_out_by_content, held_out_count, split
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.scores import score_names, scores_of
 
@@ -29,6 +29,18 @@ def test_both_parts_of_a_split_have_an_example_if_there_are_two(share: float) ->
         assert min(len(trained), len(held_out)) >= 1
         assert abs(len(held_out) - share * examples) <= 1
     assert held_out_count(59, share) >= held_out_count(58, share)
+
+
+def test_one_example_more_does_not_change_which_others_are_held_out_by_content() -> None:
+    inputs = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+    examples = Examples(inputs, torch.arange(400) % 3)
+    held = held_out_by_content(examples, 0.3, seed=4)
+    assert 0.2 < held.double().mean() < 0.4
+    without = torch.arange(400) != 17
+    fewer = examples.take(torch.nonzero(without).squeeze(1))
+    assert torch.equal(held_out_by_content(fewer, 0.3, seed=4), held[without])
+    assert not torch.equal(held_out_by_content(examples, 0.3, seed=5), held)
+    assert not held_out_by_content(examples, 0.0, seed=4).any()
 
 
 def test_nothing_is_held_out_of_a_single_example_or_for_no_share() -> None:

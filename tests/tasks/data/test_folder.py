@@ -180,7 +180,7 @@ def test_the_environment_alone_says_where_a_device_has_its_data(
         (None, None, "set FEDSKETCH_DATA"),
         ("", None, "set FEDSKETCH_DATA"),
         ("absent", None, "neither a folder nor an .npz"),
-        ("own.npz", 4, "5 examples, and the run protects examples on devices that have 4 at most"),
+        ("other.npz", None, "other.npz has inputs of shape"),
     ],
 )
 def test_what_is_wrong_is_told_to_the_owner_and_not_to_the_server(
@@ -192,7 +192,7 @@ def test_what_is_wrong_is_told_to_the_owner_and_not_to_the_server(
     reason: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_arrays(tmp_path / "own.npz")
+    write_arrays(tmp_path / "other.npz", inputs=np.zeros((5, 1, 3, 4), np.uint8))
     monkeypatch.delenv(folder.DATA_VARIABLE, raising=False)
     if place is not None:
         monkeypatch.setenv(folder.DATA_VARIABLE, place)

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fedsketch.conf import Config, compose
 from fedsketch.conf.plugins import implementation
 from fedsketch.errors import ConfigError, ModelError
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models import features
+from fedsketch.tasks.models.features import kept_in, seen_through
 from fedsketch.tasks.models.plugin_features import edition_of, own_map
 from fedsketch.tasks.models.scattering import scattering
 from fedsketch.tasks.workload import Workload
@@ -173,6 +175,7 @@ def test_a_configuration_selects_among_known_maps_only() -> None:
 # ---------------------------------------------------------------------- maps of installed packages
 OWN = """
 import torch
+from torch import Tensor
 from torch import nn
 
 class Centred(nn.Module):
@@ -268,3 +271,37 @@ def test_a_map_that_makes_another_shape_than_it_says_is_refused(own: Install) ->
     own(after="(4,)")
     with pytest.raises(ModelError, match=r"features=own makes \(3,\).*says \(4,\)"):
         features.seen_through("own", _images())
+
+
+def test_an_example_at_which_a_map_raises_leaves_its_place_blank(
+    own: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features of the others are those that they have without it."""
+    own()
+    images = _images(5)
+    good = seen_through("own", images)
+    module = own_map("own", (1, 8, 8)).module
+    forward = module.forward
+
+    def refusing(inputs: Tensor) -> Tensor:
+        if torch.equal(inputs[0], images.inputs[3]):
+            raise ValueError("a record of a kind")
+        return forward(inputs)
+
+    monkeypatch.setattr(module, "forward", refusing)
+    for file in _files(kept_in()):
+        file.unlink()
+    found = seen_through("own", images.in_places())
+    assert found.present is not None
+    assert found.present.tolist() == [True, True, True, False, True]
+    assert torch.equal(found.there().inputs, good.inputs[found.present])
+
+
+def test_features_in_places_have_the_same_bits_whatever_is_already_there() -> None:
+    images = _images(9)
+    once = seen_through("scattering", images.in_places()).inputs
+    first = images.take(torch.arange(4))
+    assert torch.equal(seen_through("scattering", first.in_places()).inputs, once[:4])
+    for file in _files(kept_in())[::2]:
+        file.unlink()
+    assert torch.equal(seen_through("scattering", images.in_places()).inputs, once)
