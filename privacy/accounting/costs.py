@@ -28,6 +28,7 @@ from fedsketch.privacy.accounting.dominating_pairs import (
     PoissonPair,
     ReplaceOnePair,
     RevealedPair,
+    VariancePair,
     ZeroOutPair,
 )
 from fedsketch.privacy.accounting.releases import (
@@ -55,7 +56,7 @@ _FACTOR = {Adjacency.ADD_OR_REMOVE: 1.0, Adjacency.ZERO_OUT: 1.0, Adjacency.REPL
 
 @dataclass(frozen=True)
 class Cost:
-    """`curve` is the Renyi curve. `pair` is the Gaussian pair (sampled or not) that dominates the release, or None."""
+    """`curve` is the Renyi curve. `pair` is the pair of distributions that dominates the release, or None."""
 
     curve: Curve
     pair: Pair | None
@@ -253,8 +254,11 @@ def _unsampled_cost(law: NoiseLaw, adjacency: Adjacency) -> Cost:
         curve = coordinate_sampling.curve(law.sigma, law.rate, norm * law.l2, norm * law.linf)
         return Cost(curve, None)
     if isinstance(law, SketchedGaussian):
-        curve = sketched_gaussian.secret_curve(law.noise_multiplier, law.rows, law.clients)
-        return Cost(curve, None)
+        numbers = (law.noise_multiplier, law.rows, law.clients)
+        curve = sketched_gaussian.secret_curve(*numbers)
+        if law.noise_multiplier == 0.0:
+            return Cost(curve, None)
+        return Cost(curve, VariancePair(0.0, sketched_gaussian.worst_ratio(*numbers), law.rows))
     raise UnsupportedReleaseError(f"{type(law).__name__} is not a law known here.")
 
 

@@ -47,13 +47,19 @@ with that probability, and the profile of the Poisson draw otherwise.
 draw, the divergence is that of the Gaussian, or that of two equal distributions, [1 - g]_+. So for g >= 1 the profile
 is q times the Gaussian's.
 
-All profiles grow with the rate and fall with the noise. This follows from Kahane's inequality, and because the
+**A secret sketch.** The outputs are centred Gaussians of one dimension and two variances, whose ratio is at most rho
+(`privacy.accounting.sketched_gaussian`). The ratio of densities depends on the squared length alone, so H_g is a
+difference of two chi-square probabilities (`VariancePair`). It grows with the ratio: noise of a third variance c, added
+to both, makes rho into (rho + c)/(1 + c), which takes every value between 1 and rho, and adding noise never raises H_g.
+
+All other profiles grow with the rate and fall with the noise. This follows from Kahane's inequality, and because the
 derivative of the integrand with respect to q is not negative where the integrand is positive (there p >= p', or p' >=
 p in the other direction).
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -62,6 +68,10 @@ from typing import Self
 import numpy as np
 
 from fedsketch.privacy.accounting.renyi import Curve
+
+
+_LARGEST_EPSILON = 700.0  # e^epsilon is a float
+_EXACT = 1e-12
 
 
 def _overlap(a: Curve | float, b: Curve, c: Curve | float, noise: float) -> Curve:
@@ -99,6 +109,22 @@ class Pair(ABC):
     @property
     def symmetric(self) -> bool:
         return type(self).without_unit is Pair.without_unit
+
+    def epsilon(self, delta: float, largest: float) -> float:
+        """Return the smallest epsilon of one release of this pair, if it is below `largest`; otherwise infinity."""
+
+        def left(epsilon: float) -> float:
+            g = np.exp(np.array([epsilon]))
+            return float(max(self.with_unit(g)[0], self.without_unit(g)[0]))
+
+        largest = min(largest, _LARGEST_EPSILON)
+        if left(largest) > delta:
+            return math.inf
+        low, high = 0.0, largest
+        while high - low > _EXACT * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if left(middle) <= delta else (middle, high)
+        return high
 
     def covering(self, others: Iterable[Self]) -> Self:
         """Return a pair of the same kind that dominates this one and the others: with the smallest noise and the
@@ -170,3 +196,24 @@ class RevealedPair(SampledPair):
 
     def with_unit(self, g: Curve) -> Curve:
         return self.rate * PlainPair(self.noise).with_unit(g)
+
+
+@dataclass(frozen=True)
+class VariancePair(Pair):
+    """N(0, ratio I) against N(0, I) in `dim` dimensions, ratio > 1; the unit may be in either of the two. No Gaussian
+    pair with different means dominates it, so its `noise` is 0."""
+
+    ratio: float
+    dim: int
+
+    def with_unit(self, g: Curve) -> Curve:
+        from scipy.special import chdtr, chdtrc
+
+        # The ratio of the densities at a squared length t is e^(t slope / 2) ratio^(-dim/2).
+        slope = -math.expm1(-math.log(self.ratio))
+        middle = self.dim * math.log(self.ratio)
+        above = (middle + 2.0 * np.log(g)) / slope
+        below = np.maximum(middle - 2.0 * np.log(g), 0.0) / slope
+        wide = chdtrc(self.dim, above / self.ratio) - g * chdtrc(self.dim, above)
+        narrow = chdtr(self.dim, below) - g * chdtr(self.dim, below / self.ratio)
+        return np.maximum(np.maximum(wide, narrow), 0.0)
