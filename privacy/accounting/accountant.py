@@ -40,7 +40,8 @@ _SMALLEST_PLD_NOISE = 0.15
 
 @dataclass(frozen=True)
 class Spent:
-    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' (exact), 'profile' (exact), 'pld' or 'rdp'."""
+    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' or 'profile' (both exact), 'pld' or
+    'rdp'."""
 
     epsilon: float
     method: str

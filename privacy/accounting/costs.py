@@ -172,9 +172,11 @@ def _sampled_cost(
     law: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
 ) -> Cost:
     multiplier = _gaussian_equivalent(law)
-    if sampling.of is unit and isinstance(law, Skellam):
+    remembered = isinstance(sampling, WithoutReplacement) and sampling.with_memory
+    alone = sampling.of is unit and not remembered
+    if alone and isinstance(law, Skellam):
         return _skellam_cost(law, multiplier, sampling, adjacency)
-    if sampling.of is unit and multiplier is not None:
+    if alone and multiplier is not None:
         return _gaussian_cost(multiplier, sampling, adjacency)
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:

@@ -43,6 +43,19 @@ adjacency). By the same inequality the worst case is |x| = 1. If the draw of the
 (`Poisson.missed`), then by joint convexity the profile is at most a mixture: the Gaussian's profile without sampling
 with that probability, and the profile of the Poisson draw otherwise.
 
+**Memory.** A unit may remember when it was drawn, so that its vector depends on that (`error_feedback`). Composition
+needs that given all earlier outputs, each release is bounded by its profile.
+
+- Poisson draws: let the adversary also see which other units were drawn. Their vectors then follow from what she sees,
+  in both worlds alike, and the coin of the unit is new in every release. The unit's own vector is random, because she
+  does not see its earlier coins. So P is a mixture over vectors of norm at most 1, against the same Q for all of them
+  (zeros), and H_g is jointly convex: the profile holds.
+- Fixed-size draws: the above fails. The draws of others are not independent of the unit's, so what she saw makes other
+  draws likely with the unit than without it, and r has one law in P and another in Q (a test shows how this breaks the
+  profile). But if she sees the whole draw, the vectors of all others are the same in both worlds, and a draw depends on
+  no data. So `RevealedPair` holds. `WithoutReplacement.with_memory` is booked so.
+- Full passes are accounted as if their order was seen, and releases without sampling hide no draw: nothing changes.
+
 **Draws of several units together** (whole clients, if the unit is an example): nothing is known about r. But given the
 draw, the divergence is that of the Gaussian, or that of two equal distributions, [1 - g]_+. So for g >= 1 the profile
 is q times the Gaussian's.
@@ -68,7 +81,6 @@ from typing import Self
 import numpy as np
 
 from fedsketch.privacy.accounting.renyi import Curve
-
 
 _LARGEST_EPSILON = 700.0  # e^epsilon is a float
 _EXACT = 1e-12

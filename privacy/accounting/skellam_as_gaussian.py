@@ -33,8 +33,8 @@ x - 1/8 >= 3.25, the series of the logarithm gives L <= 1/x + 1/(12 x^3 (1 - 1/(
 
     h^2 (1 - h^2/12) - 1/x = (1/y^2) (1/(8 + 1/y) - 1/12) >= 0.037/y^2 > 0.026/y^2 >= 1/(12 x^3 (1 - 1/(4 x^2))).
 
-Hence log(f_j / g_j) is convex in j, wherever the cells begin. (For large mu these steps allow nothing below 7/12: at j = 0
-the curvature is about 1/(mu - 1/2), and a cell's variance is about h^2/12.)
+Hence log(f_j / g_j) is convex in j, wherever the cells begin. (For large mu these steps allow nothing below 7/12: at j
+= 0 the curvature is about 1/(mu - 1/2), and a cell's variance is about h^2/12.)
 
 *3. Quantiles.* Let N be a Skellam variable and A_m the normal quantile of P(N <= m). Then A_m - A_{m-1} <= h for every
 m. Suppose not, and let cell j end at A_m + (j - m) h. Then f and g have the same mass above m, f has less below m, and

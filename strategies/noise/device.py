@@ -136,7 +136,7 @@ class DeviceNoise(NoisePlan):
         size = max(cohort, self.config.clients.per_round) if self.draw_is_secret else cohort
         if self.sizes.masked or size > others:
             return NoSampling()
-        return WithoutReplacement(size, others)
+        return self.fixed_draw(size, others)
 
     # ------------------------------------------------------------------ whose noise counts
     def known(self, cohort: int) -> int:

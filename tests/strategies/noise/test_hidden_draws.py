@@ -239,3 +239,23 @@ def test_who_vanishes_shows_where_sizes_do() -> None:
     assert noise.releases(10, 9)[Against.MODEL].sampling == release.NoSampling()
     complete = _noise("privacy.against=server", "secagg=none")
     assert complete.releases(10, 10)[Against.MODEL].sampling == release.WithoutReplacement(10, 40)
+
+
+# Memory
+@pytest.mark.parametrize("against", ["model", "client"])
+def test_a_fixed_size_draw_of_devices_that_remember_is_booked_as_seen(against: str) -> None:
+    """And costs more noise; a Poisson draw does not."""
+    common = ("strategy=dome", f"privacy.against={against}", "secagg=none")
+    drawn = ("clients.total=40", "clients.per_round=10")
+    feedback = "strategy.error_feedback=0.5"
+    hidden = _noise(*common, *drawn)
+    seen = _noise(*common, *drawn, feedback)
+    for plan, remembers in ((hidden, False), (seen, True)):
+        draw = plan.releases(10, 10)[Against(against)].sampling
+        assert isinstance(draw, release.WithoutReplacement)
+        assert draw.with_memory is remembers
+    assert seen.noise_multiplier > 1.2 * hidden.noise_multiplier
+    if against == "model":
+        poisson = "clients.sampling=poisson"
+        one, other = (_noise(*common, *drawn, poisson, *more) for more in ((), (feedback,)))
+        assert one.noise_multiplier == other.noise_multiplier
