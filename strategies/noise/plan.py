@@ -98,9 +98,7 @@ class NoisePlan(ABC):
     def draw_is_secret(self) -> bool:
         """Whether the draw of a cohort counts as a secret, so that nothing others see may depend on the cohort's
         size."""
-        clients = self.config.clients
-        drawn = not clients.sampling.in_passes and clients.per_round < clients.total
-        private = self.config.privacy.private
+        private, drawn = self.config.privacy.private, self.config.clients.are_drawn
         return private and drawn and not self.known_cohort and not self.own_noise_suffices
 
     def secret_draw(self, cohort: int, clients: int) -> SecretDraw:
