@@ -1,11 +1,12 @@
 """The accountant composes the releases of a run and says what they cost. There is one for each adversary and delta.
 
-It bounds epsilon in up to four ways and reports the smallest valid bound with the name of its method:
+It bounds epsilon in up to five ways and reports the smallest valid bound with the name of its method:
 
 - `rdp`: it adds up Renyi curves (bounds on the Renyi divergence, one for each order). This works for all releases.
 - `gaussian`: it treats all Gaussian releases as one exact Gaussian without sampling.
 - `profile`: if there is a single release with a dominating pair, the pair's profile is solved for epsilon.
 - `pld`: it passes sampled Gaussians, as dominating pairs, to the privacy loss distributions of dp-accounting.
+- `adaptive`: it composes cohorts of a fixed size by dynamic programming over the loss.
 
 The guarantee is (epsilon, delta)-DP under adaptive composition, against the adversary of the releases and for their
 unit and adjacency. A release that no theorem covers is refused.
@@ -14,15 +15,21 @@ unit and adjacency. A release that no theorem covers is refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedsketch.errors import UnsupportedReleaseError
-from fedsketch.privacy.accounting import exact_gaussian, pld, renyi
+from fedsketch.privacy.accounting import adaptive_draws, exact_gaussian, pld, renyi
 from fedsketch.privacy.accounting.costs import Cost, cost
-from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair, VariancePair
+from fedsketch.privacy.accounting.dominating_pairs import (
+    GaussianZeroOutPair,
+    Pair,
+    PlainPair,
+    VariancePair,
+)
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.accounting.releases import (
     FullPasses,
@@ -40,8 +47,8 @@ _SMALLEST_PLD_NOISE = 0.15
 
 @dataclass(frozen=True)
 class Spent:
-    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' or 'profile' (both exact), 'pld' or
-    'rdp'."""
+    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' or 'profile' (both exact),
+    'adaptive', 'pld' or 'rdp'."""
 
     epsilon: float
     method: str
@@ -245,8 +252,21 @@ class Accountant:
             if total._mu_squared > 0.0:
                 parts[PlainPair(total._mu_squared**-0.5)] = 1
             candidates.append(Spent(pld.epsilon(parts, self.delta), "pld"))
+            candidates += total._by_adaptive_draws(parts, candidates[-1].epsilon)
         # On a tie the later, tighter method is reported.
         return min(reversed(candidates), key=lambda spent: spent.epsilon)
+
+    def _by_adaptive_draws(self, parts: Mapping[Pair, int], at_most: float) -> list[Spent]:
+        """Return the bound of `adaptive_draws` if there are draws that it is for, and it is quick."""
+        drawn = [pair for pair in parts if isinstance(pair, GaussianZeroOutPair)]
+        if not drawn or at_most > adaptive_draws.LARGEST_EPSILON:
+            return []
+        most = max(drawn, key=lambda pair: parts[pair] * pld.squared_spread(pair))
+        if not adaptive_draws.is_quick(most, parts[most]):
+            return []
+        others = {pair: count for pair, count in parts.items() if pair is not most}
+        epsilon = adaptive_draws.epsilon(most, parts[most], self.delta, others)
+        return [Spent(epsilon, "adaptive")]
 
     def _only_pair(self) -> Pair | None:
         """Return the pair of the only release; None if there are several, or if its profile cannot be computed."""

@@ -23,6 +23,7 @@ from fedsketch.privacy.accounting import (
     without_replacement,
 )
 from fedsketch.privacy.accounting.dominating_pairs import (
+    GaussianZeroOutPair,
     Pair,
     PlainPair,
     PoissonPair,
@@ -177,7 +178,10 @@ def _sampled_cost(
     if alone and isinstance(law, Skellam):
         return _skellam_cost(law, multiplier, sampling, adjacency)
     if alone and multiplier is not None:
-        return _gaussian_cost(multiplier, sampling, adjacency)
+        price = _gaussian_cost(multiplier, sampling, adjacency)
+        if isinstance(price.pair, ZeroOutPair):
+            return replace(price, pair=GaussianZeroOutPair(price.pair.noise, price.pair.rate))
+        return price
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(

@@ -195,6 +195,11 @@ class ZeroOutPair(SampledPair):
 
 
 @dataclass(frozen=True)
+class GaussianZeroOutPair(ZeroOutPair):
+    """The same, of Gaussian noise itself, which `privacy.accounting.adaptive_draws` composes more tightly."""
+
+
+@dataclass(frozen=True)
 class ReplaceOnePair(SampledPair):
     """Cohorts of a fixed size, replace-one adjacency. The noise is divided by the replace-one sensitivity, 2C."""
 

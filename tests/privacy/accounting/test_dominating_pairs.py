@@ -416,9 +416,10 @@ def test_cohorts_of_many_sizes_are_composed_in_groups() -> None:
         for size in sizes:
             draw = WithoutReplacement(size, 1000)
             accountant.record(_release(3.0, draw, Adjacency.ZERO_OUT, Unit.CLIENT))
-        assert accountant.epsilon().method == "pld"
+        assert accountant.epsilon().method == "adaptive"
         return accountant.epsilon().epsilon
 
     sizes = list(range(80, 120))
     grouped = spent(sizes)
-    assert spent([80] * 40) < spent([99] * 40) < grouped < 1.02 * spent([100] * 40)
+    # Draws of one size are composed more tightly than draws of many.
+    assert spent([80] * 40) < spent([99] * 40) < grouped < 1.05 * spent([100] * 40)
