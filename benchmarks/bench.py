@@ -63,7 +63,7 @@ OTHERS = {
         *("adaptive_clip", "csgm", "dome", "fed_sgm", "fedpcdp", "public_directions", "sgmf"),
         *("flower_strategies", "large_model", "record", "record_tuning", "results", "tuning"),
     ),
-    "attacks": ("inversion", "sketch_distinguisher"),
+    "attacks": ("accounting_gaps", "inversion", "sketch_distinguisher"),
     "comparisons": ("recorded_runs", "traced_round"),
     "pieces": (
         *("bench", "cpu_time", "presets", "run_store"),

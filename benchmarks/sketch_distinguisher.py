@@ -42,7 +42,6 @@ from fedsketch.privacy.accounting.sketched_gaussian import secret_curve
 from fedsketch.privacy.mechanisms.clipping import clip_rows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.fed_sgm import EAVESDROPPER, FedSgm, make_sketch
-from fedsketch.strategies.rounds.sampling import CohortSampler
 from fedsketch.tasks.workload import Workload
 
 CLIENT = [
@@ -155,7 +154,7 @@ def _bound(there: Floats, missing: Floats, line: float, delta: float) -> float:
 def made(overrides: list[str]) -> FedSgm:
     config = compose([*CLIENT, *overrides])
     workload = Workload(config)
-    return FedSgm(config, workload, workload.model(), CohortSampler(config.clients, 0))
+    return FedSgm(config, workload, workload.model())
 
 
 def claimed_over_rounds() -> tuple[float, float]:

@@ -110,7 +110,8 @@ class Workspace:
         frozen.model.load(broadcast.model)
         if EVALUATION in broadcast.scalars:
             return self._evaluate(broadcast, task, client, guard)
-        with memory_in(state) as memory, noise_stream(client, broadcast.round) as stream:
+        remembers = task.config.strategy.devices_remember
+        with memory_in(state, remembers) as memory, noise_stream(client, broadcast.round) as stream:
             work = LocalWork(
                 broadcast=broadcast,
                 shard=_in_places(self.workload(task).shard(client), task, guard),
@@ -206,14 +207,28 @@ def _in_places(examples: Examples, task: Assignment, guard: Guard) -> Examples:
 
 
 @contextmanager
-def memory_in(state: RecordDict) -> Iterator[MutableMapping[str, torch.Tensor]]:
+def memory_in(
+    state: RecordDict, remembers: bool = True
+) -> Iterator[MutableMapping[str, torch.Tensor]]:
     """Yield what a device remembers between rounds, by name, from the state that Flower keeps for the node. It never
-    leaves the device. Changes in the block are kept if the block succeeds."""
-    kept = state.array_records.get(_MEMORY, ArrayRecord())
+    leaves the device. Changes in the block are kept if the block succeeds. If the device does not remember anything,
+    the memory is empty and must stay so."""
+    kept = state.array_records.get(_MEMORY, ArrayRecord()) if remembers else ArrayRecord()
     memory = {name: torch.from_numpy(array.numpy().copy()) for name, array in kept.items()}
     yield memory
+    refuse_undeclared_memory(remembers, memory)
     if memory:
         state[_MEMORY] = ArrayRecord({name: Array(x.cpu().numpy()) for name, x in memory.items()})
+
+
+def refuse_undeclared_memory(remembers: bool, *memories: MutableMapping[str, torch.Tensor]) -> None:
+    """Raise UnsafeUpdateError if the device half of a strategy has kept something that its settings do not declare. The
+    accountant would not know of it."""
+    if not remembers and any(memories):
+        raise UnsafeUpdateError(
+            "the strategy remembers something between rounds, and its settings do not say so: return True from "
+            "`devices_remember` of its settings class."
+        )
 
 
 def noise_stream(client: int, round: int, *labels: str) -> Stream:

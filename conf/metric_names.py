@@ -45,6 +45,9 @@ TAKEN = frozenset(
     }
 )
 
+# Computed from uploads before any noise, by a server that is trusted: for its own file only.
+NOISE_FREE = frozenset({"clipped_fraction"})
+
 ON_DEVICES = "federated_"  # prefix of a metric that devices measured
 
 

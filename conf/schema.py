@@ -87,6 +87,11 @@ class ClientsConfig:
         """The rounds of a pass, in which every client takes part once."""
         return -(-self.total // self.per_round)
 
+    @property
+    def are_drawn(self) -> bool:
+        """Whether a random draw decides who is in a round, so that it may hide them."""
+        return not self.sampling.in_passes and self.per_round < self.total
+
     def __post_init__(self) -> None:
         if self.per_round > self.total:
             raise ValueError(

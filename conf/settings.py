@@ -66,6 +66,12 @@ class StrategySettings(Settings):
     local: LocalConfig
     server: OptimizerConfig
 
+    @property
+    def devices_remember(self) -> bool:
+        """Whether devices keep something from round to round. If not, they get no memory. The accountant asks too:
+        memory tells when a client took part, which weakens what a secret draw of fixed size hides."""
+        return False
+
 
 # Bounds on patterns of parameter names: each is tried on all names, so a message must not bring many long ones.
 Pattern = Annotated[str, Field(max_length=200)]

@@ -33,7 +33,7 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from fedsketch.client.guard.guard import SimulatedGuard
-from fedsketch.client.workspace import Workspace, noise_stream
+from fedsketch.client.workspace import Workspace, noise_stream, refuse_undeclared_memory
 from fedsketch.conf import Config
 from fedsketch.conf.schema import ADAPTIVE, CohortRuntimeConfig
 from fedsketch.privacy.accounting.releases import Unit
@@ -256,6 +256,7 @@ class BatchedClients(Workspace):
                 made, lost = _finite(_Rows(rows, list(clients), by_client))
             else:
                 made, lost = self._rows_in_turn(common, work)
+        refuse_undeclared_memory(common.broadcast.config.strategy.devices_remember, *work.memories)
         self._memories |= {
             client: memory for client, memory in zip(clients, work.memories, strict=True) if memory
         }

@@ -123,6 +123,7 @@ def _tell(
     elif kind == "file":
         _receive(facts, folder)
     elif kind == "ended":
+        RunFolder(folder).hide_draw(config)
         observer.ended(facts["summary"], RunFolder(folder).report)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedsketch.conf import Config
-from fedsketch.conf.schema import Accounting, Against, Randomness
+from fedsketch.conf.schema import Accounting, Against, CohortSampling, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.server.device_evaluations import Evaluations, NoEvaluations
 from fedsketch.strategies.algorithm import Strategy
@@ -23,8 +23,8 @@ def guarantee(strategy: Strategy[Any], evaluations: Evaluations = _NONE) -> str:
         return warning
     sentence = (
         f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against "
-        f"{strategy.adversary(strategy.budget_adversary)}.{strategy.remarks()}{_public_data(strategy.config.data)}"
-        f"{_validation(strategy.config)}{evaluations.sentence()}"
+        f"{strategy.adversary(strategy.budget_adversary)}.{_memory(strategy)}{strategy.remarks()}"
+        f"{_public_data(strategy.config.data)}{_validation(strategy.config)}{evaluations.sentence()}"
     )
     return f"{sentence} {warning}".strip()
 
@@ -56,6 +56,17 @@ def _noise(strategy: Strategy[Any]) -> str:
         return f"{start} for {limit}"
     source = "" if privacy.noise_multiplier is not None else " by a paper's theorem"
     return f"{start}{source}; the run ends before it exceeds {limit}"
+
+
+def _memory(strategy: Strategy[Any]) -> str:
+    """Return what it costs that devices remember when they took part, where it costs something."""
+    fixed = strategy.config.clients.sampling is CohortSampling.FIXED
+    if not (strategy.config.strategy.devices_remember and strategy.noise.draw_is_secret and fixed):
+        return ""
+    return (
+        " Devices remember when they took part, so the draw of the clients is booked as if everybody saw it: "
+        "clients.sampling=poisson would hide more."
+    )
 
 
 def _public_data(data: DataSettings) -> str:

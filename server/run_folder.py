@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 # The folder for the run folders of a ServerApp that a SuperLink starts; set by the operator of the SuperLink.
 RUNS_VARIABLE = "FEDSKETCH_RUNS"
 _TENSORBOARD = re.compile(r"tensorboard/events\.out\.tfevents(\.[A-Za-z0-9_-]+)*")
+
+_HIDDEN = 0o600  # the mode of files that only the server's own user may read
 
 
 class Attempt(NamedTuple):
@@ -208,8 +211,23 @@ class RunFolder:
         if self.read_summary() is not None:
             return  # a finished run is not changed
         self.write_config(config)
+        self.hide_draw(config)
+        mode = _HIDDEN if _draw_may_be_secret(config) else None
         for log in (self.metrics, self.attempts):
-            _write_rows(log, _rows(log))  # without a last line that a kill has cut off
+            _write_rows(log, _rows(log), mode)  # without a last line that a kill has cut off
+
+    def hide_draw(self, config: Config) -> None:
+        """Take the files that show how large cohorts were from other users of the machine, if a draw that may have to
+        stay secret decides about it. Files that are written later have the mode of `metrics`."""
+        if _draw_may_be_secret(config):
+            for path in (self.metrics, self.attempts, self.log, self.summary, self.report):
+                if path.exists():
+                    path.chmod(_HIDDEN)
+
+    @property
+    def mode(self) -> int | None:
+        """The mode of `metrics`, and so of everything that shows its numbers; None if there are none."""
+        return _mode(self.metrics)
 
     def write_interface(self, interface: Interface) -> None:
         """Write a description of the model, for whoever loads it without the data."""
@@ -268,7 +286,8 @@ class RunFolder:
         from fedsketch.server.report.run_page import write_report
 
         _write_whole(self.model, _weights(model))
-        _write_whole(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+        text = (json.dumps(summary, indent=2) + "\n").encode()
+        _write_whole(self.summary, text, self.mode)
         return write_report(self.path)
 
     def write_card(self, text: str) -> None:
@@ -294,15 +313,33 @@ def _weights(model: FlatModel) -> bytes:
     return safetensors.torch.save(plain_state(model.module))
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file such that a kill leaves either the old contents or the new ones."""
+def _draw_may_be_secret(config: Config) -> bool:
+    return config.privacy.private and config.clients.are_drawn
+
+
+def _mode(path: Path) -> int | None:
+    """Return the mode of a file; None if there is no such file."""
+    return stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+
+
+def create(path: Path, mode: int | None) -> None:
+    """Make an empty file, or leave it as it is, with this mode. None: as new files usually have it."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666 if mode is None else mode))
+    if mode is not None:
+        path.chmod(mode)
+
+
+def _write_whole(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Write a file such that a kill leaves either the old contents or the new ones. Without a `mode` that of the old
+    file stays."""
     unfinished = path.with_suffix(".unfinished")
+    create(unfinished, _mode(path) if mode is None else mode)
     unfinished.write_bytes(content)
     unfinished.rename(path)
 
 
-def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    _write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+def _write_rows(path: Path, rows: list[dict[str, Any]], mode: int | None = None) -> None:
+    _write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode(), mode)
 
 
 def _rows(path: Path, *keys: str) -> list[dict[str, Any]]:

@@ -80,8 +80,8 @@ class Csgm(OptimizedStrategy[CsgmSettings], Generic[CsgmSettings]):
             self._clipped = mechanism.clipped(uploads)
 
     def metrics(self) -> dict[str, Any]:
-        """Return the fraction of values that were clipped at Dinf. It has no noise: the trusted server counts it and
-        sends it to no device."""
+        """Return the fraction of values that were clipped at Dinf. It has no noise: the trusted server counts it, sends
+        it to no device, and tells no tracker (`conf.metric_names.NOISE_FREE`)."""
         if self.mask_is_common:
             return {}
         return {"server": "trusted", "clipped_fraction": self._clipped}

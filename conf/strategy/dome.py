@@ -42,6 +42,10 @@ class DomeConfig(StrategySettings):
     broadcast: Literal["full", "replay"]
     variant: Literal["corrected", "paper"]
 
+    @property
+    def devices_remember(self) -> bool:
+        return self.error_feedback > 0.0
+
     def __post_init__(self) -> None:
         if self.variant == "paper" and (self.sketch != "flat" or self.warm_up):
             raise ValueError(

@@ -1,10 +1,12 @@
 """The accountant composes the releases of a run and says what they cost. There is one for each adversary and delta.
 
-It bounds epsilon in up to three ways and reports the smallest valid bound with the name of its method:
+It bounds epsilon in up to five ways and reports the smallest valid bound with the name of its method:
 
 - `rdp`: it adds up Renyi curves (bounds on the Renyi divergence, one for each order). This works for all releases.
 - `gaussian`: it treats all Gaussian releases as one exact Gaussian without sampling.
+- `profile`: if there is a single release with a dominating pair, the pair's profile is solved for epsilon.
 - `pld`: it passes sampled Gaussians, as dominating pairs, to the privacy loss distributions of dp-accounting.
+- `adaptive`: it composes cohorts of a fixed size by dynamic programming over the loss.
 
 The guarantee is (epsilon, delta)-DP under adaptive composition, against the adversary of the releases and for their
 unit and adjacency. A release that no theorem covers is refused.
@@ -13,15 +15,21 @@ unit and adjacency. A release that no theorem covers is refused.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedsketch.errors import UnsupportedReleaseError
-from fedsketch.privacy.accounting import exact_gaussian, pld, renyi
+from fedsketch.privacy.accounting import adaptive_draws, exact_gaussian, pld, renyi
 from fedsketch.privacy.accounting.costs import Cost, cost
-from fedsketch.privacy.accounting.dominating_pairs import Pair, PlainPair
+from fedsketch.privacy.accounting.dominating_pairs import (
+    GaussianZeroOutPair,
+    Pair,
+    PlainPair,
+    VariancePair,
+)
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.accounting.releases import (
     FullPasses,
@@ -31,14 +39,16 @@ from fedsketch.privacy.accounting.renyi import ORDERS, Curve
 
 __all__ = ["Accountant", "Spent", "UnsupportedReleaseError"]
 
-# Beyond these limits privacy loss distributions are slow, and a tighter bound on so large an epsilon is useless.
+# Beyond these limits privacy loss distributions are slow, and a tighter bound on so large an epsilon is useless. With
+# less noise the numbers of a profile overflow.
 _LARGEST_PLD_EPSILON = 40.0
 _SMALLEST_PLD_NOISE = 0.15
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' (exact), 'pld' or 'rdp'."""
+    """Epsilon at the accountant's delta, and the method that proved it: 'gaussian' or 'profile' (both exact),
+    'adaptive', 'pld' or 'rdp'."""
 
     epsilon: float
     method: str
@@ -76,7 +86,7 @@ class Accountant:
         self._curve: Curve = np.zeros(ORDERS.shape)
         self._mu_squared = 0.0
         self._sampled: dict[Pair, int] = {}
-        self._only_gaussians = True
+        self._only_pairs = True
         self._pass: _Pass | None = None
         self._ledger: list[tuple[Release, int]] = []
         self._spent: dict[bool, Spent] = {}
@@ -150,7 +160,7 @@ class Accountant:
         copy._curve = self._curve.copy()
         copy._mu_squared = self._mu_squared
         copy._sampled = dict(self._sampled)
-        copy._only_gaussians = self._only_gaussians
+        copy._only_pairs = self._only_pairs
         copy._pass = self._pass
         copy._ledger = list(self._ledger)
         return copy
@@ -178,7 +188,7 @@ class Accountant:
     def _compose(self, price: Cost, count: int) -> None:
         self._curve = self._curve + count * price.curve
         if price.pair is None:
-            self._only_gaussians = False
+            self._only_pairs = False
         elif isinstance(price.pair, PlainPair):
             self._mu_squared += _mu_squared(price.pair, count)
         else:
@@ -229,22 +239,46 @@ class Accountant:
             total = self._copy()
             total._compose(Cost(self._pass.curve, self._pass.pair), 1)
         candidates = [Spent(renyi.epsilon(total._curve, self.delta), "rdp")]
-        if total._only_gaussians:
+        if total._only_pairs:
             # Sampling never increases the cost, so ignoring it gives a valid bound. Near rate 1 it is the better one.
             plain = sum(_mu_squared(pair, count) for pair, count in total._sampled.items())
             mu = math.sqrt(total._mu_squared + plain)
             candidates.append(Spent(exact_gaussian.epsilon(mu, self.delta), "gaussian"))
-        if tight and total._sampled and total._pld_useful(min(one.epsilon for one in candidates)):
+        alone, least = total._only_pair(), min(one.epsilon for one in candidates)
+        if alone is not None and 0.0 < least < math.inf:
+            candidates.append(Spent(alone.epsilon(self.delta, least), "profile"))
+        elif tight and total._sampled and total._pld_useful(least):
             parts = dict(total._sampled)
             if total._mu_squared > 0.0:
                 parts[PlainPair(total._mu_squared**-0.5)] = 1
             candidates.append(Spent(pld.epsilon(parts, self.delta), "pld"))
+            candidates += total._by_adaptive_draws(parts, candidates[-1].epsilon)
         # On a tie the later, tighter method is reported.
         return min(reversed(candidates), key=lambda spent: spent.epsilon)
 
+    def _by_adaptive_draws(self, parts: Mapping[Pair, int], at_most: float) -> list[Spent]:
+        """Return the bound of `adaptive_draws` if there are draws that it is for, and it is quick."""
+        drawn = [pair for pair in parts if isinstance(pair, GaussianZeroOutPair)]
+        if not drawn or at_most > adaptive_draws.LARGEST_EPSILON:
+            return []
+        most = max(drawn, key=lambda pair: parts[pair] * pld.squared_spread(pair))
+        if not adaptive_draws.is_quick(most, parts[most]):
+            return []
+        others = {pair: count for pair, count in parts.items() if pair is not most}
+        epsilon = adaptive_draws.epsilon(most, parts[most], self.delta, others)
+        return [Spent(epsilon, "adaptive")]
+
+    def _only_pair(self) -> Pair | None:
+        """Return the pair of the only release; None if there are several, or if its profile cannot be computed."""
+        if not self._only_pairs or self._mu_squared or list(self._sampled.values()) != [1]:
+            return None
+        (pair,) = self._sampled
+        computed = isinstance(pair, VariancePair) or pair.noise >= _SMALLEST_PLD_NOISE
+        return pair if computed else None
+
     def _pld_useful(self, epsilon: float) -> bool:
         return (
-            self._only_gaussians
+            self._only_pairs
             and 0.0 < epsilon < _LARGEST_PLD_EPSILON
             and min(pair.noise for pair in self._sampled) >= _SMALLEST_PLD_NOISE
             and self._mu_squared < math.inf

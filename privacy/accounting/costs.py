@@ -23,11 +23,13 @@ from fedsketch.privacy.accounting import (
     without_replacement,
 )
 from fedsketch.privacy.accounting.dominating_pairs import (
+    GaussianZeroOutPair,
     Pair,
     PlainPair,
     PoissonPair,
     ReplaceOnePair,
     RevealedPair,
+    VariancePair,
     ZeroOutPair,
 )
 from fedsketch.privacy.accounting.releases import (
@@ -55,7 +57,7 @@ _FACTOR = {Adjacency.ADD_OR_REMOVE: 1.0, Adjacency.ZERO_OUT: 1.0, Adjacency.REPL
 
 @dataclass(frozen=True)
 class Cost:
-    """`curve` is the Renyi curve. `pair` is the Gaussian pair (sampled or not) that dominates the release, or None."""
+    """`curve` is the Renyi curve. `pair` is the pair of distributions that dominates the release, or None."""
 
     curve: Curve
     pair: Pair | None
@@ -171,10 +173,15 @@ def _sampled_cost(
     law: NoiseLaw, sampling: Poisson | WithoutReplacement, adjacency: Adjacency, unit: Unit
 ) -> Cost:
     multiplier = _gaussian_equivalent(law)
-    if sampling.of is unit and isinstance(law, Skellam):
+    remembered = isinstance(sampling, WithoutReplacement) and sampling.with_memory
+    alone = sampling.of is unit and not remembered
+    if alone and isinstance(law, Skellam):
         return _skellam_cost(law, multiplier, sampling, adjacency)
-    if sampling.of is unit and multiplier is not None:
-        return _gaussian_cost(multiplier, sampling, adjacency)
+    if alone and multiplier is not None:
+        price = _gaussian_cost(multiplier, sampling, adjacency)
+        if isinstance(price.pair, ZeroOutPair):
+            return replace(price, pair=GaussianZeroOutPair(price.pair.noise, price.pair.rate))
+        return price
     shifts_others = isinstance(sampling, WithoutReplacement) and sampling.of is unit
     if shifts_others and adjacency is Adjacency.ADD_OR_REMOVE:
         raise UnsupportedReleaseError(
@@ -253,8 +260,11 @@ def _unsampled_cost(law: NoiseLaw, adjacency: Adjacency) -> Cost:
         curve = coordinate_sampling.curve(law.sigma, law.rate, norm * law.l2, norm * law.linf)
         return Cost(curve, None)
     if isinstance(law, SketchedGaussian):
-        curve = sketched_gaussian.secret_curve(law.noise_multiplier, law.rows, law.clients)
-        return Cost(curve, None)
+        numbers = (law.noise_multiplier, law.rows, law.clients)
+        curve = sketched_gaussian.secret_curve(*numbers)
+        if law.noise_multiplier == 0.0:
+            return Cost(curve, None)
+        return Cost(curve, VariancePair(0.0, sketched_gaussian.worst_ratio(*numbers), law.rows))
     raise UnsupportedReleaseError(f"{type(law).__name__} is not a law known here.")
 
 

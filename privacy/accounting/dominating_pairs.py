@@ -43,17 +43,36 @@ adjacency). By the same inequality the worst case is |x| = 1. If the draw of the
 (`Poisson.missed`), then by joint convexity the profile is at most a mixture: the Gaussian's profile without sampling
 with that probability, and the profile of the Poisson draw otherwise.
 
+**Memory.** A unit may remember when it was drawn, so that its vector depends on that (`error_feedback`). Composition
+needs that given all earlier outputs, each release is bounded by its profile.
+
+- Poisson draws: let the adversary also see which other units were drawn. Their vectors then follow from what she sees,
+  in both worlds alike, and the coin of the unit is new in every release. The unit's own vector is random, because she
+  does not see its earlier coins. So P is a mixture over vectors of norm at most 1, against the same Q for all of them
+  (zeros), and H_g is jointly convex: the profile holds.
+- Fixed-size draws: the above fails. The draws of others are not independent of the unit's, so what she saw makes other
+  draws likely with the unit than without it, and r has one law in P and another in Q (a test shows how this breaks the
+  profile). But if she sees the whole draw, the vectors of all others are the same in both worlds, and a draw depends on
+  no data. So `RevealedPair` holds. `WithoutReplacement.with_memory` is booked so.
+- Full passes are accounted as if their order was seen, and releases without sampling hide no draw: nothing changes.
+
 **Draws of several units together** (whole clients, if the unit is an example): nothing is known about r. But given the
 draw, the divergence is that of the Gaussian, or that of two equal distributions, [1 - g]_+. So for g >= 1 the profile
 is q times the Gaussian's.
 
-All profiles grow with the rate and fall with the noise. This follows from Kahane's inequality, and because the
+**A secret sketch.** The outputs are centred Gaussians of one dimension and two variances, whose ratio is at most rho
+(`privacy.accounting.sketched_gaussian`). The ratio of densities depends on the squared length alone, so H_g is a
+difference of two chi-square probabilities (`VariancePair`). It grows with the ratio: noise of a third variance c, added
+to both, makes rho into (rho + c)/(1 + c), which takes every value between 1 and rho, and adding noise never raises H_g.
+
+All other profiles grow with the rate and fall with the noise. This follows from Kahane's inequality, and because the
 derivative of the integrand with respect to q is not negative where the integrand is positive (there p >= p', or p' >=
 p in the other direction).
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -62,6 +81,9 @@ from typing import Self
 import numpy as np
 
 from fedsketch.privacy.accounting.renyi import Curve
+
+_LARGEST_EPSILON = 700.0  # e^epsilon is a float
+_EXACT = 1e-12
 
 
 def _overlap(a: Curve | float, b: Curve, c: Curve | float, noise: float) -> Curve:
@@ -99,6 +121,22 @@ class Pair(ABC):
     @property
     def symmetric(self) -> bool:
         return type(self).without_unit is Pair.without_unit
+
+    def epsilon(self, delta: float, largest: float) -> float:
+        """Return the smallest epsilon of one release of this pair, if it is below `largest`; otherwise infinity."""
+
+        def left(epsilon: float) -> float:
+            g = np.exp(np.array([epsilon]))
+            return float(max(self.with_unit(g)[0], self.without_unit(g)[0]))
+
+        largest = min(largest, _LARGEST_EPSILON)
+        if left(largest) > delta:
+            return math.inf
+        low, high = 0.0, largest
+        while high - low > _EXACT * high:
+            middle = (low + high) / 2.0
+            low, high = (low, middle) if left(middle) <= delta else (middle, high)
+        return high
 
     def covering(self, others: Iterable[Self]) -> Self:
         """Return a pair of the same kind that dominates this one and the others: with the smallest noise and the
@@ -157,6 +195,11 @@ class ZeroOutPair(SampledPair):
 
 
 @dataclass(frozen=True)
+class GaussianZeroOutPair(ZeroOutPair):
+    """The same, of Gaussian noise itself, which `privacy.accounting.adaptive_draws` composes more tightly."""
+
+
+@dataclass(frozen=True)
 class ReplaceOnePair(SampledPair):
     """Cohorts of a fixed size, replace-one adjacency. The noise is divided by the replace-one sensitivity, 2C."""
 
@@ -170,3 +213,24 @@ class RevealedPair(SampledPair):
 
     def with_unit(self, g: Curve) -> Curve:
         return self.rate * PlainPair(self.noise).with_unit(g)
+
+
+@dataclass(frozen=True)
+class VariancePair(Pair):
+    """N(0, ratio I) against N(0, I) in `dim` dimensions, ratio > 1; the unit may be in either of the two. No Gaussian
+    pair with different means dominates it, so its `noise` is 0."""
+
+    ratio: float
+    dim: int
+
+    def with_unit(self, g: Curve) -> Curve:
+        from scipy.special import chdtr, chdtrc
+
+        # The ratio of the densities at a squared length t is e^(t slope / 2) ratio^(-dim/2).
+        slope = -math.expm1(-math.log(self.ratio))
+        middle = self.dim * math.log(self.ratio)
+        above = (middle + 2.0 * np.log(g)) / slope
+        below = np.maximum(middle - 2.0 * np.log(g), 0.0) / slope
+        wide = chdtrc(self.dim, above / self.ratio) - g * chdtrc(self.dim, above)
+        narrow = chdtr(self.dim, below) - g * chdtr(self.dim, below / self.ratio)
+        return np.maximum(np.maximum(wide, narrow), 0.0)

@@ -42,7 +42,7 @@ def _reach(noise: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _squared_spread(pair: Pair) -> float:
+def squared_spread(pair: Pair) -> float:
     """Return approximately the mean square of the privacy loss: for small losses, 4 times the integral of the
     divergence over epsilon."""
     epsilons = np.concatenate([[0.0], _reach(pair.noise) * np.geomspace(1e-8, 1.0, 400)])
@@ -52,7 +52,7 @@ def _squared_spread(pair: Pair) -> float:
 def _interval(parts: Sequence[Part]) -> float:
     """Return the step of the grid. It is a power of two, so that a growing run can mostly reuse cached
     distributions."""
-    squared = sum(count * _squared_spread(pair) for pair, count in parts)
+    squared = sum(count * squared_spread(pair) for pair, count in parts)
     step = math.sqrt(squared / sum(count for _, count in parts)) / _STEPS_PER_SPREAD
     step = max(step, max(_reach(pair.noise) for pair, _ in parts) / _MOST_STEPS)
     return float(2.0 ** math.floor(math.log2(step)))
@@ -66,7 +66,7 @@ def _largest_loss(profile: Profile, noise: float, interval: float) -> int:
     return math.ceil(coarse[min(int(above[-1]) + 1, 512)]) if above.size else 1
 
 
-def _distribution(ahead: Profile, back: Profile, noise: float, interval: float) -> Any:
+def distribution(ahead: Profile, back: Profile, noise: float, interval: float) -> Any:
     """Return the loss distribution of one direction. For g < 1 its divergence is computed from the other direction."""
     from dp_accounting.pld import pld_pmf
 
@@ -84,10 +84,10 @@ def loss_distribution(pair: Pair, interval: float) -> Any:
     """Return the PrivacyLossDistribution (of dp-accounting) of one release."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    ahead = _distribution(pair.with_unit, pair.without_unit, pair.noise, interval)
+    ahead = distribution(pair.with_unit, pair.without_unit, pair.noise, interval)
     if pair.symmetric:
         return PrivacyLossDistribution(ahead)
-    back = _distribution(pair.without_unit, pair.with_unit, pair.noise, interval)
+    back = distribution(pair.without_unit, pair.with_unit, pair.noise, interval)
     return PrivacyLossDistribution(ahead, back)
 
 
@@ -124,9 +124,13 @@ def _size(pair: Pair) -> float:
 def epsilon(counts: Mapping[Pair, int], delta: float) -> float:
     """Return epsilon of this many releases of each pair. There must be at least one release."""
     parts = _merged_parts(counts)
-    interval = _interval(parts)
-    composed: Any = None
+    return float(composed(parts, _interval(parts)).get_epsilon_for_delta(delta))
+
+
+def composed(parts: Sequence[Part], interval: float) -> Any:
+    """Return the loss distribution of all parts together."""
+    result: Any = None
     for pair, count in parts:
         part = loss_distribution(pair, interval).self_compose(count)
-        composed = part if composed is None else composed.compose(part)
-    return float(composed.get_epsilon_for_delta(delta))
+        result = part if result is None else result.compose(part)
+    return result

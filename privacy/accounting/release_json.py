@@ -39,7 +39,7 @@ _ENUMERATIONS: dict[str, type[Enum]] = {
 
 # Fields that older versions do not have. They are left out if they have their default value, so that old and new files
 # agree.
-_NEWER_FIELDS = ("drawn_by", "missed", "column_norm")
+_NEWER_FIELDS = ("drawn_by", "missed", "column_norm", "with_memory")
 
 
 def _tagged(value: Any) -> dict[str, Any]:

@@ -146,11 +146,16 @@ class Poisson:
 @dataclass(frozen=True)
 class WithoutReplacement:
     """`size` of `population` units of the kind `of` are drawn secretly, every subset with the same probability. Both
-    numbers are public."""
+    numbers are public.
+
+    `with_memory`: what a unit contributes depends on when it was drawn before, such as the residual of error feedback.
+    Such draws cost as much as draws that the adversary sees (`privacy.accounting.dominating_pairs`, "Memory").
+    """
 
     size: int
     population: int
     of: Unit = Unit.CLIENT
+    with_memory: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= self.population:

@@ -1,29 +1,40 @@
-"""Skellam noise protects at least as well as Gaussian noise with a variance that is smaller by 3.
+"""Skellam noise protects at least as well as Gaussian noise with a variance that is smaller by 3/4.
 
 **Theorem.** Skellam noise of variance mu >= 4 on integer vectors is dominated by Gaussian noise of variance
-s^2 = mu - 3 on the same vectors, in any dimension: every profile in `privacy.accounting.dominating_pairs` that holds
+s^2 = mu - 3/4 on the same vectors, in any dimension: every profile in `privacy.accounting.dominating_pairs` that holds
 for Gaussian noise holds for Skellam noise.
 
 *1. Curvature.* The Skellam probabilities are f(j) = e^-mu I_j(mu), where I are the modified Bessel functions. Let w =
 mu I_j' / I_j and R^2 = mu^2 + j^2. The recurrences of the Bessel functions give mu w' = R^2 - w^2 and f(j-1) f(j+1) /
 f(j)^2 = 1 - T, where T = (R^2 - w^2) / mu^2.
 
-Claim: T <= 1/(R - 1) for mu >= 4. In other words, w >= e where e^2 = R^2 - mu^2/(R - 1). The inequality mu e' <= R^2 -
-e^2 is equivalent to
+Claim: T <= 1/(R - a) with a = 1/8, for mu >= 4. In other words, w >= e where e^2 = R^2 - mu^2/(R - a). The inequality
+mu e' <= R^2 - e^2 is equivalent to
 
-    R - 2 + p R / (2(R - 1)) <= R sqrt(1 - p/(R - 1)),      p = (mu/R)^2 <= 1.
+    R - a - 1 + p R / (2(R - a)) <= R sqrt(1 - p/(R - a)),      p = (mu/R)^2 <= 1.
 
-For R >= 4 this follows from sqrt(1 - u) >= 1 - u/2 - u^2/2 (0 <= u <= 1) and R/(R - 1) + R/(2(R - 1)^2) <= 2. So
-mu (w - e)' is at least -(w + e)(w - e). If w - e is not negative at some mu, it therefore stays so as mu grows. The
-starting points: for k = |j| >= 4 it holds near mu = 0, where up to terms in mu^4 w = k + mu^2 / (2(k + 1)) and e = k +
-mu^2 (k - 2) / (2k (k - 1)). For k <= 3 it holds at mu = 4; a test computes these four numbers.
+For R >= 4 the root is of 1 - u with u = p/(R - a) <= 0.26, and sqrt(1 - u) >= 1 - u/2 - u^2/6 for 0 <= u <= 0.46
+(square both sides). So it is enough that p R/(R - a) + p^2 R/(6(R - a)^2) <= 1 + a. The left side grows with p and
+falls with R, and is below 1.08 at p = 1, R = 4. So mu (w - e)' is at least -(w + e)(w - e). If w - e is not negative
+at some mu, it therefore stays so as mu grows. The starting points: for k = |j| >= 4 it holds near mu = 0, where up to
+terms in mu^4 w = k + mu^2 / (2(k + 1)) and e = k + mu^2 (k - a - 1) / (2k (k - a)), which is less. For k <= 3 it holds
+at mu = 4; a test computes these four numbers.
 
-Hence log(f(j)^2 / (f(j-1) f(j+1))) = -log(1 - T) <= log((mu - 1)/(mu - 2)) <= 1/(mu - 2) for all j.
+Hence log(f(j)^2 / (f(j-1) f(j+1))) = -log(1 - T) <= L = log((x + 1/2) / (x - 1/2)) for all j, where x = mu - 5/8.
 
 *2. Cells.* Let h = 1/s, and divide the normal distribution into cells of length h. The log of the mass of [b, b + h]
-has second derivative v - 1 in b, where v is the variance within the cell, at most h^2/4. So for consecutive cells g_j,
-log(g_j^2 / (g_{j-1} g_{j+1})) >= h^2 (1 - h^2/4), which is at least 1/(mu - 2) for mu >= 4. Hence log(f_j / g_j) is
-convex in j, wherever the cells begin.
+has second derivative v - 1 in b, where v is the variance within the cell. It is at most h^2/12, that of a uniform
+variable: among the densities e^(tx - u x^2/2) on the cell, follow those with a fixed mean m from u = 1 to u = 0. With
+mu_3 and mu_4 the third and fourth central moments, v changes by -(mu_4 - v^2 - mu_3^2/v)/2 per unit of u, which is not
+positive (Cauchy-Schwarz), and at u = 0, e^(tx) on an interval has its largest variance at t = 0.
+
+So for consecutive cells g_j, log(g_j^2 / (g_{j-1} g_{j+1})) >= h^2 (1 - h^2/12). This is at least L: with y = s^2 =
+x - 1/8 >= 3.25, the series of the logarithm gives L <= 1/x + 1/(12 x^3 (1 - 1/(4 x^2))), and
+
+    h^2 (1 - h^2/12) - 1/x = (1/y^2) (1/(8 + 1/y) - 1/12) >= 0.037/y^2 > 0.026/y^2 >= 1/(12 x^3 (1 - 1/(4 x^2))).
+
+Hence log(f_j / g_j) is convex in j, wherever the cells begin. (For large mu these steps allow nothing below 7/12: at j
+= 0 the curvature is about 1/(mu - 1/2), and a cell's variance is about h^2/12.)
 
 *3. Quantiles.* Let N be a Skellam variable and A_m the normal quantile of P(N <= m). Then A_m - A_{m-1} <= h for every
 m. Suppose not, and let cell j end at A_m + (j - m) h. Then f and g have the same mass above m, f has less below m, and
@@ -54,7 +65,7 @@ import math
 from fedsketch.privacy.accounting.releases import Skellam
 
 SMALLEST_VARIANCE = 4.0
-_VARIANCE_LOSS = 3.0  # how much smaller the variance of the Gaussian is
+_VARIANCE_LOSS = 0.75  # how much smaller the variance of the Gaussian is
 
 
 def noise_multiplier(mechanism: Skellam) -> float | None:

@@ -24,9 +24,11 @@ class TensorBoard:
     """An `Observer` that writes event files."""
 
     def __init__(self, settings: TensorBoardSettings, folder: Path) -> None:
-        own = folder / "tensorboard"
+        self._own = folder / "tensorboard"
         shared = settings.folder
-        self._place = own if shared is None else Path(shared).expanduser() / folder.absolute().name
+        self._place = (
+            self._own if shared is None else Path(shared).expanduser() / folder.absolute().name
+        )
         self._writer: SummaryWriter | None = None
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
@@ -48,6 +50,8 @@ class TensorBoard:
     def _opened(self) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter
 
+        if self._place == self._own:  # it shows what metrics.jsonl shows
+            self._own.mkdir(mode=0o700, parents=True, exist_ok=True)
         writer = SummaryWriter(str(self._place), purge_step=self._done + 1)
         writer.add_text("guarantee", self._guarantee, self._done + 1)
         settings = json.dumps(json.loads(to_json(self._config)), indent=2)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedsketch.conf import Config
+from fedsketch.conf.metric_names import NOISE_FREE
 from fedsketch.conf.plugins import implementation
 from fedsketch.errors import ConfigError
 from fedsketch.server.observers import mlflow, tensorboard
@@ -44,12 +45,12 @@ def refuse_a_missing_tracker(config: Config) -> None:
 
 
 class TrackerAndDisplay:
-    """Tells the tracker first. An error of the tracker ends the run, so that the display does not announce a run whose
-    record is lost."""
+    """Tells the tracker first, and nothing that has no noise, because others may read it. An error of the
+    tracker ends the run, so that the display does not announce a run whose record is lost."""
 
     def __init__(self, tracker: Observer, display: Display) -> None:
+        self._tracker, self._display = tracker, display
         self._observers = (tracker, display)
-        self._display = display
 
     def notes(self, sentence: str) -> None:
         self._display.notes(sentence)
@@ -59,8 +60,9 @@ class TrackerAndDisplay:
             observer.began(config, done, guarantee)
 
     def round_done(self, row: dict[str, Any]) -> None:
-        for observer in self._observers:
-            observer.round_done(row)
+        noised = {key: value for key, value in row.items() if key not in NOISE_FREE}
+        self._tracker.round_done(noised)
+        self._display.round_done(row)
 
     def ended(self, summary: dict[str, Any], report: Path) -> None:
         for observer in self._observers:

@@ -231,8 +231,17 @@ def _access(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     )
     if isinstance(config.evaluation, FederatedEvaluationConfig):
         yield "- Metrics on devices' own examples are noised, and in the epsilons above."
-    yield "- `metrics.jsonl` and `report.html` name how many clients took part in each round: they are for the server."
+    yield (
+        "- `metrics.jsonl`, `attempts.jsonl`, `run.log`, `summary.json` and `report.html` tell how many clients took "
+        f"part: they are for the server.{_why_hidden(config)}"
+    )
     yield "- `checkpoints/` holds the secret key of the cohorts, and of some strategies the noise: never give it away."
+
+
+def _why_hidden(config: Config) -> str:
+    if not (config.privacy.private and config.clients.are_drawn):
+        return ""
+    return " The draw is secret here, so they have mode 600; keep them, and what a tracker was told, so."
 
 
 def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from fedsketch.errors import ReportError
+from fedsketch.server.run_folder import create
 
 _CSS = """
 :root { color-scheme: light dark; --page: #f4f6f8; --card: #fff; --ink: #1c2530; --soft: #5b6675; --edge: #dde2e8;
@@ -64,13 +65,14 @@ def figure(title: str, note: str, chart: str, *, wide: bool = False) -> str:
     return f'<figure class="{kind}"><figcaption>{caption}</figcaption>{chart}</figure>'
 
 
-def write_page(path: Path, title: str, body: str) -> Path:
+def write_page(path: Path, title: str, body: str, mode: int | None = None) -> Path:
     page = f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>fedsketch: {escape(title)}</title><style>{_CSS}</style></head>
 <body>{body}</body></html>
 """
     try:
+        create(path, mode)
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         message = f"{path} cannot be written ({error.strerror}): choose a folder that exists and is writable."

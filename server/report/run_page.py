@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsketch.conf.metric_names import NOISE_FREE
 from fedsketch.server.report import number_format as readable
 from fedsketch.server.report import plots, smoothing
 from fedsketch.server.report.compared_metric import judged_by, metrics_of
@@ -22,9 +23,10 @@ from fedsketch.server.report.plots import Axis, Level, Line
 from fedsketch.server.report.run_record import Run, at, number, read_run
 from fedsketch.server.run_folder import RunFolder
 
-_COMMON_KEYS = {  # keys of a round in every strategy; any other number gets its own chart
+_COMMON_KEYS = {  # keys of a round in every strategy, or not for others; any other number gets its own chart
     *("round", "epsilon", "delta", "budget_against", "private", "validation", "evaluation"),
     *("clients", "dropped"),
+    *NOISE_FREE,
     *("uplink_bytes", "downlink_bytes", "seconds", "snr", smoothing.KEY),
 }
 _EXPLAINED = {
@@ -54,7 +56,7 @@ def write_report(folder: Path) -> Path:
 <main><section><h2>Guarantee</h2>{_guarantee(run)}</section>
 <section><h2>Rounds</h2><div class="grid">{"".join(_figures(run))}</div></section>
 <details><summary>Configuration</summary><pre>{config}</pre></details></main>"""
-    return write_page(files.report, name, body)
+    return write_page(files.report, name, body, files.mode)
 
 
 def _banners(run: Run) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fedsketch.conf.schema import Against
+from fedsketch.conf.schema import Against, CohortSampling
 from fedsketch.privacy.accounting.releases import (
     Adversary,
     NoSampling,
@@ -55,7 +55,22 @@ class DeviceNoise(NoisePlan):
     def sizes(self) -> CohortSizes:
         return CohortSizes(self.config, self.groups)
 
+    @property
+    def size_is_hidden(self) -> bool:
+        """Whether no device learns how large a cohort is: each adds the same noise whatever the size, and the server
+        adds the rest. Fellow clients then know nothing of a Poisson draw among the others, so that it counts against
+        them.
+
+        Only if the budget is against them, because the equal parts are those of the largest cohort: smaller than they
+        could be, and all that there is against a server that sees single uploads. Under secure aggregation the members
+        of a cohort know each other anyway.
+        """
+        against_clients = self.config.privacy.against is Against.CLIENT
+        poisson = self.config.clients.sampling is CohortSampling.POISSON
+        return self.draw_is_secret and poisson and against_clients and not self.sizes.masked
+
     def mechanism(self, cohort: int, dim: int | None = None) -> Mechanism:
+        cohort = self.sizes.largest if self.size_is_hidden else cohort
         return device_mechanism.of_plan(self, cohort, self.dim if dim is None else dim)
 
     def variance(self, cohort: int, clients: int) -> float:
@@ -66,8 +81,8 @@ class DeviceNoise(NoisePlan):
     def accepts(self, cohort: int) -> bool:
         """Return whether a cohort of this size is asked to train. Secure aggregation needs two clients. If the draw is
         secret, no cohort may add more than the fixed variance by itself."""
-        if not super().accepts(cohort):
-            return False
+        if self.size_is_hidden or not super().accepts(cohort):
+            return super().accepts(cohort)
         least = cohort * self.contributing_fraction * (1.0 - _ROUNDING)
         return self.contributors(cohort) >= max(least if self.draw_is_secret else 1, 1)
 
@@ -85,22 +100,25 @@ class DeviceNoise(NoisePlan):
         - `model`: sees the models, so of each round only the noisy sum. Who was in the cohort is known to the server
           only.
         - `client`: other clients that collude, as many as `CohortSizes.colluding_clients`. They see the models too and
-          know their own noise. With secure aggregation they also know who is in the cohort. Without, the part of the
-          noise that they have to add tells them how large the cohort is, and they know whether they are in it. So for
-          them it is a fixed-size draw among the others.
+          know their own noise. With secure aggregation they also know who is in the cohort. Without, they know whether
+          they are in it, and the part of the noise that they have to add tells them how large it is, unless
+          `size_is_hidden`. So for them it is a fixed-size draw among the others, or a Poisson draw.
         - `server`: chooses the cohort. With secure aggregation it sees the noisy sum, and up to `secagg.colluders`
           clients tell it their noise. Without, it sees each device's upload, protected by that device's noise alone.
         """
         mechanism, sizes = self.mechanism(cohort), self.sizes
         every, own = self.variance(cohort, clients), mechanism.variance_per_device
-        colluding_clients = sizes.colluding_clients(cohort)
+        # Nothing that is booked may depend on a size that is hidden.
+        most = sizes.largest if self.size_is_hidden else cohort
+        colluding_clients = sizes.colluding_clients(most)
+        known = min(colluding_clients, (most if self.size_is_hidden else clients) - 1)
         server = (clients - sizes.colluders(cohort)) * own if sizes.masked else own
         return {
             Against.MODEL: mechanism.release_to(
                 every, self.unit, self.secret_draw(cohort, clients), Adversary.MODEL
             ),
             Against.CLIENT: mechanism.release_to(
-                every - min(colluding_clients, clients - 1) * own,
+                every - known * own,
                 self.unit,
                 self.draw_without(colluding_clients, cohort, clients),
                 Adversary.CLIENT,
@@ -119,7 +137,7 @@ class DeviceNoise(NoisePlan):
     def noise_multiplier(self) -> float:
         if self.multiplier is not None:
             return self.multiplier
-        cohort = self.config.clients.per_round
+        cohort = self.sizes.largest if self.size_is_hidden else self.config.clients.per_round
         mechanism, fewest = self.mechanism(cohort), self.sizes.survivors(cohort)
         devices = fewest * mechanism.variance_per_device
         noise = self.variance(cohort, fewest) if self._server_noise_counts else devices
@@ -127,16 +145,17 @@ class DeviceNoise(NoisePlan):
         return mechanism.noise_multiplier(unknown, self.unit)
 
     def draw_without(self, colluding_clients: int, cohort: int, clients: int) -> SecretDraw:
-        """Return the draw as colluding clients see it. A client that was not drawn is not told the size of the cohort,
+        """Return the draw as colluding clients see it. If its size is hidden, a Poisson draw among the other clients is
+        unchanged. Otherwise a client that was not drawn is not told the size of the cohort,
         and sees only the models. So a cohort that is smaller than expected is treated as one of the expected size."""
         draw = self.secret_draw(cohort, clients)
-        if not isinstance(draw, Poisson | WithoutReplacement):
+        if self.size_is_hidden or not isinstance(draw, Poisson | WithoutReplacement):
             return draw
         others = self.config.clients.total - colluding_clients
         size = max(cohort, self.config.clients.per_round) if self.draw_is_secret else cohort
         if self.sizes.masked or size > others:
             return NoSampling()
-        return WithoutReplacement(size, others)
+        return self.fixed_draw(size, others)
 
     # ------------------------------------------------------------------ whose noise counts
     def known(self, cohort: int) -> int:
@@ -158,7 +177,9 @@ class DeviceNoise(NoisePlan):
     def contributing_fraction(self) -> float:
         """A lower bound on the contributors divided by the members, for cohorts of about the planned size, without
         rounding."""
-        settings, privacy = self.config.clients, self.config.privacy
+        settings, privacy, largest = self.config.clients, self.config.privacy, self.sizes.largest
+        if self.size_is_hidden:
+            return (largest - self.known(largest)) / largest
         known = 0.0 if privacy.against is Against.MODEL else self.config.secagg.colluders
         if privacy.against is Against.CLIENT:
             known = max(known, 1.0 / max(2, settings.per_round // 2))

@@ -98,9 +98,7 @@ class NoisePlan(ABC):
     def draw_is_secret(self) -> bool:
         """Whether the draw of a cohort counts as a secret, so that nothing others see may depend on the cohort's
         size."""
-        clients = self.config.clients
-        drawn = not clients.sampling.in_passes and clients.per_round < clients.total
-        private = self.config.privacy.private
+        private, drawn = self.config.privacy.private, self.config.clients.are_drawn
         return private and drawn and not self.known_cohort and not self.own_noise_suffices
 
     def secret_draw(self, cohort: int, clients: int) -> SecretDraw:
@@ -114,11 +112,17 @@ class NoisePlan(ABC):
         if self.draw_is_secret and settings.sampling is CohortSampling.POISSON:
             return Poisson(settings.per_round / settings.total, missed=_missed(self))
         if self.draw_is_secret:
-            return WithoutReplacement(settings.per_round, settings.total)
+            return self.fixed_draw(settings.per_round, settings.total)
         # The amount of noise reveals the size of the cohort. Given its size, it is a fixed-size draw. If some clients
         # dropped out, those who know which clients are offline can infer more.
         complete = clients == cohort and not settings.tolerated_dropouts
-        return WithoutReplacement(cohort, settings.total) if complete else NoSampling()
+        return self.fixed_draw(cohort, settings.total) if complete else NoSampling()
+
+    def fixed_draw(self, size: int, population: int) -> WithoutReplacement:
+        """Return a draw of this many clients, as the accountant must treat it."""
+        return WithoutReplacement(
+            size, population, with_memory=self.config.strategy.devices_remember
+        )
 
     @abstractmethod
     def draw_without(self, colluding_clients: int, cohort: int, clients: int) -> SecretDraw:

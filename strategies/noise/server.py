@@ -79,7 +79,7 @@ class ServerNoise(NoisePlan):
         if not isinstance(draw, WithoutReplacement):
             return draw
         others = self.config.clients.total - colluding_clients
-        return WithoutReplacement(min(draw.size, others), others)
+        return self.fixed_draw(min(draw.size, others), others)
 
 
 @lru_cache(maxsize=8)

@@ -97,13 +97,21 @@ def _by_fellows(config: Config, round: Witnessed, colluding_clients: int, masked
 
     Under masks they know who is in the cohort. Without masks, one of them knows whether it was drawn itself, and its
     share of the noise says how large the cohort is: it faces a draw of fixed size among all others, of the cohort with
-    or without itself.
+    or without itself. If the budget is against it and the draw is a Poisson draw, its share is the same in all cohorts
+    (`tests.strategies.noise.test_hidden_draws`): it faces a Poisson draw among all others, and knows noise if it was
+    drawn.
     """
     unknown = round.noise - colluding_clients * round.share
     times = _known_times(config) or (config.rounds if masked else 0)
     if times:
         return _by_members(config, round, unknown, times)
     total, cohort = config.clients.total, round.cohort
+    if config.clients.sampling == "poisson" and config.privacy.against == "client":
+        rate = config.clients.per_round / total
+        kind, inside = _secret_draw(config, _sum(round, unknown), rate, "poisson")
+        _, outside = _secret_draw(config, _sum(round, round.noise), rate, "poisson")
+        pair = either([(rate, inside), (1.0 - rate, outside)])
+        return Seen(round.record["mechanism"], f"{kind} among others", pair, config.rounds)
     kind, inside = _secret_draw(config, _sum(round, unknown), (cohort - 1) / (total - 1), "fixed")
     _, outside = _secret_draw(config, _sum(round, round.noise), cohort / (total - 1), "fixed")
     pair = either([(cohort / total, inside), (1.0 - cohort / total, outside)])

@@ -2,9 +2,12 @@
 
 import ast
 import json
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -14,6 +17,7 @@ import yaml
 from fedsketch.conf import Config, compose, to_json
 from fedsketch.errors import CheckpointError, ConfigError
 from fedsketch.server.checkpoint import Checkpoint
+from fedsketch.server.report.run_page import write_report
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.tasks.workload import Workload
 
@@ -221,3 +225,31 @@ def test_two_processes_cannot_play_one_run_and_a_dead_one_holds_nothing(tmp_path
         other.wait()
     with folder.locked():
         assert folder.path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("more", "hidden"),
+    [
+        (("clients.total=4",), False),
+        (("clients.total=8",), True),
+        (("clients.total=8", "clients.sampling=poisson"), True),
+        (("clients.total=8", "clients.sampling=passes"), False),
+        (("clients.total=8", "privacy=none"), False),
+    ],
+)
+def test_files_that_show_the_draw_are_the_servers_own(
+    tmp_path: Path, play: Callable[..., Any], more: tuple[str, ...], hidden: bool
+) -> None:
+    """Other users of the machine could read the sizes of cohorts in all of them. A resumed run keeps the modes."""
+    files = RunFolder(tmp_path / "run")
+    files.path.mkdir()
+    files.log.touch(mode=0o644)
+    play("clients.per_round=4", "rounds=2", "secagg=none", "clients.retries=5", *more)
+    write_report(files.path)
+    shown = (files.metrics, files.attempts, files.log, files.summary, files.report)
+    for path in shown:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if hidden else 0o644), path.name
+    assert stat.S_IMODE(files.config.stat().st_mode) == 0o644
+    card = files.card.read_text()
+    assert all(f"`{path.name}`" in card for path in shown)
+    assert ("mode 600" in card) is hidden

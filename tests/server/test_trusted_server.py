@@ -38,6 +38,7 @@ def test_the_report_says_trusted(play: Play, tmp_path: Path) -> None:
     assert "<dt>Epsilon, server</dt><dd>trusted<span>" in page
     assert "<p>The server: trusted.</p>" in page
     assert "<p>Against model: " in page
+    assert "clipped_fraction" not in page
 
 
 def test_the_planned_traffic_is_what_travels(play: Play) -> None:

@@ -91,12 +91,12 @@ def test_skellam_on_samples_costs_less_than_without_and_what_the_gaussian_does(
     make_release: MakeRelease,
 ) -> None:
     """At noise multiplier 2 and a large scale Skellam is nearly Gaussian; Poisson and fixed-size samples amplify
-    both."""
+    both. Fixed-size samples with Gaussian noise are composed more tightly."""
     mechanism = Skellam((2.0 * 4096.0) ** 2, 4096.0, 4096.0 * 10)
-    for sampling in (Poisson(0.02), WithoutReplacement(2, 100)):
+    for sampling, looser in ((Poisson(0.02), 1.001), (WithoutReplacement(2, 100), 1.05)):
         sampled = spent_by(make_release(mechanism, sampling), 100).epsilon
         gaussian = spent_by(make_release(Gaussian(2.0), sampling), 100).epsilon
-        assert gaussian * (1 - 1e-6) < sampled < 1.001 * gaussian
+        assert gaussian * (1 - 1e-6) < sampled < looser * gaussian
         assert sampled < 0.2 * spent_by(make_release(mechanism), 100).epsilon
 
 

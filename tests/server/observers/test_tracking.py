@@ -12,7 +12,7 @@ from fedsketch.conf import Config, compose
 from fedsketch.conf.settings import TrackingSettings
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.server.observers.tracking import tracked
+from fedsketch.server.observers.tracking import TrackerAndDisplay, tracked
 from fedsketch.server.rounds import Rounds
 from tests.small import plain
 
@@ -54,6 +54,20 @@ def _installed(monkeypatch: pytest.MonkeyPatch, make: Callable[..., object]) -> 
 def _play(config: Config, folder: Path, display: _Noted) -> None:
     with simulated_devices(config):
         Rounds(config, folder, display).run(LocalGrid(app, config.clients.total))
+
+
+def test_a_tracker_is_not_told_what_has_no_noise() -> None:
+    """The share of values that csgm cuts is counted on uploads before any noise."""
+    rows: dict[str, list[dict[str, Any]]] = {"tracker": [], "display": []}
+
+    class Rows(_Noted):
+        def round_done(self, row: dict[str, Any]) -> None:
+            rows[self._name].append(row)
+
+    both = TrackerAndDisplay(Rows("tracker", []), Rows("display", []))
+    row = {"round": 1, "clipped_fraction": 0.25}
+    both.round_done(row)
+    assert rows == {"tracker": [{"round": 1}], "display": [row]}
 
 
 def test_both_are_told_and_the_tracker_first(

@@ -239,3 +239,58 @@ def test_who_vanishes_shows_where_sizes_do() -> None:
     assert noise.releases(10, 9)[Against.MODEL].sampling == release.NoSampling()
     complete = _noise("privacy.against=server", "secagg=none")
     assert complete.releases(10, 10)[Against.MODEL].sampling == release.WithoutReplacement(10, 40)
+
+
+# Fellow clients without masks
+@pytest.mark.parametrize("law", ["gaussian", "skellam"])
+def test_fellow_clients_are_told_nothing_of_a_poisson_draw_and_the_budget_is_spent(
+    make_strategy: MakeStrategy, law: str
+) -> None:
+    """The attack that this prevents: a device reads the size of the cohort from the noise that it has to add. Then only
+    a draw of fixed size could be booked, at the largest size that there may be, and most of the budget was unspent."""
+    common = ("clients.sampling=poisson", "secagg=none", f"secagg.noise={law}")
+    open_size = _noise("privacy.against=model", *common)
+    assert len({open_size.mechanism(cohort) for cohort in (5, 10, 15)}) == 3
+    strategy = make_strategy(*DRAWN, "privacy.against=client", *common)
+    noise = strategy.noise
+    assert isinstance(noise, DeviceNoise)
+    sizes = range(1, noise.sizes.largest + 1)
+    assert all(map(noise.accepts, sizes))
+    told, seen = set(), set()
+    for cohort in sizes:
+        told.add(str(strategy.mechanism(1, cohort).to_record()))
+        for clients in {noise.sizes.survivors(cohort), cohort}:
+            seen.add(noise.releases(cohort, clients)[Against.CLIENT])
+            devices = clients * noise.mechanism(cohort).variance_per_device
+            assert devices <= noise.variance(cohort, clients) * (1 + 1e-12)
+    assert len(told) == 1
+    (shown,) = seen
+    assert shown.sampling == release.Poisson(0.25)
+    accountant = Accountant(1e-5)
+    accountant.record(shown, noise.config.rounds)
+    assert 0.99 * 3.0 < accountant.epsilon().epsilon <= 3.0
+    known = noise.sizes.colluding_clients(noise.sizes.largest)
+    least = noise.variance(10, 10) - known * noise.mechanism(10).variance_per_device
+    assert noise.noise_multiplier == noise.mechanism(10).noise_multiplier(
+        least, release.Unit.CLIENT
+    )
+
+
+# Memory
+@pytest.mark.parametrize("against", ["model", "client"])
+def test_a_fixed_size_draw_of_devices_that_remember_is_booked_as_seen(against: str) -> None:
+    """And costs more noise; a Poisson draw does not."""
+    common = ("strategy=dome", f"privacy.against={against}", "secagg=none")
+    drawn = ("clients.total=40", "clients.per_round=10")
+    feedback = "strategy.error_feedback=0.5"
+    hidden = _noise(*common, *drawn)
+    seen = _noise(*common, *drawn, feedback)
+    for plan, remembers in ((hidden, False), (seen, True)):
+        draw = plan.releases(10, 10)[Against(against)].sampling
+        assert isinstance(draw, release.WithoutReplacement)
+        assert draw.with_memory is remembers
+    assert seen.noise_multiplier > 1.2 * hidden.noise_multiplier
+    if against == "model":
+        poisson = "clients.sampling=poisson"
+        one, other = (_noise(*common, *drawn, poisson, *more) for more in ((), (feedback,)))
+        assert one.noise_multiplier == other.noise_multiplier

@@ -1,0 +1,32 @@
+"""What a device remembers from round to round, and what the accountant is told of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flwr.app import RecordDict
+
+from fedsketch.client.workspace import memory_in
+from fedsketch.conf import compose
+from fedsketch.errors import UnsafeUpdateError
+
+
+def test_memory_is_kept_only_where_the_strategy_declares_it() -> None:
+    state = RecordDict()
+    with memory_in(state, remembers=True) as memory:
+        memory["residual"] = torch.ones(3)
+    with memory_in(state, remembers=True) as memory:
+        assert torch.equal(memory["residual"], torch.ones(3))
+    with memory_in(state, remembers=False) as memory:
+        assert not memory
+    with (
+        pytest.raises(UnsafeUpdateError, match="devices_remember"),
+        memory_in(state, remembers=False) as memory,
+    ):
+        memory["hidden"] = torch.ones(1)
+
+
+def test_only_error_feedback_remembers() -> None:
+    for name in ("fedavg", "dp_fedavg", "dome", "fed_sgm", "csgm", "sgmf", "fedceo"):
+        assert not compose([f"strategy={name}"]).strategy.devices_remember
+    assert compose(["strategy=dome", "strategy.error_feedback=0.5"]).strategy.devices_remember
