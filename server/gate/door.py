@@ -41,7 +41,12 @@ class Entrance(asyncio.Protocol):
         inside = Connection(head, lambda: self._guests.disconnect(address), **self._of_uvicorn)
         try:
             secure = await asyncio.get_running_loop().start_tls(
-                transport, inside, self._tls, server_side=True, ssl_handshake_timeout=head
+                transport,
+                inside,
+                self._tls,
+                server_side=True,
+                ssl_handshake_timeout=head,
+                ssl_shutdown_timeout=head,  # for what is left to send, too
             )
             assert isinstance(secure, asyncio.Transport)
             inside.connection_made(secure)

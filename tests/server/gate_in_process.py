@@ -186,7 +186,7 @@ class SlowClients:
 
     def open(self) -> int:
         """How many of them the gate still listens to."""
-        return sum(not reader.at_eof() and reader.exception() is None for reader, _ in self._open)
+        return sum(not writer.transport.is_closing() for _, writer in self._open)
 
     def leave(self) -> None:
         """Break all connections off."""

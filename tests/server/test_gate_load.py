@@ -1,5 +1,6 @@
 """Clients that are slow, many or broken do not keep honest devices from the SuperLink."""
 
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,13 @@ from fedsketch.server.gate.quiet_log import MOST
 from tests.server.gate_in_process import RunningGate, SlowClients, running_gate
 
 MIB = 2**20
+HEADS = [
+    b"host: gate\r\ncontent-length: 99999999",
+    b"host: gate\r\ncontent-length: -1",
+    b"no host",
+    b"host: gate\r\nconnection: upgrade\r\nupgrade: websocket\r\ncontent-length: 1",
+    b"host: gate\r\nx: \x1b[31m\r\ncontent-length: 9",
+]
 
 
 @pytest.fixture
@@ -62,4 +70,29 @@ def test_500_slow_requests_from_one_address_take_what_an_address_may_have(
         assert _is_served(gate, "127.0.2.1")
         assert gate.healthy()
     assert _is_served(gate, "127.0.1.1")
+    assert _log_is_short(gate)
+
+
+def test_broken_callers_write_few_lines(gate: RunningGate) -> None:
+    """No TLS, no HTTP, bodies that are too large, and connections that break off."""
+    lines = [b"\r\n".join([b"POST /v1/fleet/x HTTP/1.1", head, b"", b"x"]) for head in HEADS]
+    for _ in range(10):
+        with socket.create_connection(("127.0.0.1", gate.port)) as plain:
+            plain.sendall(lines[0])
+    for sent in lines:
+        with SlowClients(gate, ["127.0.1.1"] * 20, sent):
+            time.sleep(0.3)
+    assert _is_served(gate, "127.0.1.1")
+    assert _log_is_short(gate)
+
+
+@pytest.mark.slow  # as long as a body may pause
+def test_slow_requests_end_after_their_pause(gate: RunningGate) -> None:
+    with SlowClients(gate, [f"127.0.1.{1 + number % 50}" for number in range(500)]) as slow:
+        began = time.monotonic()
+        while slow.open():
+            assert time.monotonic() - began < 60
+            assert _is_served(gate, "127.0.2.1")
+            time.sleep(2)
+        assert time.monotonic() - began > 25
     assert _log_is_short(gate)
