@@ -12,8 +12,8 @@ before that is bounded: connections and memory per address and in total, and the
 
 from __future__ import annotations
 
-from .application import gate
-from .command import main
-from .limits import LARGEST_REQUEST, Limits
+from fedsketch.server.gate.application import gate
+from fedsketch.server.gate.command import main
+from fedsketch.server.gate.limits import LARGEST_REQUEST, Limits
 
 __all__ = ["LARGEST_REQUEST", "Limits", "gate", "main"]

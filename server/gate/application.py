@@ -15,9 +15,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from .guests import Body, Guest, Guests, OutOfMemory, address_of
-from .limits import Limits
-from .pace import Pace
+from fedsketch.server.gate.guests import Body, Guest, Guests, OutOfMemory, address_of
+from fedsketch.server.gate.limits import Limits
+from fedsketch.server.gate.pace import Pace
 
 _log = logging.getLogger(__name__)
 # The whole path, character by character, so that no other parser can read it differently.

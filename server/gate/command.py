@@ -16,12 +16,11 @@ import uvicorn
 
 from fedsketch.command_line import Parser, run_command
 from fedsketch.errors import UsageError
-
-from . import quiet_log
-from .application import gate
-from .door import Entrance
-from .guests import Guests
-from .limits import LARGEST_REQUEST, MIB, Limits
+from fedsketch.server.gate import quiet_log
+from fedsketch.server.gate.application import gate
+from fedsketch.server.gate.door import Entrance
+from fedsketch.server.gate.guests import Guests
+from fedsketch.server.gate.limits import LARGEST_REQUEST, MIB, Limits
 
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]+)", re.ASCII)
 _OTHER_FILES = 50  # what the process has open beside connections

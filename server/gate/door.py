@@ -12,7 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .guests import Guests, address_of
+from fedsketch.server.gate.guests import Guests, address_of
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .limits import Limits
+from fedsketch.server.gate.limits import Limits
 
 
 class OutOfMemory(Exception):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from .limits import Limits
+from fedsketch.server.gate.limits import Limits
 
 T = TypeVar("T")
 

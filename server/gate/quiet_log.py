@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TextIO
 
-from fedsketch.secagg.device_text import clean_text
+from fedsketch.secagg import clean_text
 
 MOST = 20  # lines per minute
 MOST_OF_A_KIND = 5  # so that one kind of event does not hide the others

@@ -128,6 +128,10 @@ def test_a_killed_superlink_ends_the_run_and_leaves_no_process_behind(
     )
     assert process.returncode == 1, output
     assert _left(folder) == {}
+    again = start("-c", CLI, "resume=run")
+    output, _ = again.communicate(timeout=900)
+    assert again.returncode == 0, output
+    assert _left(folder) == {}
 
 
 @pytest.mark.slow
