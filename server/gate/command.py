@@ -7,7 +7,6 @@ import re
 import resource
 import ssl
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,15 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(asked: argparse.Namespace) -> None:
     _check_address(asked.superlink)
     port = _number("--port", asked.port, 65535)
-    limits = Limits(
-        largest_request=_number("--largest-request", asked.largest_request, 2048) * MIB,
-        connections=_number("--connections", asked.connections, 100_000),
-        connections_per_address=_number(
-            "--connections-per-address", asked.connections_per_address, 100_000
-        ),
-    )
-    if limits.largest_request > limits.memory_per_address:
-        limits = _roomy(limits)
+    limits = _limits(asked)
     try:
         trusted = ssl.create_default_context(cafile=asked.root_certificates)
         client = httpx.AsyncClient(
@@ -71,13 +62,26 @@ def _serve(asked: argparse.Namespace) -> None:
         server_header=False,
         access_log=False,
         log_config=None,
+        timeout_graceful_shutdown=5,  # or slow callers would keep it from stopping
     )
 
 
-def _roomy(limits: Limits) -> Limits:
-    """Return limits with memory for four of the largest requests of an address, and for twelve in total."""
-    largest = limits.largest_request
-    return replace(limits, memory=12 * largest, memory_per_address=4 * largest)
+def _limits(asked: argparse.Namespace) -> Limits:
+    """Return the limits that were asked for. Memory grows with the size of a request, and what an address may have
+    grows with its connections."""
+    largest = _number("--largest-request", asked.largest_request, 2048) * MIB
+    each = _number("--connections-per-address", asked.connections_per_address, 100_000)
+    usual = Limits()
+    memory = max(usual.memory, 12 * largest)
+    share = max(1.0, each / usual.connections_per_address)
+    return Limits(
+        largest_request=largest,
+        connections=_number("--connections", asked.connections, 100_000),
+        connections_per_address=each,
+        memory=memory,
+        memory_per_address=min(memory, int(share * max(usual.memory_per_address, 4 * largest))),
+        upstream_per_address=min(usual.upstream, int(share * usual.upstream_per_address)),
+    )
 
 
 def _allow_open_files(needed: int) -> None:

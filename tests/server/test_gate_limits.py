@@ -18,11 +18,12 @@ from starlette.types import Message
 from uvicorn.server import ServerState
 
 from fedsketch.runtime.certificates import make_all
-from fedsketch.server.gate import Limits, gate
+from fedsketch.server.gate import Limits, command, gate
 from fedsketch.server.gate.door import Entrance
 from fedsketch.server.gate.guests import Guests, address_of
 from fedsketch.server.gate.quiet_log import MOST, MOST_OF_A_KIND, QuietHandler
 
+MIB = 2**20
 HASTY = Limits(pause=0.2, slowest=100_000, head=0.3, turn=0.2)
 Receive = Callable[[], Awaitable[Message]]
 
@@ -333,6 +334,25 @@ def test_connections_above_the_number_are_refused_until_one_leaves(tmp_path: Pat
             assert (await reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
 
     asyncio.run(play())
+
+
+def _asked(*options: str) -> Limits:
+    needed = ["--superlink", "a:1", "--root-certificates", "b", "--ssl-certfile", "c"]
+    return command._limits(command._parser().parse_args([*needed, "--ssl-keyfile", "d", *options]))
+
+
+def test_an_address_that_many_devices_share_gets_more_of_everything() -> None:
+    assert _asked() == Limits()
+    assert _asked("--connections-per-address", "10").memory_per_address == 64 * MIB
+    shared = _asked("--connections-per-address", "200")
+    assert (shared.memory_per_address, shared.upstream_per_address) == (128 * MIB, 50)
+    alone = _asked("--connections-per-address", "1000")
+    assert (alone.memory_per_address, alone.upstream_per_address) == (alone.memory, alone.upstream)
+
+
+def test_memory_has_room_for_several_of_the_largest_requests() -> None:
+    large = _asked("--largest-request", "100")
+    assert (large.memory_per_address, large.memory) == (400 * MIB, 1200 * MIB)
 
 
 def _lines(records: Sequence[tuple[str, Sequence[object]]], error: Exception | None = None) -> str:

@@ -96,3 +96,11 @@ def test_slow_requests_end_after_their_pause(gate: RunningGate) -> None:
             time.sleep(2)
         assert time.monotonic() - began > 25
     assert _log_is_short(gate)
+
+
+@pytest.mark.slow  # for its five seconds
+def test_slow_requests_do_not_keep_the_gate_from_stopping(gate: RunningGate) -> None:
+    with SlowClients(gate, ["127.0.1.1"] * 50):
+        gate.process.terminate()
+        gate.process.wait(15)
+    assert _log_is_short(gate)
