@@ -80,9 +80,8 @@ ask() { docker compose exec -T supernode-0 python -c "$knock" "$1"; }
 [ "$(ask https://gate:8000/v1/fleet/pull-messages)" = 401 ] || fail "a node without a signature is let in"
 
 echo "== every service has the keys that it needs, and no other"
-keys() { # SERVICE: the private keys that it can read
-    docker compose exec -T "$1" find / -path /proc -prune -o -path /sys -prune -o -name '*.key' -print | sort | xargs
-}
+find_keys="find / -path /proc -prune -o -path /sys -prune -o -name '*.key' -print 2> /dev/null | sort | xargs"
+keys() { docker compose exec -T "$1" sh -c "$find_keys"; } # SERVICE: the private keys that it can read
 [ "$(keys superlink)" = /server/server.key ] || fail "the SuperLink has $(keys superlink)"
 [ "$(keys gate)" = /gate/gate.key ] || fail "the gate has $(keys gate)"
 [ -z "$(keys serverapp)" ] || fail "the ServerApp has $(keys serverapp)"
@@ -92,7 +91,7 @@ for number in 0 1 2; do
 done
 seen=$(for number in 0 1 2; do docker compose exec -T "supernode-$number" sha256sum /node/auth.key; done | sort -u)
 [ "$(wc -l <<< "$seen")" = 3 ] || fail "devices share a key"
-has=$(docker compose run --rm -T --no-deps --entrypoint find register / -path /proc -prune -o -name '*.key' -print)
+has=$(docker compose run --rm -T --no-deps --entrypoint sh register -c "$find_keys")
 [ -z "$has" ] || fail "register has $has"
 said=$(docker compose run --rm -T --no-deps --entrypoint sh register -c 'echo x > /trust/ca.crt' 2>&1) &&
     fail "register can replace the certificate of the authority"
