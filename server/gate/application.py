@@ -25,7 +25,7 @@ _FLEET = re.compile(r"/v1/fleet/[a-z-]+")
 # All that Flower's nodes send and need. So nothing passes that names another sender (forwarded, x-forwarded-for,
 # x-real-ip) or another path, and no header of one connection (RFC 9110, 7.6.1).
 _FROM_DEVICES = re.compile(
-    rb"content-type|content-encoding|accept|accept-encoding|user-agent|(?:x-)?flwr-[a-z0-9-]+"
+    rb"content-type|accept|accept-encoding|user-agent|(?:x-)?flwr-[a-z0-9-]+"
 )
 # What ends at the gate of the SuperLink's answers: headers of one connection, and what says which software it is.
 _NOT_TO_DEVICES = {
@@ -123,7 +123,6 @@ class _Fleet:
                 answer = await self._client.send(passed, stream=True)
             except httpx.TransportError as error:
                 raise _Refused(502, "The SuperLink does not answer.") from error
-            body.give_back()
             try:
                 await self._reply(answer, send)
             finally:

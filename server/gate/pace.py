@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import TypeVar
 
@@ -12,23 +13,22 @@ T = TypeVar("T")
 
 
 class Pace:
-    """The time that a body has left. Each byte adds 1 / `limits.slowest` seconds, but never more than `limits.pause`
-    seconds are left. So nobody earns a long silence by sending a lot before it."""
+    """The time that a transfer has left. Each byte adds 1 / `limits.slowest` seconds, but never more than
+    `limits.pause` seconds are left. So nobody earns a long silence by sending a lot before it. Only the time in `wait`
+    counts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._due = self._now() + limits.pause
+        self._left = limits.pause
 
     async def wait(self, step: Awaitable[T]) -> T:
         """Await a step of the transfer; raises TimeoutError if it does not come in time."""
-        async with asyncio.timeout_at(self._due):
-            return await step
+        began = time.monotonic()
+        async with asyncio.timeout(self._left):
+            result = await step
+        self._left -= time.monotonic() - began
+        return result
 
     def moved(self, size: int) -> None:
         """Take note that so many bytes were transferred."""
-        longest = self._now() + self._limits.pause
-        self._due = min(self._due + size / self._limits.slowest, longest)
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+        self._left = min(self._left + size / self._limits.slowest, self._limits.pause)

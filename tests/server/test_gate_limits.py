@@ -221,6 +221,17 @@ def test_who_reads_an_answer_too_slowly_gives_the_connection_to_the_superlink_ba
     assert answer.closed
 
 
+def test_a_superlink_that_answers_slowly_is_not_the_devices_fault() -> None:
+    class Slow(_Pieces):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for number in range(4):
+                await asyncio.sleep(0.15)  # together three times as long as a pause
+                yield bytes([number])
+
+    client, _ = _superlink(httpx.Response(200, stream=Slow()))
+    assert asyncio.run(_post(client, Guests(HASTY), _body(b""))) == (200, bytes(range(4)))
+
+
 @pytest.mark.parametrize(
     ("peer", "address"),
     [
