@@ -11,6 +11,7 @@ import pytest
 
 from fedsketch.runtime.children import Children, descendants
 
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc").exists(), reason="orphans are found in /proc")
 # A program that starts another one in a session of its own, as Flower's programs do, and notes both.
 FAMILY = """
 import os, subprocess, sys, time
@@ -109,6 +110,7 @@ def test_they_end_when_the_parent_is_killed(tmp_path: Path, number: signal.Signa
         parent.kill()
 
 
+@NEEDS_PROC
 def test_what_a_killed_program_leaves_behind_ends_with_the_block(tmp_path: Path) -> None:
     """Its child belongs to init then, and no tree of processes leads to it."""
     pids = tmp_path / "pids"
@@ -121,6 +123,7 @@ def test_what_a_killed_program_leaves_behind_ends_with_the_block(tmp_path: Path)
     assert not descendants(family)
 
 
+@NEEDS_PROC
 def test_it_ends_also_when_the_program_is_stopped_by_its_name(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
         families = {}
@@ -136,6 +139,7 @@ def test_it_ends_also_when_the_program_is_stopped_by_its_name(tmp_path: Path) ->
     assert not descendants(families["one-and-two"])
 
 
+@NEEDS_PROC
 def test_it_ends_when_the_parent_is_killed_after_the_program(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stderr=subprocess.DEVNULL

@@ -1,6 +1,7 @@
 """Clients that are slow, many or broken do not keep honest devices from the SuperLink."""
 
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from fedsketch.server.gate.quiet_log import MOST
 from tests.server.gate_in_process import RunningGate, SlowClients, running_gate
 
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="needs all addresses of the loopback network, and /proc"
+)
 MIB = 2**20
 HEADS = [
     b"host: gate\r\ncontent-length: 99999999",
