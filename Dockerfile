@@ -5,11 +5,16 @@
 #     --build-arg TORCH_INDEX=URL          torch from this index instead of PyTorch's own
 #     --build-context wheels=DIR           torch from a wheel in this folder: no index but the usual one is needed
 #     --build-arg PLUGINS="DIR WHEEL ..."  packages of your own, such as examples/own_task (docs/how-to/extend.md)
+#     --build-arg PYTHON_IMAGE=IMAGE       another base image than the pinned one, such as python:3.11-slim
 #     --secret id=pip,src=pip.conf         pip's settings for a mirror; they stay out of the image
 #
 # A plain `pip install torch` brings gigabytes of CUDA. uv knows where PyTorch keeps its builds for each backend; the
 # default is `cpu`.
-ARG PYTHON_IMAGE=python:3.11-slim
+ARG PYTHON_IMAGE=pinned
+
+# python:3.11-slim (Python 3.11.15, for all platforms) as docker-library/repo-info listed it in August 2026. The newest:
+# docker buildx imagetools inspect python:3.11-slim
+FROM python:3.11-slim@sha256:90744cff8f32887f075c47d747a173ff333e9e98801667af93c357fa9f5e28ff AS pinned
 
 FROM scratch AS wheels
 
@@ -75,7 +80,8 @@ RUN --mount=type=bind,target=/context,rw --mount=type=secret,id=pip,target=/root
 FROM ${PYTHON_IMAGE}
 RUN useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin fedsketch \
     && install --directory --owner fedsketch --group fedsketch --mode 700 \
-        /certs /certs/server /certs/nodes /trust /superexec /state /runs /nodes /results
+        /certs /certs/server /certs/gate /certs/nodes /certs/nodes/0 /certs/nodes/1 /certs/nodes/2 /server /gate \
+        /registry /registry/nodes /node /trust /roster /superexec /state /runs /results
 COPY --from=dependencies /opt/venv /opt/venv
 COPY --from=app /opt/app /opt/venv
 COPY --from=plugins /opt/plugins /opt/venv
@@ -85,4 +91,5 @@ ENV PATH=/opt/venv/bin:$PATH HOME=/tmp FLWR_HOME=/tmp/flwr MPLCONFIGDIR=/tmp/mat
     FEDSKETCH_RUNS=/runs
 USER 10001:10001
 WORKDIR /tmp
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s CMD ["python", "/app/docker/healthy.py"]
 CMD ["fedsketch", "--help"]

@@ -1,12 +1,13 @@
 """`fedsketch-certs`: makes the keys and certificates that a federation needs before its first start.
 
-These are a certificate authority, the server's certificate, and a folder for each node. The folder holds the key by
-which the SuperLink knows the node (ECDSA), and the device's folder with the key by which its peers know it (Ed25519),
-its policy and its ledger. Calling the command again keeps what is there. Only a server certificate that lacks a name or
-is about to expire is replaced.
+These are a certificate authority, a certificate each for the SuperLink and for the gate in front of it, and a folder
+for each node. The folder holds the key by which the SuperLink knows the node (ECDSA), and the device's folder with the
+key by which its peers know it (Ed25519), its policy and its ledger. Calling the command again keeps what is there. Only
+a server's certificate that lacks a name or is about to expire is replaced.
 
 Whoever can read a node's folder can act as that node, and whoever can read `ca.key` can act as the server. So folders
-have mode 700 and keys have mode 600.
+have mode 700 and keys have mode 600. The gate is what strangers reach, so its key is its own, and its certificate does
+not have the names that only the SuperLink has.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from fedsketch.errors import CertificateError
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER, SERVER_CERTIFICATE, SERVER_KEY = "server", "server.crt", "server.key"
+GATE, GATE_CERTIFICATE, GATE_KEY = "gate", "gate.crt", "gate.key"
 NODES, AUTH_KEY, AUTH_PUBLIC, IDENTITY_PUBLIC = "nodes", "auth.key", "auth.key.pub", "identity.pub"
 DEVICE = "device"
 _CA_LIFE = timedelta(days=3650)
@@ -57,10 +59,10 @@ def _run(asked: argparse.Namespace) -> None:
         raise CertificateError(f"--days is from 1 to {_CA_LIFE.days}, not {asked.days}.")
     if asked.nodes < 0:
         raise CertificateError(f"--nodes is a number of folders, not {asked.nodes}.")
-    if not all(name.strip() for name in asked.name):
+    if not all(name.strip() for name in (*asked.name, *asked.superlink_name)):
         raise CertificateError("--name is a host name or an address, and one is empty.")
     if asked.device is not None:
-        if asked.folder is not None or asked.nodes or asked.name:
+        if asked.folder is not None or asked.nodes or asked.name or asked.superlink_name:
             raise CertificateError(
                 "--device makes one node's folder and goes with --policy and --data alone."
             )
@@ -74,7 +76,13 @@ def _run(asked: argparse.Namespace) -> None:
     else:
         life = timedelta(days=asked.days)
         for line in make_all(
-            asked.folder, asked.name, asked.nodes, asked.policy, life, asked_card(asked)
+            asked.folder,
+            asked.name,
+            asked.nodes,
+            asked.policy,
+            life,
+            asked_card(asked),
+            asked.superlink_name,
         ):
             print(line)
 
@@ -90,6 +98,13 @@ def _parser() -> Parser:
         default=[],
         metavar="HOST",
         help="a name or address that devices dial, besides localhost; may be repeated",
+    )
+    parser.add_argument(
+        "--superlink-name",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a name of the SuperLink that the gate's certificate does not get; may be repeated",
     )
     parser.add_argument(
         "--nodes", type=int, default=0, metavar="N", help="make folders nodes/0 to nodes/N-1"
@@ -112,10 +127,24 @@ def make_all(
     policy: Path | None = None,
     life: timedelta = timedelta(days=365),
     card: DataCard | None = None,
+    superlink_names: Iterable[str] = (),
 ) -> list[str]:
     """Make what is missing; returns a line about each thing that was made or kept."""
     _private(folder)
-    lines = [_make_ca(folder), _make_server(folder, names, life)]
+    both = {*ALWAYS, *names}
+    lines = [
+        _make_ca(folder),
+        _make_server(
+            folder,
+            folder / SERVER / SERVER_CERTIFICATE,
+            folder / SERVER / SERVER_KEY,
+            both | set(superlink_names),
+            life,
+        ),
+        _make_server(
+            folder, folder / GATE / GATE_CERTIFICATE, folder / GATE / GATE_KEY, both, life
+        ),
+    ]
     _private(folder / NODES)
     for number in range(nodes):
         lines.append(make_node(folder / NODES / str(number), folder / CA_CERTIFICATE, policy, card))
@@ -168,19 +197,19 @@ def _make_ca(folder: Path) -> str:
     return f"{file}: made, good until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
-def _make_server(folder: Path, names: Iterable[str], life: timedelta) -> str:
+def _make_server(
+    folder: Path, file: Path, key_file: Path, wanted: set[str], life: timedelta
+) -> str:
     ca = _load(folder / CA_CERTIFICATE)
-    place = folder / SERVER
-    _private(place)
-    (place / CA_CERTIFICATE).write_bytes(ca.public_bytes(Encoding.PEM))
-    file = place / SERVER_CERTIFICATE
-    wanted, reason = {*ALWAYS, *names}, "made"
+    _private(file.parent)
+    (file.parent / CA_CERTIFICATE).write_bytes(ca.public_bytes(Encoding.PEM))
+    reason = "made"
     if file.exists():
         old = _load(file)
-        wanted |= names_of(old)
+        wanted = wanted | names_of(old)
         if old.issuer != ca.subject or not _signed(old, ca):
             reason = "made anew, because the authority is another"
-        elif not _belongs(place / SERVER_KEY, old):
+        elif not _belongs(key_file, old):
             reason = "made anew, because its key was another or none"
         elif names_of(old) < wanted:
             reason = "made anew, because a name was missing"
@@ -196,7 +225,7 @@ def _make_server(folder: Path, names: Iterable[str], life: timedelta) -> str:
     authority = load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
     assert isinstance(authority, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsketch server")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fedsketch {file.stem}")])
     certificate = (
         _builder(subject, ca.subject, key.public_key(), life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -211,7 +240,7 @@ def _make_server(folder: Path, names: Iterable[str], life: timedelta) -> str:
         )
         .sign(authority, hashes.SHA256())
     )
-    _write_secret(place / SERVER_KEY, _pem(key))
+    _write_secret(key_file, _pem(key))
     file.write_bytes(certificate.public_bytes(Encoding.PEM))
     return f"{file}: {reason}, good until {certificate.not_valid_after_utc:%Y-%m-%d}, for {', '.join(sorted(wanted))}"
 

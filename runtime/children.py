@@ -1,13 +1,17 @@
 """Starts programs that end when this process ends: normally, by an exception, by Ctrl-C, or by kill -9.
 
 Flower's programs start others, some in sessions of their own, so ending a program means ending all its descendants. If
-this process is killed, a small watcher process does that: it waits at a pipe that closes when this process ends.
+a program was killed, its children belong to init, and no tree of processes leads to them. So each program gets a random
+mark in its environment, which its descendants inherit. Where there is no /proc to read it from, such orphans stay.
+
+If this process is killed, a small watcher process ends them: it waits at a pipe that closes when this process ends.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+MARK_VARIABLE = "FEDSKETCH_STARTED_AS"
 _GRACE = 6.0  # seconds: Flower's programs force their own exit after 5
 
 
@@ -25,6 +30,7 @@ class Children:
     def __init__(self, logs: Path) -> None:
         self._logs = logs
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._marks: dict[str, str] = {}
 
     def __enter__(self) -> Children:
         self._watcher = subprocess.Popen(
@@ -51,15 +57,17 @@ class Children:
     def start(
         self, name: str, command: Sequence[str | Path], environment: Mapping[str, str]
     ) -> None:
+        mark = secrets.token_hex(16)
         with (self._logs / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command,
-                env=environment,
+                env={**environment, MARK_VARIABLE: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self._marks[name] = mark
         self._tell_watcher()
 
     def pid(self, name: str) -> int:
@@ -75,14 +83,16 @@ class Children:
 
     def stop(self, *names: str) -> None:
         """End these programs and all that they started; returns when none of them is left."""
-        end_all(self._processes[name].pid for name in names)
+        end_all({self._processes[name].pid: self._marks[name] for name in names})
         for name in names:
             self._processes.pop(name).wait()
+            del self._marks[name]
         self._tell_watcher()
 
     def _tell_watcher(self) -> None:
         assert self._watcher.stdin is not None
-        print(*(one.pid for one in self._processes.values()), file=self._watcher.stdin, flush=True)
+        started = (f"{one.pid}:{self._marks[name]}" for name, one in self._processes.items())
+        print(*started, file=self._watcher.stdin, flush=True)
 
 
 def descendants(roots: Iterable[int]) -> set[int]:
@@ -94,9 +104,11 @@ def descendants(roots: Iterable[int]) -> set[int]:
     return found
 
 
-def end_all(roots: Iterable[int]) -> None:
-    """End these processes and all their descendants. Those that do not end by themselves are killed."""
-    doomed = descendants(roots)
+def end_all(started: Mapping[int, str]) -> None:
+    """End these processes and all their descendants, found as a tree and by their marks. Those that do not end by
+    themselves are killed."""
+    marks = set(started.values())
+    doomed = descendants({*started, *_marked(marks)})
     # A process that was stopped receives the signal only when it continues.
     _signal(doomed, signal.SIGTERM)
     _signal(doomed, signal.SIGCONT)
@@ -104,7 +116,19 @@ def end_all(roots: Iterable[int]) -> None:
     while doomed and time.monotonic() < deadline:
         time.sleep(0.1)
         doomed &= _running().keys()
-    _signal(doomed, signal.SIGKILL)
+    _signal(doomed | _marked(marks), signal.SIGKILL)
+
+
+def _marked(marks: set[str]) -> set[int]:
+    """Return the running processes that have one of these marks in their environment."""
+    wanted = {f"{MARK_VARIABLE}={mark}".encode() for mark in marks}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # Another user's, or one that has just ended.
+        with contextlib.suppress(OSError):
+            if not wanted.isdisjoint((process / "environ").read_bytes().split(b"\0")):
+                found.add(int(process.name))
+    return found
 
 
 def _running() -> dict[int, int]:
@@ -125,11 +149,12 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 def _watch() -> None:
     """Wait until the pipe closes, then end the processes that its last line names."""
-    roots: list[int] = []
+    started: dict[int, str] = {}
     for line in sys.stdin:
-        roots = [int(pid) for pid in line.split()]
-    if roots:
-        end_all(roots)
+        pairs = (one.split(":") for one in line.split())
+        started = {int(pid): mark for pid, mark in pairs}
+    if started:
+        end_all(started)
 
 
 if __name__ == "__main__":

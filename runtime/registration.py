@@ -36,10 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    with connected(asked.superlink, asked.folder / CA_CERTIFICATE) as connection:
-        for name, node in register_all(asked.folder, connection).items():
+    certificates = asked.root_certificates or asked.folder / CA_CERTIFICATE
+    roster = asked.roster or asked.folder / ROSTER
+    with connected(asked.superlink, certificates) as connection:
+        for name, node in register_all(asked.folder, connection, roster).items():
             print(f"Node {name} is {node}.")
-    print(f"All are in {asked.folder / ROSTER}: copy it to every device on another machine.")
+    print(f"All are in {roster}: copy it to every device on another machine.")
 
 
 def _parser() -> Parser:
@@ -54,10 +56,21 @@ def _parser() -> Parser:
         metavar="WHERE",
         help="host:port, or a connection of your Flower configuration (127.0.0.1:8000)",
     )
+    parser.add_argument(
+        "--root-certificates",
+        type=Path,
+        metavar="FILE",
+        help="who signed the SuperLink's certificate (FOLDER/ca.crt)",
+    )
+    parser.add_argument(
+        "--roster", type=Path, metavar="FILE", help="where the roster goes (FOLDER/roster.json)"
+    )
     return parser
 
 
-def register_all(folder: Path, connection: Connection) -> dict[str, int]:
+def register_all(
+    folder: Path, connection: Connection, roster: Path | None = None
+) -> dict[str, int]:
     """Register new nodes and write all rosters; returns node ids by the names of the nodes' folders."""
     places = sorted((folder / NODES).iterdir(), key=_natural) if (folder / NODES).exists() else []
     if not places:
@@ -69,7 +82,7 @@ def register_all(folder: Path, connection: Connection) -> dict[str, int]:
         node: bytes.fromhex((place / IDENTITY_PUBLIC).read_text())
         for place, node in zip(places, ids, strict=True)
     }
-    roster = folder / ROSTER
+    roster = roster or folder / ROSTER
     others = Roster.load(roster).keys if roster.exists() else {}
     mine = set(keys.values())
     kept = {node: key for node, key in others.items() if node in known and key not in mine}

@@ -76,6 +76,18 @@ def test_the_certificate_names_what_is_asked_for_and_this_machine(tmp_path: Path
     assert names_of(_server(tmp_path)) == wanted
 
 
+def test_the_gate_has_a_key_of_its_own_that_cannot_speak_as_the_superlink(tmp_path: Path) -> None:
+    make_all(tmp_path, names=["fl.example.org"], superlink_names=["superlink"])
+    keys = [(tmp_path / name).read_bytes() for name in ("server/server.key", "gate/gate.key")]
+    assert keys[0] != keys[1]
+    gate = x509.load_pem_x509_certificate((tmp_path / "gate" / "gate.crt").read_bytes())
+    assert names_of(gate) == {"localhost", "127.0.0.1", "::1", "fl.example.org"}
+    assert names_of(_server(tmp_path)) == names_of(gate) | {"superlink"}
+    authority = (tmp_path / "ca.crt").read_bytes()
+    gate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+    assert (tmp_path / "gate" / "ca.crt").read_bytes() == authority
+
+
 def test_calling_again_changes_nothing(tmp_path: Path) -> None:
     make_all(tmp_path, names=["a.example"], nodes=2)
     before = _contents(tmp_path)
@@ -136,7 +148,9 @@ def test_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
         os.umask(old)
     folders = [p for p in [tmp_path / "certs", *tmp_path.rglob("certs/**/*")] if p.is_dir()]
     secrets = [*tmp_path.rglob("*.key"), *tmp_path.rglob("policy.toml"), *tmp_path.rglob("ledger*")]
-    assert len(secrets) == 2 + 2 * 4  # authority, server; per node two keys, policy, ledger
+    assert (
+        len(secrets) == 3 + 2 * 4
+    )  # authority, SuperLink, gate; per node two keys, policy, ledger
     assert {stat.S_IMODE(p.stat().st_mode) for p in folders} == {0o700}
     assert {stat.S_IMODE(p.stat().st_mode) for p in secrets} == {0o600}
 

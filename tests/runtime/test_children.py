@@ -11,6 +11,7 @@ import pytest
 
 from fedsketch.runtime.children import Children, descendants
 
+NEEDS_PROC = pytest.mark.skipif(not Path("/proc").exists(), reason="orphans are found in /proc")
 # A program that starts another one in a session of its own, as Flower's programs do, and notes both.
 FAMILY = """
 import os, subprocess, sys, time
@@ -103,6 +104,51 @@ def test_they_end_when_the_parent_is_killed(tmp_path: Path, number: signal.Signa
     try:
         family = _family(tmp_path)
         parent.send_signal(number)
+        parent.wait(30)
+        _wait_for_the_end_of(family, 30)
+    finally:
+        parent.kill()
+
+
+@NEEDS_PROC
+def test_what_a_killed_program_leaves_behind_ends_with_the_block(tmp_path: Path) -> None:
+    """Its child belongs to init then, and no tree of processes leads to it."""
+    pids = tmp_path / "pids"
+    with Children(tmp_path) as children:
+        children.start("family", [sys.executable, "-S", "-c", FAMILY, pids], {})
+        family = _family(tmp_path)
+        os.kill(children.pid("family"), signal.SIGKILL)
+        _wait_for_the_end_of({children.pid("family")}, 10)
+        assert len(descendants(family)) == 1
+    assert not descendants(family)
+
+
+@NEEDS_PROC
+def test_it_ends_also_when_the_program_is_stopped_by_its_name(tmp_path: Path) -> None:
+    with Children(tmp_path) as children:
+        families = {}
+        for name in ("one", "one-and-two"):
+            (tmp_path / name).mkdir()
+            place = tmp_path / name / "pids"
+            children.start(name, [sys.executable, "-S", "-c", FAMILY, place], {})
+            families[name] = _family(tmp_path / name)
+        os.kill(children.pid("one"), signal.SIGKILL)
+        children.stop("one")
+        assert not descendants(families["one"])
+        assert descendants(families["one-and-two"]) == families["one-and-two"]
+    assert not descendants(families["one-and-two"])
+
+
+@NEEDS_PROC
+def test_it_ends_when_the_parent_is_killed_after_the_program(tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stderr=subprocess.DEVNULL
+    )
+    try:
+        family = _family(tmp_path)
+        program = int((tmp_path / "pids").read_text().split()[0])
+        os.kill(program, signal.SIGKILL)
+        parent.send_signal(signal.SIGKILL)
         parent.wait(30)
         _wait_for_the_end_of(family, 30)
     finally:

@@ -108,3 +108,19 @@ def test_mistakes_end_in_one_sentence(
     assert main([argument.format(tmp_path) for argument in arguments]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fedsketch-register: ")
+
+
+def test_public_keys_are_enough_and_the_roster_goes_where_it_is_wanted(tmp_path: Path) -> None:
+    """As the containers do it: `register` has neither the authority's folder nor a device's."""
+    make_all(tmp_path / "all", nodes=2)
+    for number in ("0", "1"):
+        place = tmp_path / "registry" / "nodes" / number
+        place.mkdir(parents=True)
+        for name in ("auth.key.pub", "identity.pub"):
+            (place / name).write_bytes((tmp_path / "all/nodes" / number / name).read_bytes())
+    roster = tmp_path / "roster" / "roster.json"
+    roster.parent.mkdir()
+    ids = register_all(tmp_path / "registry", SuperLink(), roster)
+    assert set(Roster.load(roster).keys) == set(ids.values())
+    assert not list((tmp_path / "registry").rglob("*.key"))
+    assert not (tmp_path / "registry" / "roster.json").exists()

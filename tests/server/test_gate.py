@@ -13,7 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from fedsketch.server.gate import LARGEST_REQUEST, gate, main
+from fedsketch.server.gate import LARGEST_REQUEST, Limits, gate, main
+from fedsketch.server.gate.guests import Guests
+
+SMALL = Guests(Limits(largest_request=1000))
 
 
 @dataclass
@@ -108,26 +111,59 @@ def test_fleet_calls_and_their_answers_pass_unchanged(superlink: SuperLink) -> N
     assert not {b"keep-alive", b"connection", b"x-inside"} & set(answer.headers)
 
 
-def test_headers_that_connection_names_end_at_the_gate(superlink: SuperLink) -> None:
+def test_headers_that_flower_does_not_send_end_at_the_gate(superlink: SuperLink) -> None:
     call(
         gate(superlink.client),
         "/v1/fleet/get-run",
         connection="close, X-Trace ,\tx-Other",
         x_trace="1",
         X_Other="2",
-        x_kept="3",
+        flwr_timestamp="3",
+        x_flwr_client="4",
         proxy_authorization="secret",
+        cookie="5",
     )
     told = superlink.seen[0][2]
-    assert told["x-kept"] == "3"
-    assert not {"x-trace", "x-other", "proxy-authorization"} & set(told)
+    assert (told["flwr-timestamp"], told["x-flwr-client"]) == ("3", "4")
+    ours = {"host", "content-length", "accept", "accept-encoding", "connection", "user-agent"}
+    assert set(told) == ours | {"flwr-timestamp", "x-flwr-client"}
     assert "X-Trace" not in told.get("connection", "")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("forwarded", "x_forwarded_for", "X_Forwarded_Host", "x_forwarded_proto", "x_real_ip"),
+        *("x_client_ip", "true_client_ip", "cf_connecting_ip", "via", "x_original_url"),
+    ],
+)
+def test_nobody_says_in_a_header_that_another_has_sent_it(
+    superlink: SuperLink, header: str
+) -> None:
+    call(gate(superlink.client), "/v1/fleet/get-run", **{header: "192.0.2.1"})
+    assert "192.0.2.1" not in superlink.seen[0][2].values()
+
+
+def test_every_header_of_flowers_nodes_passes() -> None:
+    """A new release of Flower may send others: then they have to be let through."""
+    from flwr.common import constant as common
+    from flwr.supercore import constant as core
+    from flwr.supercore.runtime_version_compatibility import RuntimeVersionMetadata
+
+    from fedsketch.server.gate.application import _FROM_DEVICES
+
+    sent = {
+        *dict(RuntimeVersionMetadata.from_local_component("SuperNode").as_metadata()),
+        common.TIMESTAMP_HEADER,
+        core.FLEET_HTTP_PUBLIC_KEY_HEADER,
+        core.FLEET_HTTP_SIGNATURE_HEADER,
+        core.FLWR_CLIENT_METADATA_KEY,
+    }
+    assert all(_FROM_DEVICES.fullmatch(name.encode()) for name in sent)
+
+
 def test_a_request_that_says_it_is_too_large_is_refused_unread(superlink: SuperLink) -> None:
-    answer = call(
-        gate(superlink.client, largest=1000), "/v1/fleet/push-object", content_length="1001"
-    )
+    answer = call(gate(superlink.client, SMALL), "/v1/fleet/push-object", content_length="1001")
     assert (answer.status, answer.body) == (413, b"A request has at most 1000 bytes here.")
     assert superlink.seen == []
 
@@ -135,7 +171,7 @@ def test_a_request_that_says_it_is_too_large_is_refused_unread(superlink: SuperL
 def test_a_request_that_turns_out_too_large_never_reaches_the_superlink_whole(
     superlink: SuperLink,
 ) -> None:
-    app, pieces = gate(superlink.client, largest=1000), [bytes(400), bytes(400)]
+    app, pieces = gate(superlink.client, SMALL), [bytes(400), bytes(400)]
     assert call(app, "/v1/fleet/push-object", body=bytes(201), pieces=pieces).status == 413
     assert superlink.seen == []
     assert call(app, "/v1/fleet/push-object", body=bytes(200), pieces=pieces).status == 418
@@ -181,9 +217,17 @@ def test_a_query_is_left_behind(superlink: SuperLink) -> None:
     assert superlink.seen[0][0] == "https://superlink:8000/v1/fleet/get-run"
 
 
-def test_health_is_the_gates_own(superlink: SuperLink) -> None:
-    assert call(gate(superlink.client), "/health", "GET").status == 200
-    assert superlink.seen == []
+@pytest.mark.parametrize(("code", "told"), [(200, 200), (418, 503), (500, 503)])
+def test_health_is_that_of_the_way_to_the_superlink(code: int, told: int) -> None:
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return httpx.Response(code)
+
+    inside = httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="https://superlink")
+    assert call(gate(inside), "/health", "GET").status == told
+    assert asked == ["/health"]
 
 
 def test_a_superlink_that_is_away_is_a_code_after_which_nodes_try_again() -> None:
@@ -213,6 +257,7 @@ def test_missing_certificates_are_one_sentence(
         (["--superlink", "host:99999"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'host:99999'."),
         (["--superlink", "a@b:80"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'a@b:80'."),
         (["--superlink", "host:80/x"], "--superlink is HOST:PORT, such as 127.0.0.1:8000, not 'host:80/x'."),
+        (["--connections", "0"], "--connections is a whole number from 1 to 100000, not '0'."),
         (["--largest-request", "-1"], "--largest-request is a whole number from 1 to 2048, not '-1'."),
     ],
 )  # fmt: skip

@@ -7,8 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/system/containers.sh
-export COMPOSE_PROJECT_NAME=fedsketch-check FEDSKETCH_IMAGE=fedsketch-check NODES=3 FEDSKETCH_LISTEN=127.0.0.1:18443
-unset SERVER_NAMES POLICY TEST_DATA
+export COMPOSE_PROJECT_NAME=fedsketch-check FEDSKETCH_IMAGE=fedsketch-check FEDSKETCH_LISTEN=127.0.0.1:18443
+unset NODES SERVER_NAMES POLICY TEST_DATA
 scratch=$(mktemp -d)
 device() { # NAME, then what compose shall do for that device
     local name=$1
@@ -37,7 +37,7 @@ docker image inspect --format 'image: {{.Size}} bytes, user {{.Config.User}}' "$
 in_image() { docker run --rm --network none "$FEDSKETCH_IMAGE" "$@"; }
 [ "$(in_image id -u)" = 10001 ] || fail "the image runs as root"
 secret=('(' -name '*.key' -o -name secret -o -name '.env' ')')
-[ -z "$(in_image find /app /certs /nodes /superexec /trust -type f "${secret[@]}")" ] ||
+[ -z "$(in_image find /app /certs /node /registry /roster /server /gate /superexec /trust -type f "${secret[@]}")" ] ||
     fail "there is a secret in the image"
 in_image python -c 'import torch; assert torch.version.cuda is None, torch.__version__' ||
     fail "torch is not the CPU build"
@@ -45,7 +45,7 @@ in_image python -c 'import torch; assert torch.version.cuda is None, torch.__ver
 echo "== three nodes start"
 docker compose up --detach
 for _ in $(seq 90); do
-    healthy=$(docker compose ps --format '{{.Service}} {{.Health}}' | grep -c '^supernode healthy' || true)
+    healthy=$(docker compose ps --format '{{.Service}} {{.Health}}' | grep -c '^supernode-[012] healthy' || true)
     [ "$healthy" = 3 ] && break
     sleep 2
 done
@@ -59,13 +59,13 @@ docker compose exec -T serverapp sh -c 'test -s /runs/*/model.safetensors && tes
 
 echo "== every device keeps its own ledger"
 for number in 0 1 2; do
-    docker compose exec -T supernode fedsketch-enroll "/nodes/$number/device" --verify | ledger_has 3 ||
+    docker compose exec -T "supernode-$number" fedsketch-enroll /node/device --verify | ledger_has 3 ||
         fail "device $number has not written down its three rounds"
 done
 
 echo "== a device reaches the Fleet API and nothing else"
 knock='import ssl, sys, urllib.error, urllib.request
-trusted = ssl.create_default_context(cafile="/nodes/0/ca.crt")
+trusted = ssl.create_default_context(cafile="/node/ca.crt")
 try:
     request = urllib.request.Request(sys.argv[1], b"", {"content-type": "application/protobuf"})
     urllib.request.urlopen(request, timeout=5, context=trusted)
@@ -73,15 +73,43 @@ except urllib.error.HTTPError as error:
     print(error.code)
 except urllib.error.URLError:
     print("unreachable")'
-ask() { docker compose exec -T supernode python -c "$knock" "$1"; }
+ask() { docker compose exec -T supernode-0 python -c "$knock" "$1"; }
 [ "$(ask https://gate:8000/v1/control/list-runs)" = 404 ] || fail "the Control API is open to devices"
 [ "$(ask https://gate:8000/v1/runtime/acquire-task)" = 404 ] || fail "the Runtime API is open to devices"
 [ "$(ask https://superlink:8000/v1/fleet/pull-messages)" = unreachable ] || fail "devices reach the SuperLink"
 [ "$(ask https://gate:8000/v1/fleet/pull-messages)" = 401 ] || fail "a node without a signature is let in"
 
-echo "== a fourth replica finds no node folder and says so"
-said=$(docker compose run --rm -T --no-deps supernode 2>&1 || true)
-[[ $said == *"All 3 node folders are taken"* ]] || fail "two replicas share a node"
+echo "== every service has the keys that it needs, and no other"
+find_keys="find / -path /proc -prune -o -path /sys -prune -o -name '*.key' -print 2> /dev/null | sort | xargs"
+keys() { docker compose exec -T "$1" sh -c "$find_keys"; } # SERVICE: the private keys that it can read
+[ "$(keys superlink)" = /server/server.key ] || fail "the SuperLink has $(keys superlink)"
+[ "$(keys gate)" = /gate/gate.key ] || fail "the gate has $(keys gate)"
+[ -z "$(keys serverapp)" ] || fail "the ServerApp has $(keys serverapp)"
+for number in 0 1 2; do
+    has=$(keys "supernode-$number")
+    [ "$has" = "/node/auth.key /node/device/identity.key" ] || fail "device $number has $has"
+done
+seen=$(for number in 0 1 2; do docker compose exec -T "supernode-$number" sha256sum /node/auth.key; done | sort -u)
+[ "$(wc -l <<< "$seen")" = 3 ] || fail "devices share a key"
+has=$(docker compose run --rm -T --no-deps --entrypoint sh register -c "$find_keys")
+[ -z "$has" ] || fail "register has $has"
+said=$(docker compose run --rm -T --no-deps --entrypoint sh register -c 'echo x > /trust/ca.crt' 2>&1) &&
+    fail "register can replace the certificate of the authority"
+[[ $said == *"ead-only"* ]] || fail "register could not write for another reason: $said"
+
+echo "== a second container of a device says so; NODES is 0 or nothing"
+said=$(docker compose run --rm -T --no-deps supernode-0 2>&1 || true)
+[[ $said == *"Another container is this device"* ]] || fail "two containers are one device"
+said=$(NODES=5 docker compose run --rm -T certs 2>&1) && fail "NODES=5 was taken"
+[[ $said == *"NODES=0 starts no demo devices"* ]] || fail "NODES=5 failed for another reason: $said"
+
+echo "== the gate is not healthy when no request gets through, and is again"
+docker compose stop --timeout 5 superlink
+docker compose exec -T gate python /app/docker/healthy.py 2> /dev/null && fail "the gate is healthy without a SuperLink"
+docker compose start superlink
+for _ in $(seq 60); do docker compose exec -T gate python /app/docker/healthy.py 2> /dev/null && break || sleep 2; done
+docker compose exec -T gate python /app/docker/healthy.py || fail "the gate is not healthy again"
+docker compose exec -T superlink python /app/docker/healthy.py || fail "the SuperLink is not healthy"
 
 echo "== the override for a laptop trains without TLS and says that it is not private"
 docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1
@@ -114,6 +142,7 @@ admit() { # NAME: what the operator does with the two public keys of a device
 hand_out() { # what every device does with the operator's public files
     rm -rf "$scratch/for-devices"
     docker compose cp serverapp:/trust "$scratch/for-devices"
+    docker compose cp serverapp:/roster/. "$scratch/for-devices"
     for name in a b c; do
         cp "$scratch/for-devices/"{ca.crt,roster.json} "$scratch/$name/"
         device "$name" run --rm -T enroll fedsketch-enroll /node/device --roster /node/roster.json
@@ -150,10 +179,10 @@ docker compose run --rm -T --no-deps register remove b
 admit b
 hand_out
 device b restart
-before=$(docker compose exec -T gate sha256sum /server/server.crt)
+before=$(docker compose exec -T gate sha256sum /gate/gate.crt)
 SERVER_NAMES="$SERVER_NAMES new.example.org" docker compose run --rm -T certs
 docker compose restart superlink gate
-[ "$(docker compose exec -T gate sha256sum /server/server.crt)" != "$before" ] || fail "the certificate is the old one"
+[ "$(docker compose exec -T gate sha256sum /gate/gate.crt)" != "$before" ] || fail "the certificate is the old one"
 device c down --timeout 5
 cp -a "$scratch/c" "$scratch/backup"
 rm -r "$scratch/c"
@@ -164,7 +193,7 @@ train 1 3
 
 echo "== one of them is taken away"
 docker compose run --rm -T --no-deps register remove c
-docker compose cp serverapp:/trust/roster.json "$scratch/roster.json"
+docker compose cp serverapp:/roster/roster.json "$scratch/roster.json"
 nodes='import json, sys; print(len(json.load(open(sys.argv[1]))["nodes"]))'
 [ "$(python3 -c "$nodes" "$scratch/roster.json")" = 2 ] || fail "the roster still has three nodes"
 echo ok

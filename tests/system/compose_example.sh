@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/system/containers.sh
 example=$1
-export COMPOSE_PROJECT_NAME=fedsketch-example FEDSKETCH_IMAGE=fedsketch-example NODES=3 FEDSKETCH_LISTEN=127.0.0.1:18444
-unset SERVER_NAMES TEST_DATA
+export COMPOSE_PROJECT_NAME=fedsketch-example FEDSKETCH_IMAGE=fedsketch-example FEDSKETCH_LISTEN=127.0.0.1:18444
+unset NODES SERVER_NAMES TEST_DATA
 scratch=$(mktemp -d)
 chmod 755 "$scratch"
 trap 'docker compose --profile command down --volumes --timeout 5 > /dev/null 2>&1 || true; rm -rf "$scratch"' EXIT
@@ -23,7 +23,7 @@ docker compose run --rm -T fedsketch "experiment=$example" rounds=1 "${patient[@
     fail "the run did not complete"
 docker compose exec -T serverapp sh -c 'test -s /runs/*/model.safetensors' || fail "there is no model"
 for number in 0 1 2; do
-    docker compose exec -T supernode fedsketch-enroll "/nodes/$number/device" --verify | ledger_has 1 ||
+    docker compose exec -T "supernode-$number" fedsketch-enroll /node/device --verify | ledger_has 1 ||
         fail "device $number has not written down its round"
 done
 

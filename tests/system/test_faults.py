@@ -89,7 +89,7 @@ def test_no_log_at_any_level_holds_a_secret(play: Play) -> None:
     assert "DEBUG" in logs
     assert "secagg_unmask" in logs
     keys = [path for path in play.network.private.rglob("*.key") if path.is_file()]
-    assert len(keys) == 2 + 2 * NODES
+    assert len(keys) == 3 + 2 * NODES
     for path in keys:
         body = [line for line in path.read_text().splitlines() if not line.startswith("-----")]
         for line in body:

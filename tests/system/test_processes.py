@@ -1,6 +1,7 @@
 """`runtime=processes`: the deployment without containers gives the same numbers as `runtime=local`, and leaves no
 process behind."""
 
+import os
 import signal
 import subprocess
 import time
@@ -38,13 +39,14 @@ Command = Callable[..., None]
 Start = Callable[..., subprocess.Popen[str]]
 
 
-def _left(folder: Path) -> list[str]:
+def _left(folder: Path) -> dict[int, str]:
     """The processes of a run: all have its private folder in their environment."""
-    marker, found = str(RunFolder(folder).processes).encode(), []
+    marker, found = str(RunFolder(folder).processes).encode(), {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if marker in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
+                command = (process / "cmdline").read_text().replace("\0", " ")
+                found[int(process.name)] = command
         except (PermissionError, FileNotFoundError, ProcessLookupError):
             continue  # another's, or gone
     return found
@@ -65,7 +67,7 @@ def test_it_ends_with_the_model_of_the_local_runtime_bit_by_bit(
     output, _ = process.communicate(timeout=900)
     assert process.returncode == 0, output
     assert "accuracy" in output
-    assert _left(tmp_path / "processes") == []
+    assert _left(tmp_path / "processes") == {}
     models = [
         safetensors.torch.load_file(tmp_path / name / "model.safetensors")
         for name in ("local", "processes")
@@ -94,13 +96,40 @@ def test_ctrl_c_leaves_no_process_behind(start: Start, tmp_path: Path) -> None:
         time.sleep(0.1)
     running = _left(folder)
     for program in ("superlink", "serverapp", "supernode", "superexec"):
-        assert any(program in command for command in running), program
+        assert any(program in command for command in running.values()), program
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "resume=" in output
     assert "Traceback" not in output
-    assert _left(folder) == []
+    assert _left(folder) == {}
+
+
+@pytest.mark.slow
+def test_a_killed_superlink_ends_the_run_and_leaves_no_process_behind(
+    start: Start, tmp_path: Path
+) -> None:
+    """Its ServerApp and what starts them belong to init then."""
+    settings = [*DOME, *TWO, "strategy=dp_fedavg"]
+    process = start("-c", CLI, *settings, "runtime=processes", "hydra.run.dir=run")
+    folder = tmp_path / "run"
+    metrics = folder / "metrics.jsonl"
+    deadline = time.monotonic() + 600
+    while not (metrics.exists() and metrics.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    running = _left(folder)
+    assert any("flwr-serverapp" in command for command in running.values())
+    (superlink,) = [pid for pid, command in running.items() if "/flower-superlink " in command]
+    os.kill(superlink, signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, output
+    assert _left(folder) == {}
+    again = start("-c", CLI, "resume=run")
+    output, _ = again.communicate(timeout=900)
+    assert again.returncode == 0, output
+    assert "Resuming after round 1" in output
 
 
 @pytest.mark.slow
@@ -125,7 +154,7 @@ def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
     assert "Resuming after round 1" in output
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("local", "run")]
     assert models[0] == models[1]
-    assert _left(tmp_path / "run") == []
+    assert _left(tmp_path / "run") == {}
 
 
 def test_a_superlink_that_does_not_start_is_one_sentence_and_no_process(
@@ -137,4 +166,4 @@ def test_a_superlink_that_does_not_start_is_one_sentence_and_no_process(
     network = Network(compose([*DOME, "runtime=processes"]), tmp_path)
     with pytest.raises(FlowerError, match="did not start"), network.running():
         pass
-    assert _left(tmp_path) == []
+    assert _left(tmp_path) == {}
