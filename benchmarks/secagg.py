@@ -62,12 +62,13 @@ from fedsketch.secagg import (
     messages,
     shamir,
 )
-from fedsketch.secagg.coordinator import Coordinator, Step
-from fedsketch.secagg.device import Node
+from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.guard import simulated_identity
 from fedsketch.secagg.identity import verify
-from fedsketch.secagg.masking import apply_masks
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.masking import apply_masks
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.wire import bitmap
 
 MODEL = bytes(32)
@@ -101,7 +102,7 @@ def cpu(work: Callable[[], object]) -> float:
 
 def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
     """Return a whole round of n clients; the mean over the measured devices."""
-    settings = options.settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
+    settings = PairwiseSettings.proposed(options, 1, 1, range(n), VectorFormat(dim, 32), MODEL)
     nodes = [Node(i, 1, SimulationGuard(i)) for i in range(n)]
     states = [b""] * n
     silent = set(range(n - settings.drops, n))
@@ -119,7 +120,7 @@ def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
                 continue
             if i < MEASURED:
                 verify.cache_clear()
-                RoundSettings.decode.cache_clear()
+                PairwiseSettings.decode.cache_clear()
             began = time.process_time()
             if step is Step.MASK:
                 ticket = device.open_mask(nodes[i], states[i], request, MODEL)
@@ -196,7 +197,9 @@ class OneOfMany:
 
     def __init__(self, n: int, dim: int) -> None:
         options = SecAggOptions(drops=0.05, colluders=0.1)
-        self.settings = options.settings(1, 1, range(n), VectorFormat(dim, 32), MODEL)
+        self.settings = PairwiseSettings.proposed(
+            options, 1, 1, range(n), VectorFormat(dim, 32), MODEL
+        )
         self.milliseconds: dict[Step, float] = {}
         self.traffic: dict[Step, tuple[int, int]] = {}
         self._node, self._state = Node(0, 1, SimulationGuard(0)), b""
@@ -231,7 +234,7 @@ class OneOfMany:
 
     def _take(self, step: Step, request: bytes) -> bytes:
         verify.cache_clear()
-        RoundSettings.decode.cache_clear()
+        PairwiseSettings.decode.cache_clear()
         began = time.process_time()
         if step is Step.MASK:
             vector = np.zeros(self.settings.dim, dtype="<u4")

@@ -80,7 +80,7 @@ class BatchedGrid(LocalGrid):
 
     def _groups(self, clients: list[int], count: int, server_round: str) -> list[list[int]]:
         """Return disjoint random groups, drawn by the same distribution as those of secure aggregation
-        (`secagg.graph`)."""
+        (`secagg.pairwise.graph`)."""
         if self._single:
             count = len(clients)
         if count in (1, len(clients)):

@@ -19,12 +19,15 @@ from .grid import SecAggGrid
 from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
-from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, is_train
+from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, ProtocolName, is_train
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
+from .pairwise.settings import PairwiseSettings
 from .report import RoundReport
+from .round_trip import RoundTrip
 from .settings import RoundSettings, Sizes
-from .traffic import RoundTrip, round_trips
+from .traffic import round_trips
+from .two_trips.settings import TwoTripsSettings
 from .wrapped_grid import WrappedGrid
 
 __all__ = [
@@ -39,6 +42,8 @@ __all__ = [
     "Guard",
     "Identity",
     "Malformed",
+    "PairwiseSettings",
+    "ProtocolName",
     "Refusal",
     "Ring",
     "Roster",
@@ -53,6 +58,7 @@ __all__ = [
     "SimulationRoster",
     "Sizes",
     "Sum",
+    "TwoTripsSettings",
     "VectorFormat",
     "WrappedGrid",
     "centred",

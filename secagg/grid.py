@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 
 from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
-from .coordinator import Coordinator, Step
+from .coordinator import Step
 from .device_text import clean_text
 from .errors import Aborted, SettingsError
 from .identity import Directory
@@ -40,6 +40,8 @@ from .names import (
     vector_in,
 )
 from .options import SecAggOptions
+from .pairwise.coordinator import Coordinator
+from .pairwise.settings import PairwiseSettings
 from .report import RoundReport
 from .wrapped_grid import WrappedGrid, exchange
 
@@ -128,7 +130,9 @@ class SecAggGrid(WrappedGrid):
         ]
 
     def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
-        settings = self._options.settings(self._run_id, self._round, nodes, vector, broadcast)
+        settings = PairwiseSettings.proposed(
+            self._options, self._run_id, self._round, nodes, vector, broadcast
+        )
         self._round += 1
         return Coordinator(settings, self._roster)
 

@@ -21,7 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from .errors import Refusal
 from .identity import Directory, Identity
+from .pairwise.settings import PairwiseSettings
 from .settings import RoundSettings
+from .two_trips.settings import TwoTripsSettings
 
 
 class Guard(Protocol):
@@ -46,11 +48,19 @@ class Guard(Protocol):
         """Before the train handler runs: record the worst case of this release, durably. From here on a vector
         leaves."""
 
-    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def endorse(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         """Before the signature on a survivor list leaves: at most one list per round."""
 
-    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def settle(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         """Before shares leave: record what the round really released, given who is in the sum."""
+
+    def answer(self, settings: TwoTripsSettings, survivors: tuple[int, ...]) -> None:
+        """Before the answer about a list leaves: record it durably. One list per round: the same list may come
+        again."""
+
+    def last_charge(self, run: int) -> bytes | None:
+        """Return the context of the last round of two trips that was charged in the run, b"" if none was. None where
+        nothing is kept."""
 
     def admit_unmasked(self, message_type: str) -> None:
         """Before the plain reply to a train message without secure aggregation leaves: refuse it, or let it pass."""
@@ -79,11 +89,18 @@ class SimulationGuard:
     def charge(self, settings: RoundSettings) -> None:
         """Do nothing: there is no budget."""
 
-    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def endorse(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         """Do nothing: the state machine's own check is enough in a simulation."""
 
-    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def settle(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         """Do nothing: there is no budget."""
+
+    def answer(self, settings: TwoTripsSettings, survivors: tuple[int, ...]) -> None:
+        """Do nothing: the state machine's own check is enough in a simulation."""
+
+    def last_charge(self, run: int) -> bytes | None:
+        """Return None: nothing is kept."""
+        return None
 
     def admit_unmasked(self, message_type: str) -> None:
         """Refuse, because an author who forgot to wrap the grid should notice."""

@@ -25,10 +25,8 @@ from logging import getLogger
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from . import device
 from .broadcast import broadcast_hash
 from .codec import Codec
-from .device import Node
 from .device_text import clean_text
 from .errors import Malformed, Refusal, SecAggError
 from .guard import Guard
@@ -45,6 +43,8 @@ from .names import (
     with_vector,
 )
 from .packing import Ring
+from .pairwise import device
+from .pairwise.device import Node
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]

@@ -5,7 +5,17 @@ Both sides of the protocol use them, and so does whoever reads its replies or si
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+
+class ProtocolName(StrEnum):
+    """How vectors are summed."""
+
+    PAIRWISE = "pairwise"
+    TWO_TRIPS = "two_trips"
+
 
 # ---------------------------------------------------------------- kinds of messages
 TRAIN = "train"

@@ -1,36 +1,21 @@
-"""The settings of a round, which the server proposes and every device checks by itself.
+"""What every round has, whichever protocol sums it: who takes part, and what is summed.
 
-The settings have one canonical encoding; its hash goes into every signature and every key of the
-round, so two devices that were shown different settings cannot finish a round together. Rules
-(derived in part; the same as in Google's secure aggregation), with n clients, D tolerated drops
-and A colluders with the server:
-
-- share threshold t >= floor((h + A) / 2) + 1 for the h holders of a secret (a client's neighbours
-  and itself): the shares that h - A honest holders give once and A colluders give twice never
-  make both secrets of a client;
-- quorum q >= floor((n + A) / 2) + 1: two different survivor lists never both get a quorum of
-  signatures;
-- n - D >= max(t, q): the tolerated drops do not stop the round.
-
-With signed survivor lists (`consistency`) the graph is complete: n <= 1,024, and a sparse graph is
-refused, because a server that lies about dropouts cuts it. Without them more than 128 clients may form
-a ring, whose threshold follows Bell et al. for a semi-honest server. Groups are complete graphs of at
-most 1,024 clients each. Every group obeys the rules alone and with all A colluders inside it, because
-who is in which group may be steered.
+The server proposes the settings and every device checks them by itself. They have one canonical encoding, and its
+hash goes into every key of the round, so two devices that were shown different settings cannot finish a round
+together.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from . import graph
 from .errors import Malformed, SettingsError
 from .packing import LARGEST_RING, SMALLEST_RING
-from .wire import HASH_BYTES, MAX_MEMBERS, Kind, Reader, Writer
+from .wire import MAX_MEMBERS, Reader, Writer
 
 NONCE_BYTES = 16
 MAX_DIM = 2**31
@@ -39,30 +24,23 @@ MAX_APPLICATION = 64
 Scalar = bool | int | float | str | bytes
 
 
-@dataclass(frozen=True)
-class RoundSettings:
-    """One round, as hashed and signed. `cohort` ascends; `drops` counts per group.
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings(ABC):
+    """One round. `cohort` ascends; `drops` counts per group.
 
     `application` is what the application commits to (clip, scale, noise, ...): it is covered by
-    the hash and is for the device's guard and codec to judge. `broadcast` is the hash of the
-    content of the train message, or empty when the keys were exchanged before it was known;
-    either way the hash of what a device really received goes into its masks and its signature.
+    the hash and is for the device's guard and codec to judge.
     """
 
     run: int
     round: int
     nonce: bytes
     cohort: tuple[int, ...]
-    degree: int
-    threshold: int
-    quorum: int
     drops: int
     colluders: int
     groups: int
-    consistency: bool
     dim: int
     bits: int
-    broadcast: bytes
     application: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,22 +53,25 @@ class RoundSettings:
         return len(self.cohort)
 
     @property
+    @abstractmethod
     def sizes(self) -> Sizes:
         """The numbers of clients in a sum."""
-        return Sizes(self.n, self.drops, self.colluders, self.groups)
 
     @property
-    def complete(self) -> bool:
-        """Whether every client of a sum exchanges masks with every other."""
-        return self.groups > 1 or self.degree == self.n - 1
+    @abstractmethod
+    def digest(self) -> bytes:
+        """The hash of the settings, by which all messages and keys are bound to the round."""
 
-    def threshold_of(self, members: int) -> int:
-        """Return the share threshold in a group of this many clients."""
-        return self.threshold if self.groups == 1 else majority(members, self.colluders)
+    @property
+    @abstractmethod
+    def modulus(self) -> int:
+        """The number modulo which vectors are summed."""
 
-    def quorum_of(self, members: int) -> int:
-        """Return the quorum of signatures in a group of this many clients."""
-        return self.quorum if self.groups == 1 else majority(members, self.colluders)
+    @property
+    @abstractmethod
+    def withstands_lies(self) -> bool:
+        """Whether the guarantee holds against a server that lies, and not only against one that follows the
+        protocol."""
 
     def index(self, node: int) -> int | None:
         """Return the position of a node in the cohort; None if it is not in it."""
@@ -100,55 +81,6 @@ class RoundSettings:
     def _places(self) -> dict[int, int]:
         return {node: place for place, node in enumerate(self.cohort)}
 
-    @cached_property
-    def digest(self) -> bytes:
-        """The hash of the settings, by which all messages and keys are bound to the round."""
-        return hashlib.sha256(b"secagg/1 settings" + self.encoded).digest()
-
-    @cached_property
-    def encoded(self) -> bytes:
-        """The canonical encoding, which is also the request of the first stage."""
-        out = Writer(Kind.ADVERTISE_REQUEST).u64(self.run).u64(self.round).raw(self.nonce)
-        out.u32(self.n).raw(struct.pack(f"<{self.n}Q", *self.cohort))
-        for number in (self.degree, self.threshold, self.quorum, self.drops, self.colluders):
-            out.u32(number)
-        out.u32(self.groups).u8(self.consistency).u32(self.dim).u8(self.bits)
-        out.blob(self.broadcast).u8(len(self.application))
-        for key in sorted(self.application):
-            out.blob(key.encode())
-            _put_scalar(out, self.application[key])
-        return out.done()
-
-    @classmethod
-    @lru_cache(maxsize=4)  # a process that simulates many devices decodes the same bytes for each
-    def decode(cls, data: bytes) -> RoundSettings:
-        """Return the settings in these bytes. Raise `Malformed` or, if a rule is broken, `SettingsError`."""
-        reader = Reader(data, Kind.ADVERTISE_REQUEST)
-        run, round_, nonce = reader.u64(), reader.u64(), reader.raw(NONCE_BYTES)
-        n = reader.u32()
-        cohort = struct.unpack(f"<{n}Q", reader.view(8 * n))
-        degree, threshold, quorum, drops, colluders, groups = (reader.u32() for _ in range(6))
-        consistency = reader.u8()
-        if consistency > 1:
-            raise Malformed("A flag is neither 0 nor 1.")
-        dim, bits, broadcast = reader.u32(), reader.u8(), reader.blob()
-        application: dict[str, Scalar] = {}
-        last = ""
-        for _ in range(reader.u8()):
-            try:
-                key = reader.blob().decode()
-            except UnicodeDecodeError as error:
-                raise Malformed("A name is not text.") from error
-            if application and key <= last:
-                raise Malformed("The names of the application are not in order.")
-            application[key] = _get_scalar(reader)
-            last = key
-        reader.end()
-        return cls(
-            run, round_, nonce, cohort, degree, threshold, quorum, drops, colluders, groups,
-            bool(consistency), dim, bits, broadcast, application,
-        )  # fmt: skip
-
     def _check_fields(self) -> None:
         if not all(0 <= number < 2**64 for number in (self.run, self.round, *self.cohort)):
             raise SettingsError("The run, the round and the node ids are 64-bit numbers.")
@@ -156,8 +88,10 @@ class RoundSettings:
             raise SettingsError(f"A cohort has 2 to {MAX_MEMBERS} clients, not {self.n}.")
         if any(a >= b for a, b in zip(self.cohort, self.cohort[1:], strict=False)):
             raise SettingsError("The cohort's ids are not distinct and ascending.")
-        if len(self.nonce) != NONCE_BYTES or len(self.broadcast) not in (0, HASH_BYTES):
-            raise SettingsError("The nonce or the hash of the broadcast has a wrong length.")
+        if len(self.nonce) != NONCE_BYTES:
+            raise SettingsError("The nonce has a wrong length.")
+        if min(self.drops, self.colluders) < 0:
+            raise SettingsError("Drops and colluders are counts.")
         if not 1 <= self.dim < MAX_DIM:
             raise SettingsError(f"A vector has 1 to {MAX_DIM - 1} coordinates, not {self.dim}.")
         if not SMALLEST_RING <= self.bits <= LARGEST_RING:
@@ -167,66 +101,33 @@ class RoundSettings:
         if len(self.application) > MAX_APPLICATION:
             raise SettingsError(f"The application commits to at most {MAX_APPLICATION} values.")
 
+    @abstractmethod
     def _check_rules(self) -> None:
-        if min(self.drops, self.colluders) < 0 or not 1 <= self.groups <= self.n // 2:
-            raise SettingsError(
-                "Drops and colluders are counts, and a group has 2 clients at least."
-            )
-        sizes = self.sizes
-        if sizes.least < sizes.needed:
-            raise SettingsError(
-                f"{sizes.most} clients with {self.drops} drops and {self.colluders} colluders cannot "
-                f"finish: at least {sizes.needed} must stay, so tolerate "
-                "fewer drops or colluders, or take a larger cohort."
-            )
-        need_threshold = self._complete_threshold() if self.complete else self._ring_threshold()
-        if self.threshold < need_threshold or self.quorum < sizes.needed:
-            raise SettingsError(
-                f"The threshold {self.threshold} and the quorum {self.quorum} are below the rule's "
-                f"{need_threshold} and {sizes.needed}."
-            )
-        if sizes.least < max(self.threshold, self.quorum):
-            raise SettingsError(
-                f"The threshold {self.threshold} or the quorum {self.quorum} is above the "
-                f"{sizes.least} clients that stay in the worst case."
-            )
+        """Raise `SettingsError` if the numbers break a rule of the protocol."""
 
-    def _complete_threshold(self) -> int:
-        most = self.sizes.most
-        if self.degree != most - 1:
-            raise SettingsError("A group is a complete graph: its degree is its size less one.")
-        if most > graph.LARGEST_COMPLETE:
-            if self.groups > 1:
-                otherwise = "or make more groups"
-            elif self.consistency:
-                otherwise = (
-                    "or set consistency to False, which promises less: it protects from a server that "
-                    "follows the protocol, not from one that lies"
-                )
-            else:
-                otherwise = "or tolerate fewer drops or colluders, so that a ring will do"
-            raise SettingsError(
-                f"At most {graph.LARGEST_COMPLETE} clients can all exchange masks with each other, not "
-                f"{most}: ask fewer clients per round, {otherwise}."
-            )
-        return self.sizes.needed
 
-    def _ring_threshold(self) -> int:
-        if self.consistency:
-            raise SettingsError(
-                "With signed survivor lists every client exchanges masks with all others, because a "
-                "server that lies about dropouts cuts a sparse graph: set the degree to n - 1."
-            )
-        if self.n <= graph.RINGS_ABOVE:
-            raise SettingsError(
-                f"Up to {graph.RINGS_ABOVE} clients the graph is complete: set the degree to n - 1."
-            )
-        if self.degree % 2 or not 0 < self.degree < self.n:
-            raise SettingsError("A ring's degree is even and smaller than the cohort.")
-        least, _ = graph.ring_parameters(self.n, self.colluders, self.drops)
-        if self.degree < least:
-            raise SettingsError(f"The ring's degree {self.degree} is below the rule's {least}.")
-        return graph.threshold_range(self.n, self.degree, self.colluders, self.drops)[0]
+def put_application(out: Writer, application: Mapping[str, Scalar]) -> None:
+    """Write what the application commits to, in the order of its names."""
+    out.u8(len(application))
+    for key in sorted(application):
+        out.blob(key.encode())
+        _put_scalar(out, application[key])
+
+
+def get_application(reader: Reader) -> dict[str, Scalar]:
+    """Return what the application commits to."""
+    application: dict[str, Scalar] = {}
+    last = ""
+    for _ in range(reader.u8()):
+        try:
+            key = reader.blob().decode()
+        except UnicodeDecodeError as error:
+            raise Malformed("A name is not text.") from error
+        if application and key <= last:
+            raise Malformed("The names of the application are not in order.")
+        application[key] = _get_scalar(reader)
+        last = key
+    return application
 
 
 def _put_scalar(out: Writer, value: Scalar) -> None:

@@ -35,6 +35,15 @@ class Kind(IntEnum):
     UNMASK_REQUEST = 9
     UNMASK_REPLY = 10
     STATE = 11
+    HELLO_REQUEST = 12
+    HELLO_REPLY = 13
+    COHORT = 14
+    TERMS = 15
+    SHARING_REQUEST = 16
+    SHARING_REPLY = 17
+    ANSWER_REQUEST = 18
+    ANSWER_REPLY = 19
+    EPOCHS = 20
 
 
 class Writer:

@@ -34,12 +34,14 @@ from fedsketch.privacy.simulation import (
 )
 from fedsketch.secagg import (
     Identity,
+    PairwiseSettings,
     Refusal,
     Roster,
     RoundSettings,
     SettingsError,
     SimulationGuard,
     Sizes,
+    TwoTripsSettings,
 )
 
 if TYPE_CHECKING:
@@ -144,11 +146,11 @@ class DeviceGuard:
         with reason_kept():
             self.ledger.charge(_id(settings), worst, self.policy.budget)
 
-    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def endorse(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         with reason_kept():
             self.ledger.endorse(_id(settings), _digest(survivors))
 
-    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def settle(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         offer = offer_of(settings)
         if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
             raise Refusal("The survivors are not distinct members of the cohort.")
@@ -157,6 +159,12 @@ class DeviceGuard:
         real = offer.release(len(survivors), self._unit)
         with reason_kept():
             self.ledger.settle(_id(settings), _digest(survivors), real, signed=settings.consistency)
+
+    def answer(self, settings: TwoTripsSettings, survivors: tuple[int, ...]) -> None:
+        raise Refusal("This device takes no part in sums of two trips.")
+
+    def last_charge(self, run: int) -> bytes | None:
+        raise Refusal("This device takes no part in sums of two trips.")
 
     def admit_unmasked(self, message_type: str) -> None:
         if not self.policy.allow_unmasked:
@@ -204,7 +212,7 @@ class DeviceGuard:
         allowed = Sizes.of(
             settings.n, policy.largest_drops, policy.assumed_colluders, settings.groups
         )
-        if not settings.consistency and not policy.allow_semi_honest:
+        if not settings.withstands_lies and not policy.allow_semi_honest:
             raise Refusal(
                 "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its "
                 "owner can set allow_semi_honest)."

@@ -10,13 +10,14 @@ import pytest
 from flwr.clientapp import ClientApp
 
 from fedsketch.secagg.codec import VectorFormat
-from fedsketch.secagg.coordinator import Coordinator, Step
-from fedsketch.secagg.device import Node
+from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import SecAggError
 from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from tests.secagg.in_process_grid import RUN, InProcessGrid, begin
 from tests.secagg.protocol import take_step
 
@@ -26,7 +27,7 @@ MODEL = b"\x11" * 32
 class Fleet:
     """Devices with their states and vectors; `requests` and `replies` keep what was sent."""
 
-    def __init__(self, settings: RoundSettings, seed: int = 0) -> None:
+    def __init__(self, settings: PairwiseSettings, seed: int = 0) -> None:
         self.settings = settings
         self.nodes = {i: Node(i, settings.run, SimulationGuard(i)) for i in settings.cohort}
         self.states = dict.fromkeys(settings.cohort, b"")
@@ -83,14 +84,14 @@ class Fleet:
 
 def make_settings(
     n: int, *, dim: int = 5, bits: int = 32, round: int = 1, **plan: Any
-) -> RoundSettings:
+) -> PairwiseSettings:
     nodes = [1000 + 7 * i for i in range(n)]
     vector = VectorFormat(dim, bits, {"clip": 1.0, "noise": 12, "name": "test"})
-    return SecAggOptions(**plan).settings(RUN, round, nodes, vector, MODEL)
+    return PairwiseSettings.proposed(SecAggOptions(**plan), RUN, round, nodes, vector, MODEL)
 
 
 @pytest.fixture(scope="session")
-def settings_of() -> Callable[..., RoundSettings]:
+def settings_of() -> Callable[..., PairwiseSettings]:
     return make_settings
 
 

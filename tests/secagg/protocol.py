@@ -1,10 +1,11 @@
 """The protocol step by step. Tests of other packages take it from here, because they may import from secagg only what
 it exports."""
 
-from fedsketch.secagg import device, keys, messages
-from fedsketch.secagg.coordinator import Coordinator, Step
-from fedsketch.secagg.device import Node
+from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.packing import Ring, packed_size, unpack
+from fedsketch.secagg.pairwise import device, keys, messages
+from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.device import Node
 
 __all__ = [
     "Coordinator",

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Aborted
-from fedsketch.secagg.graph import draw_groups
 from fedsketch.secagg.guard import SimulationRoster
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.graph import draw_groups
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 
 STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
 Build = Callable[..., Any]
@@ -67,7 +68,9 @@ def test_named_rounds_are_exact(
 ) -> None:
     devices = fleet(n, seed=n, **options)
     ids = iter(devices.settings.cohort[1::2] + devices.settings.cohort[::2])
-    check(devices, {Step(stage): [next(ids) for _ in range(many)] for stage, many in drops.items()})
+    check(
+        devices, {STAGES[stage]: [next(ids) for _ in range(many)] for stage, many in drops.items()}
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -237,4 +240,4 @@ def test_one_other_key_draws_other_groups(fleet: Build) -> None:
 def test_settings_reach_devices_unchanged(fleet: Build) -> None:
     devices = fleet(3)
     request = next(iter(Coordinator(devices.settings).requests().values()))
-    assert RoundSettings.decode(request) == devices.settings
+    assert PairwiseSettings.decode(request) == devices.settings

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedsketch.secagg.coordinator import Step
-from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.state import DeviceState, Stage
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.pairwise.state import DeviceState, Stage
 
 Build = Callable[..., Any]
 
@@ -27,23 +27,23 @@ class StrictGuard(SimulationGuard):
         self.asked: list[str] = []
         self.budget = 1
 
-    def admit(self, settings: RoundSettings) -> None:
+    def admit(self, settings: PairwiseSettings) -> None:
         self.asked.append("admit")
         if settings.n < 5:
             raise Refusal("The cohort is smaller than 5.")
         if float(settings.application["noise"]) < 10:
             raise Refusal("The noise is too small.")
 
-    def charge(self, settings: RoundSettings) -> None:
+    def charge(self, settings: PairwiseSettings) -> None:
         self.asked.append("charge")
         if self.budget == 0:
             raise Refusal("The budget is spent.")
         self.budget -= 1
 
-    def endorse(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def endorse(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         self.asked.append(f"endorse {len(survivors)}")
 
-    def settle(self, settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    def settle(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         self.asked.append(f"settle {len(survivors)}")
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg import device, keys, messages
 from fedsketch.secagg.coordinator import Step
-from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import Refusal, SettingsError
 from fedsketch.secagg.guard import SimulationGuard, simulated_identity
 from fedsketch.secagg.identity import Identity, Roster
-from fedsketch.secagg.keys import PUBLIC_BYTES
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise import device, keys, messages
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.keys import PUBLIC_BYTES
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 
 Build = Callable[..., Any]
-Make = Callable[..., RoundSettings]
+Make = Callable[..., PairwiseSettings]
 
 
 # 5. Duplicate ids, thresholds 0 and 1, tiny rings.
@@ -33,7 +33,7 @@ def test_weak_settings_from_the_server_are_refused(
 ) -> None:
     devices = fleet(6)
     settings = devices.settings
-    weak = object.__new__(RoundSettings)  # a server does not run our checks
+    weak = object.__new__(PairwiseSettings)  # a server does not run our checks
     for name in settings.__dataclass_fields__:
         weak.__dict__[name] = getattr(settings, name)
     weak.__dict__[place] = value
@@ -44,7 +44,7 @@ def test_weak_settings_from_the_server_are_refused(
 def test_duplicate_ids_in_the_cohort_are_refused(fleet: Build) -> None:
     devices = fleet(6)
     settings = devices.settings
-    weak = object.__new__(RoundSettings)
+    weak = object.__new__(PairwiseSettings)
     for name in settings.__dataclass_fields__:
         weak.__dict__[name] = getattr(settings, name)
     weak.__dict__["cohort"] = (settings.cohort[0],) * 2 + settings.cohort[2:]

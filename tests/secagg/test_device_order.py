@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg import device
 from fedsketch.secagg.coordinator import Step
-from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise import device
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 
 Build = Callable[..., Any]
-Make = Callable[..., RoundSettings]
+Make = Callable[..., PairwiseSettings]
 
 
 # Replays.

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg import device, keys
-from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Malformed, Refusal, SecAggError, SettingsError
 from fedsketch.secagg.guard import SimulationRoster
-from fedsketch.secagg.state import DeviceState
+from fedsketch.secagg.pairwise import device, keys
+from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.state import DeviceState
 
 Build = Callable[..., Any]
 

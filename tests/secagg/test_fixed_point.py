@@ -16,6 +16,7 @@ from fedsketch.secagg.errors import Refusal, SettingsError
 from fedsketch.secagg.fixed_point import FixedPoint
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import reduce, ring_dtype
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.settings import RoundSettings, Sizes
 
 
@@ -29,7 +30,7 @@ def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:
 def settings_for(codec: FixedPoint, like: RecordDict, n: int = 4) -> RoundSettings:
     plan = SecAggOptions(drops=0)
     vector = codec.describe(like, plan.sizes(n))
-    return plan.settings(1, 1, range(n), vector, b"")
+    return PairwiseSettings.proposed(plan, 1, 1, range(n), vector, b"")
 
 
 @settings(max_examples=60, deadline=None)

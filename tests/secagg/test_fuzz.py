@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsketch.secagg import device
-from fedsketch.secagg.coordinator import Coordinator, Step
+from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Aborted, SecAggError
-from fedsketch.secagg.state import DeviceState
+from fedsketch.secagg.pairwise import device
+from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.state import DeviceState
 
 STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
 Moment = tuple[Any, Coordinator, int, bytes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedsketch.secagg.errors import SettingsError
-from fedsketch.secagg.graph import neighbours, ring_parameters, threshold_range
+from fedsketch.secagg.pairwise.graph import neighbours, ring_parameters, threshold_range
 
 
 @pytest.mark.parametrize(

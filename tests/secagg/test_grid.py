@@ -34,7 +34,7 @@ from fedsketch.secagg import (
     client_app,
 )
 from fedsketch.secagg.broadcast import broadcast_hash
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 
 Open = Callable[[ClientApp, Iterable[int]], Any]
 CODEC = FixedPoint(metrics=("loss",), weight_limit=1000, value_limit=100.0)
@@ -167,7 +167,7 @@ def test_the_reply_tells_survivors_and_the_report_tells_reasons(
 
 def test_a_refusal_is_a_dropout_with_its_sentence(in_process_grid: Open) -> None:
     class Picky(SimulationGuard):
-        def admit(self, settings: RoundSettings) -> None:
+        def admit(self, settings: PairwiseSettings) -> None:
             raise Refusal("The cohort is too small for this owner.")
 
     app = make_app(

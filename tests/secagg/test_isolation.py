@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg import device, graph, messages
 from fedsketch.secagg.coordinator import Step
-from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import SettingsError
 from fedsketch.secagg.guard import SimulationGuard
 from fedsketch.secagg.packing import Ring, reduce, ring_dtype, unpack
-from fedsketch.secagg.settings import RoundSettings
-from fedsketch.secagg.unmasking import Secrets, remove_masks
+from fedsketch.secagg.pairwise import device, graph, messages
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.pairwise.unmasking import Secrets, remove_masks
 
 Build = Callable[..., Any]
 
@@ -29,7 +29,7 @@ Build = Callable[..., Any]
 def isolated_sum(devices: Any, segment: Sequence[int], band: Sequence[int]) -> Ring:
     """The segment's vectors with all masks removed that the server can remove, once it said that
     the band dropped out."""
-    settings: RoundSettings = devices.settings
+    settings: PairwiseSettings = devices.settings
     coordinator = devices.run(until=Step.MASK)
     said_to_be_gone = {settings.cohort[i] for i in band}
     for node, request in coordinator.requests().items():
@@ -54,7 +54,7 @@ def isolated_sum(devices: Any, segment: Sequence[int], band: Sequence[int]) -> R
     return reduce(total, settings.bits)
 
 
-def cut(settings: RoundSettings) -> tuple[list[int], list[int]]:
+def cut(settings: PairwiseSettings) -> tuple[list[int], list[int]]:
     """A segment as long as the threshold, and half a degree of neighbours on either side of it."""
     order, _ = graph._ring(settings.n, settings.nonce)
     half, length = settings.degree // 2, settings.threshold
@@ -84,7 +84,7 @@ def test_the_same_lie_separates_nobody_in_a_complete_graph(fleet: Build) -> None
 
 @pytest.mark.parametrize("n", [129, 300, 1024, 5000])
 def test_a_device_refuses_a_ring_with_signed_survivor_lists_by_itself(
-    n: int, settings_of: Callable[..., RoundSettings]
+    n: int, settings_of: Callable[..., PairwiseSettings]
 ) -> None:
     ring = settings_of(n, drops=0.05, consistency=False)
     assert not ring.complete
@@ -96,7 +96,7 @@ def test_a_device_refuses_a_ring_with_signed_survivor_lists_by_itself(
 
 
 def test_a_device_refuses_a_complete_graph_that_leaves_out_one_neighbour(
-    settings_of: Callable[..., RoundSettings],
+    settings_of: Callable[..., PairwiseSettings],
 ) -> None:
     settings = settings_of(301, drops=0.05)
     with pytest.raises(SettingsError, match="cuts a sparse graph"):

@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedsketch.secagg.coordinator import Step
-from fedsketch.secagg.masking import BLOCK_BYTES, apply_masks
 from fedsketch.secagg.packing import ring_dtype
+from fedsketch.secagg.pairwise.masking import BLOCK_BYTES, apply_masks
 
 # chi-square with 255 degrees of freedom exceeds this with probability 1e-9 (computed with
 # scipy.stats.chi2.isf); 57 tests are made here, so the false-alarm rate is below 1e-6.

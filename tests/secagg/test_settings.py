@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from fedsketch.secagg.codec import VectorFormat
 from fedsketch.secagg.errors import SecAggError, SettingsError
 from fedsketch.secagg.options import SecAggOptions
-from fedsketch.secagg.settings import RoundSettings
+from fedsketch.secagg.pairwise.settings import PairwiseSettings
 
-Make = Callable[..., RoundSettings]
+Make = Callable[..., PairwiseSettings]
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 128, 129, 300, 1024])
 @pytest.mark.parametrize("consistency", [True, False])
 def test_encoding_round_trips(n: int, consistency: bool, settings_of: Make) -> None:
     settings = settings_of(n, bits=20, consistency=consistency)
-    again = RoundSettings.decode(settings.encoded)
+    again = PairwiseSettings.decode(settings.encoded)
     assert again == settings
     assert again.digest == settings.digest
 
@@ -39,7 +39,7 @@ def test_every_field_is_in_the_hash(settings_of: Make) -> None:
     digests = {settings.digest}
     for change in changes:
         changed = replace(settings, **change)
-        assert RoundSettings.decode(changed.encoded) == changed
+        assert PairwiseSettings.decode(changed.encoded) == changed
         digests.add(changed.digest)
     assert len(digests) == len(changes) + 1
 
@@ -110,7 +110,7 @@ def test_two_secrets_and_two_quorums_never_fit(drops: int, colluders: int) -> No
     for n in range(2, 40):
         plan = SecAggOptions(drops=drops, colluders=colluders)
         try:
-            settings = plan.settings(1, 1, range(n), VectorFormat(1, 32), b"")
+            settings = PairwiseSettings.proposed(plan, 1, 1, range(n), VectorFormat(1, 32), b"")
         except SettingsError:
             continue
         answers = (n - colluders) + 2 * colluders
@@ -137,7 +137,7 @@ def test_damaged_encodings_never_crash(data: st.DataObject, settings_of: Make) -
     cut = data.draw(st.integers(0, len(encoded)))
     for candidate in (bytes(encoded), bytes(encoded[:cut]), bytes(encoded) + b"\0"):
         try:
-            decoded = RoundSettings.decode(candidate)
+            decoded = PairwiseSettings.decode(candidate)
         except SecAggError:
             continue
         assert decoded.encoded == candidate  # canonical: one meaning, one encoding

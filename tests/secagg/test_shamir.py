@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsketch.secagg import shamir
 from fedsketch.secagg.errors import Malformed
+from fedsketch.secagg.pairwise import shamir
 
 EXTREMES = [0, 1, 2**32 - 1, 2**32, 2**256 - 2**32, 2**256 - 1, 2**256, shamir.PRIME - 1]
 ELEMENTS = st.one_of(st.sampled_from(EXTREMES), st.integers(0, shamir.PRIME - 1))

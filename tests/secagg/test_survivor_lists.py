@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg import device, keys, messages
 from fedsketch.secagg.coordinator import Step
-from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard, simulated_identity
-from fedsketch.secagg.shamir import SHARE_BYTES
-from fedsketch.secagg.state import DeviceState
+from fedsketch.secagg.pairwise import device, keys, messages
+from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.pairwise.shamir import SHARE_BYTES
+from fedsketch.secagg.pairwise.state import DeviceState
 
 Build = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from fedsketch.secagg import (
     client_app,
     round_trips,
 )
-from fedsketch.secagg.messages import ADVERT_BYTES
+from fedsketch.secagg.pairwise.messages import ADVERT_BYTES
 
 Open = Callable[[ClientApp, Iterable[int]], Any]
 CODEC = FixedPoint()

@@ -19,7 +19,7 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import device_json, from_json
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.secagg import RoundSettings
+from fedsketch.secagg import PairwiseSettings
 
 KEPT = Path(__file__).parents[1] / "kept" / "0.2.0"
 MESSAGES: dict[str, dict[str, Any]] = json.loads((KEPT / "messages.json").read_text())
@@ -66,4 +66,4 @@ def test_what_devices_receive_means_the_same_and_is_written_the_same(name: str) 
         assert release_to_json(release_from_json(release)) == release
     if "settings" in kept:
         encoded = bytes.fromhex(kept["settings"])
-        assert RoundSettings.decode(encoded).encoded == encoded
+        assert PairwiseSettings.decode(encoded).encoded == encoded

@@ -14,8 +14,8 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.secagg import (
+    PairwiseSettings,
     Roster,
-    RoundSettings,
     SecAggError,
     SecAggOptions,
     VectorFormat,
@@ -53,7 +53,7 @@ def settings_of(
     application: Mapping[str, Any] | None = None,
     record: Mapping[str, Any] | None = None,
     **options: Any,
-) -> RoundSettings:
+) -> PairwiseSettings:
     """What an honest server proposes, with changes to what the application commits to."""
     members = -(-n // groups)
     if application is None:
@@ -63,7 +63,7 @@ def settings_of(
     bits = options.get("bits", 32)
     plan = SecAggOptions(drops=drops, colluders=colluders, consistency=consistency, groups=groups)
     vector = VectorFormat(DIM, bits, {k: v for k, v in whole.items() if v is not None})
-    return plan.settings(RUN, round, range(2, n + 2), vector, MODEL)
+    return PairwiseSettings.proposed(plan, RUN, round, range(2, n + 2), vector, MODEL)
 
 
 class Fleet:
@@ -95,7 +95,7 @@ class Fleet:
         return take_step(step, me, self.states, request, vector, model)
 
     def run(
-        self, settings: RoundSettings, until: Step = Step.DONE, silent: Iterable[int] = ()
+        self, settings: PairwiseSettings, until: Step = Step.DONE, silent: Iterable[int] = ()
     ) -> Coordinator:
         """A round up to a stage; those who are silent do not send their vector."""
         coordinator = Coordinator(settings, Roster.load(self.roster))

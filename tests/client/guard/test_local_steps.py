@@ -22,7 +22,7 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
-from fedsketch.secagg import Refusal, RoundSettings, SecAggOptions, VectorFormat
+from fedsketch.secagg import PairwiseSettings, Refusal, SecAggOptions, VectorFormat
 
 DIM, N = 6, 5
 POLICY = Policy(
@@ -51,10 +51,10 @@ def guard(tmp_path: Path) -> DeviceGuard:
     return DeviceGuard(tmp_path / "device")
 
 
-def asked(round: int = 1, **changes: Any) -> RoundSettings:
+def asked(round: int = 1, **changes: Any) -> PairwiseSettings:
     options = SecAggOptions(drops=1, colluders=1, consistency=True)
     form = VectorFormat(DIM, 32, {**OFFER.to_record(), **changes})
-    return options.settings(1, round, range(2, N + 2), form, b"\x11" * 32)
+    return PairwiseSettings.proposed(options, 1, round, range(2, N + 2), form, b"\x11" * 32)
 
 
 def test_the_ledger_books_the_steps_that_the_record_asks_for(guard: DeviceGuard) -> None:

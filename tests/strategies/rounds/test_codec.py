@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.secagg import Refusal, RoundSettings, SecAggOptions, SettingsError, Sizes
+from fedsketch.secagg import PairwiseSettings, Refusal, SecAggOptions, SettingsError, Sizes
 from fedsketch.strategies.rounds.codec import MECHANISM, RingCodec, summed
 
 DIM = 5
@@ -24,9 +24,9 @@ def _broadcast(mechanism: SkellamRing) -> RecordDict:
     return RecordDict({"head": ConfigRecord({"round": 1}), MECHANISM: record})
 
 
-def _settings(mechanism: SkellamRing) -> RoundSettings:
+def _settings(mechanism: SkellamRing) -> PairwiseSettings:
     vector = RingCodec().describe(_broadcast(mechanism), SIZES)
-    return SecAggOptions(drops=0).settings(1, 1, range(2, 6), vector, bytes(32))
+    return PairwiseSettings.proposed(SecAggOptions(drops=0), 1, 1, range(2, 6), vector, bytes(32))
 
 
 def test_the_broadcast_carries_no_second_copy() -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .errors import SettingsError
+from ..errors import SettingsError
 
 LARGEST_COMPLETE = 1024  # clients that all exchange masks: bounds what settings can ask of a device
 RINGS_ABOVE = 128  # clients: in smaller cohorts a ring saves little
@@ -32,7 +32,7 @@ LARGEST_DEGREE = 512  # bounds the search that a device makes for settings from 
 FAILURE_BITS = 20  # eta: the round fails through dropouts with probability <= 2^-20
 
 if TYPE_CHECKING:
-    from .settings import RoundSettings
+    from .settings import PairwiseSettings
 
 
 def neighbours(n: int, degree: int, order_seed: bytes, index: int) -> list[int]:
@@ -130,7 +130,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def draw_groups(
-    settings: RoundSettings, public_keys: Mapping[int, bytes]
+    settings: PairwiseSettings, public_keys: Mapping[int, bytes]
 ) -> tuple[bytes, list[tuple[int, ...]]]:
     """Return the context of the round's keys and the groups, as ascending positions in the cohort.
 

@@ -11,12 +11,12 @@ import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 
-from .errors import Malformed
-from .identity import SIGNATURE_BYTES
+from ..errors import Malformed
+from ..identity import SIGNATURE_BYTES
+from ..wire import HASH_BYTES, Kind, Reader, Writer
 from .keys import PUBLIC_BYTES, SEALED_BYTES
-from .settings import RoundSettings
+from .settings import PairwiseSettings
 from .shamir import SHARE_BYTES
-from .wire import HASH_BYTES, Kind, Reader, Writer
 
 PAIR_BYTES = 2 * PUBLIC_BYTES
 ADVERT_BYTES = PAIR_BYTES + SIGNATURE_BYTES
@@ -33,12 +33,12 @@ def survivor_statement(context: bytes, broadcast: bytes, alive: bytes, survivors
     return b"secagg/1 survivors" + context + broadcast + lists
 
 
-def advertise_reply(settings: RoundSettings, advert: bytes) -> bytes:
+def advertise_reply(settings: PairwiseSettings, advert: bytes) -> bytes:
     """Return the reply to the settings: the device's fresh keys and its signature."""
     return Writer(Kind.ADVERTISE_REPLY, settings.digest).raw(advert).done()
 
 
-def read_advertise_reply(settings: RoundSettings, data: bytes) -> bytes:
+def read_advertise_reply(settings: PairwiseSettings, data: bytes) -> bytes:
     """Return the keys and the signature in such a reply."""
     reader = _open(settings, data, Kind.ADVERTISE_REPLY)
     advert = reader.raw(ADVERT_BYTES)
@@ -47,7 +47,7 @@ def read_advertise_reply(settings: RoundSettings, data: bytes) -> bytes:
 
 
 def share_request(
-    settings: RoundSettings, present: Iterable[int], adverts: Mapping[int, bytes]
+    settings: PairwiseSettings, present: Iterable[int], adverts: Mapping[int, bytes]
 ) -> bytes:
     """Return the request for shares: who has advertised keys, and the signed keys of the device's peers."""
     out = Writer(Kind.SHARE_REQUEST, settings.digest).members(settings.n, present)
@@ -55,7 +55,7 @@ def share_request(
 
 
 def read_share_request(
-    settings: RoundSettings, data: bytes
+    settings: PairwiseSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
     """Return who has advertised keys, and the signed keys of the device's peers."""
     reader = _open(settings, data, Kind.SHARE_REQUEST)
@@ -64,13 +64,15 @@ def read_share_request(
     return present, adverts
 
 
-def share_reply(settings: RoundSettings, commitment: bytes, sealed: Mapping[int, bytes]) -> bytes:
+def share_reply(
+    settings: PairwiseSettings, commitment: bytes, sealed: Mapping[int, bytes]
+) -> bytes:
     """Return the reply: a commitment to the seed, and the encrypted shares by the peers' positions."""
     out = Writer(Kind.SHARE_REPLY, settings.digest).raw(commitment)
     return out.table(settings.n, sealed).done()
 
 
-def read_share_reply(settings: RoundSettings, data: bytes) -> tuple[bytes, dict[int, bytes]]:
+def read_share_reply(settings: PairwiseSettings, data: bytes) -> tuple[bytes, dict[int, bytes]]:
     """Return the commitment and the encrypted shares in such a reply."""
     reader = _open(settings, data, Kind.SHARE_REPLY)
     commitment, sealed = reader.raw(HASH_BYTES), reader.table(settings.n, SEALED_BYTES)
@@ -79,7 +81,7 @@ def read_share_reply(settings: RoundSettings, data: bytes) -> tuple[bytes, dict[
 
 
 def mask_request(
-    settings: RoundSettings, alive: Iterable[int], sealed: Mapping[int, bytes]
+    settings: PairwiseSettings, alive: Iterable[int], sealed: Mapping[int, bytes]
 ) -> bytes:
     """Return the request for the masked vector: who has shared, and the encrypted shares for this device."""
     out = Writer(Kind.MASK_REQUEST, settings.digest).members(settings.n, alive)
@@ -87,7 +89,7 @@ def mask_request(
 
 
 def read_mask_request(
-    settings: RoundSettings, data: bytes
+    settings: PairwiseSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
     """Return who has shared, and the encrypted shares for this device."""
     reader = _open(settings, data, Kind.MASK_REQUEST)
@@ -96,22 +98,22 @@ def read_mask_request(
     return alive, sealed
 
 
-def mask_reply(settings: RoundSettings, packed: bytes) -> bytes:
+def mask_reply(settings: PairwiseSettings, packed: bytes) -> bytes:
     """Return the reply: the masked vector."""
     return Writer(Kind.MASK_REPLY, settings.digest).raw(packed).done()
 
 
-def read_mask_reply(settings: RoundSettings, data: bytes) -> memoryview:
+def read_mask_reply(settings: PairwiseSettings, data: bytes) -> memoryview:
     """Return the packed vector in such a reply."""
     return _open(settings, data, Kind.MASK_REPLY).rest()
 
 
-def sign_request(settings: RoundSettings, survivors: Iterable[int]) -> bytes:
+def sign_request(settings: PairwiseSettings, survivors: Iterable[int]) -> bytes:
     """Return the request to sign the survivor list."""
     return Writer(Kind.SIGN_REQUEST, settings.digest).members(settings.n, survivors).done()
 
 
-def read_sign_request(settings: RoundSettings, data: bytes) -> tuple[int, ...]:
+def read_sign_request(settings: PairwiseSettings, data: bytes) -> tuple[int, ...]:
     """Return the survivor list in such a request."""
     reader = _open(settings, data, Kind.SIGN_REQUEST)
     survivors = reader.members(settings.n)
@@ -119,12 +121,12 @@ def read_sign_request(settings: RoundSettings, data: bytes) -> tuple[int, ...]:
     return survivors
 
 
-def sign_reply(settings: RoundSettings, signature: bytes) -> bytes:
+def sign_reply(settings: PairwiseSettings, signature: bytes) -> bytes:
     """Return the reply: the signature on the survivor list."""
     return Writer(Kind.SIGN_REPLY, settings.digest).raw(signature).done()
 
 
-def read_sign_reply(settings: RoundSettings, data: bytes) -> bytes:
+def read_sign_reply(settings: PairwiseSettings, data: bytes) -> bytes:
     """Return the signature in such a reply."""
     reader = _open(settings, data, Kind.SIGN_REPLY)
     signature = reader.raw(SIGNATURE_BYTES)
@@ -133,7 +135,7 @@ def read_sign_reply(settings: RoundSettings, data: bytes) -> bytes:
 
 
 def unmask_request(
-    settings: RoundSettings, survivors: Iterable[int], signatures: Mapping[int, bytes]
+    settings: PairwiseSettings, survivors: Iterable[int], signatures: Mapping[int, bytes]
 ) -> bytes:
     """Return the request for shares of peers: the survivor list, and the signatures on it."""
     out = Writer(Kind.UNMASK_REQUEST, settings.digest).members(settings.n, survivors)
@@ -141,7 +143,7 @@ def unmask_request(
 
 
 def read_unmask_request(
-    settings: RoundSettings, data: bytes
+    settings: PairwiseSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
     """Return the survivor list, and the signatures on it."""
     reader = _open(settings, data, Kind.UNMASK_REQUEST)
@@ -150,12 +152,12 @@ def read_unmask_request(
     return survivors, signatures
 
 
-def unmask_reply(settings: RoundSettings, shares: Mapping[int, bytes]) -> bytes:
+def unmask_reply(settings: PairwiseSettings, shares: Mapping[int, bytes]) -> bytes:
     """Return the reply: one share per peer, by the peers' positions."""
     return Writer(Kind.UNMASK_REPLY, settings.digest).table(settings.n, shares).done()
 
 
-def read_unmask_reply(settings: RoundSettings, data: bytes) -> dict[int, bytes]:
+def read_unmask_reply(settings: PairwiseSettings, data: bytes) -> dict[int, bytes]:
     """Return the shares in such a reply."""
     reader = _open(settings, data, Kind.UNMASK_REPLY)
     shares = reader.table(settings.n, SHARE_BYTES)
@@ -163,7 +165,7 @@ def read_unmask_reply(settings: RoundSettings, data: bytes) -> dict[int, bytes]:
     return shares
 
 
-def _open(settings: RoundSettings, data: bytes, kind: Kind) -> Reader:
+def _open(settings: PairwiseSettings, data: bytes, kind: Kind) -> Reader:
     reader = Reader(data, kind)
     if reader.raw(HASH_BYTES) != settings.digest:
         raise Malformed("The message belongs to another round.")

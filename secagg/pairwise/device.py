@@ -23,16 +23,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..errors import Refusal
+from ..guard import Guard
+from ..identity import verify
+from ..packing import Ring, pack, reduce, ring_dtype
+from ..wire import bitmap, digest_of
 from . import keys, messages, shamir
-from .errors import Refusal
 from .graph import draw_groups, neighbours
-from .guard import Guard
-from .identity import verify
 from .masking import apply_masks
-from .packing import Ring, pack, reduce, ring_dtype
-from .settings import RoundSettings
+from .settings import PairwiseSettings
 from .state import DeviceState, Session, Stage
-from .wire import bitmap, digest_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Node:
 
 def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Accept or refuse a round, and draw its keys."""
-    settings = RoundSettings.decode(request)
+    settings = PairwiseSettings.decode(request)
     memory = DeviceState.decode(state)
     if settings.run != node.run:
         raise Refusal(f"The round belongs to run {settings.run}, but this is run {node.run}.")
@@ -143,7 +143,7 @@ def _verified_keys(
 class MaskTicket:
     """A checked request for the masked vector: what is needed when the vector is there."""
 
-    settings: RoundSettings
+    settings: PairwiseSettings
     memory: DeviceState
     session: Session
     add: tuple[bytes, ...]  # keys of the masks that are added to the vector
@@ -261,7 +261,7 @@ def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     return memory.encode(), messages.unmask_reply(settings, revealed)
 
 
-def peers_of(settings: RoundSettings, present: Sequence[int], me: int) -> list[int]:
+def peers_of(settings: PairwiseSettings, present: Sequence[int], me: int) -> list[int]:
     """Return the positions of the present clients with whom `me` exchanges keys."""
     if settings.complete:
         return [index for index in present if index != me]
@@ -285,14 +285,14 @@ def _check_survivors(node: Node, session: Session, survivors: Sequence[int]) -> 
     _need(len(survivors) >= least, f"Fewer than {least} clients survived: nothing is revealed.")
 
 
-def _place(node: Node, settings: RoundSettings) -> int:
+def _place(node: Node, settings: PairwiseSettings) -> int:
     place = settings.index(node.id)
     if place is None:
         raise Refusal(f"Node {node.id} is not in the cohort of the round.")
     return place
 
 
-def _ids(settings: RoundSettings, indices: Sequence[int]) -> tuple[int, ...]:
+def _ids(settings: PairwiseSettings, indices: Sequence[int]) -> tuple[int, ...]:
     return tuple(settings.cohort[index] for index in indices)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import Malformed
+from ..errors import Malformed
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32

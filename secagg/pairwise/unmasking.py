@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..errors import Malformed
+from ..packing import Ring
 from . import keys, shamir
 from .device import peers_of
-from .errors import Malformed
 from .masking import apply_masks
-from .packing import Ring
-from .settings import RoundSettings
+from .settings import PairwiseSettings
 
 
 class Secrets:
@@ -45,7 +45,7 @@ class Secrets:
 
 
 def remove_masks(
-    settings: RoundSettings,
+    settings: PairwiseSettings,
     context: bytes,
     broadcast: bytes,
     total: Ring,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from .errors import Malformed, Refusal
+from ..errors import Malformed, Refusal
 from .masking import KEY_BYTES
 from .shamir import SHARE_BYTES
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from .packing import Ring
+from ..packing import Ring
 
 KEY_BYTES = 16
 BLOCK_BYTES = 128 * 1024

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from .errors import Malformed, Refusal
+from ..errors import Malformed, Refusal
+from ..wire import HASH_BYTES, Kind, Reader, Writer
 from .keys import PUBLIC_BYTES, SHARES_BYTES
-from .settings import RoundSettings
-from .wire import HASH_BYTES, Kind, Reader, Writer
+from .settings import PairwiseSettings
 
 PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares
 
@@ -33,7 +33,7 @@ class Stage(IntEnum):
 class Session:
     """One open round. Tables are by position in the cohort."""
 
-    settings: RoundSettings
+    settings: PairwiseSettings
     stage: Stage
     private_c: bytes = b""
     private_s: bytes = b""
@@ -59,7 +59,7 @@ class Session:
     def decode(cls, data: bytes) -> Session:
         """Return the round in these bytes."""
         reader = Reader(data, Kind.STATE)
-        settings = RoundSettings.decode(reader.blob())
+        settings = PairwiseSettings.decode(reader.blob())
         n = settings.n
         try:
             stage = Stage(reader.u8())
