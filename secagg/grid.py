@@ -142,7 +142,9 @@ class SecAggGrid(WrappedGrid):
         if ahead is None or ahead.step is not Step.MASK:
             return None
         settings, groups = ahead.settings, self._options.for_vector(vector).groups
-        planned = VectorFormat(settings.dim, settings.bits, settings.application, vector.groups)
+        planned = VectorFormat(
+            settings.dim, settings.bits, settings.application, vector.groups, vector.protocol
+        )
         same = settings.cohort == cohort and settings.groups == groups and planned == vector
         return ahead if same else None
 
