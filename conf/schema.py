@@ -26,7 +26,7 @@ from fedsketch.conf.settings import (
     TaskSettings,
     TrackingSettings,
 )
-from fedsketch.conf.types import Bits, Count, Fraction, NotNegative, Positive, frozen
+from fedsketch.conf.types import Count, Fraction, NotNegative, Positive, RingBits, frozen
 from fedsketch.privacy.accounting.releases import Unit
 
 
@@ -194,7 +194,7 @@ class NoSecAggConfig:
 
     name: Literal["none"]
     noise: Noise
-    bits: Bits
+    bits: RingBits
     colluders: ClassVar[float] = 0.0
 
 
@@ -204,7 +204,7 @@ class SecAggConfig:
 
     name: Literal["pairwise", "semi_honest"]
     noise: Literal[Noise.SKELLAM]
-    bits: Bits
+    bits: RingBits
     colluders: Fraction
     merged: bool
     stage_timeout: Positive
