@@ -144,7 +144,7 @@ class DeviceGuard:
         offer = self.judge(settings)
         worst = offer.release(offer.least, self._unit)
         with reason_kept():
-            self.ledger.charge(_id(settings), worst, self.policy.budget)
+            self.ledger.charge(_id(settings), worst, self.policy.budget, _key(settings))
 
     def endorse(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         with reason_kept():
@@ -152,8 +152,7 @@ class DeviceGuard:
 
     def settle(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         offer = offer_of(settings)
-        if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
-            raise Refusal("The survivors are not distinct members of the cohort.")
+        _check_members(settings, survivors)
         if not offer.least <= len(survivors) <= settings.sizes.most:
             raise Refusal(f"{len(survivors)} survivors are not what the round was charged for.")
         real = offer.release(len(survivors), self._unit)
@@ -161,10 +160,15 @@ class DeviceGuard:
             self.ledger.settle(_id(settings), _digest(survivors), real, signed=settings.consistency)
 
     def answer(self, settings: TwoTripsSettings, survivors: tuple[int, ...]) -> None:
-        raise Refusal("This device takes no part in sums of two trips.")
+        _check_members(settings, survivors)
+        if len(survivors) < settings.shape.least:
+            raise Refusal(f"{len(survivors)} survivors are not what the round was charged for.")
+        with reason_kept():
+            self.ledger.answer(_id(settings), _digest(survivors))
 
     def last_charge(self, run: int) -> bytes | None:
-        raise Refusal("This device takes no part in sums of two trips.")
+        with reason_kept():
+            return bytes.fromhex(self.ledger.state().last_context(run))
 
     def admit_unmasked(self, message_type: str) -> None:
         if not self.policy.allow_unmasked:
@@ -278,6 +282,20 @@ class DeviceGuard:
 
 def _id(settings: RoundSettings) -> RoundId:
     return RoundId(settings.run, settings.round, settings.digest.hex())
+
+
+def _key(settings: RoundSettings) -> str | None:
+    """Return the hash of the device's key of the epoch; None in a round that has none."""
+    if not isinstance(settings, TwoTripsSettings):
+        return None
+    if not settings.key:
+        raise Refusal("A round of two trips needs this device's key of the epoch.")
+    return settings.key.hex()
+
+
+def _check_members(settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
+        raise Refusal("The survivors are not distinct members of the cohort.")
 
 
 def _digest(survivors: tuple[int, ...]) -> str:

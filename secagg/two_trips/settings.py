@@ -101,17 +101,19 @@ def static_digest(cohort: Cohort, terms: Terms) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoTripsSettings(RoundSettings):
-    """One round of one group. `keys` is the hash of the public keys of its clients, in the order of the cohort."""
+    """One round of one group. `keys` is the hash of the public keys of its clients, in the order of the cohort. `key`
+    is the hash of the device's own public key of the epoch, for its guard: empty on the server, and in no digest."""
 
     epoch: int
     closed: bool
     losses: int
     total: int
     keys: bytes
+    key: bytes = b""
 
     @classmethod
     def of(
-        cls, cohort: Cohort, terms: Terms, round: int, nonce: bytes, keys: bytes
+        cls, cohort: Cohort, terms: Terms, round: int, nonce: bytes, keys: bytes, key: bytes = b""
     ) -> TwoTripsSettings:
         """Return the settings of a round. Raise `SettingsError` if a rule is broken."""
         return cls(
@@ -130,6 +132,7 @@ class TwoTripsSettings(RoundSettings):
             losses=terms.losses,
             total=terms.total,
             keys=keys,
+            key=key,
         )
 
     @property
@@ -183,4 +186,6 @@ class TwoTripsSettings(RoundSettings):
             )
         if self.losses < 0 or len(self.keys) != HASH_BYTES:
             raise SettingsError("The losses or the hash of the keys are no such thing.")
+        if len(self.key) not in (0, HASH_BYTES):
+            raise SettingsError("The hash of the device's key has a wrong length.")
         _ = self.shape  # raises if a rule of the sharing is broken
