@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 
 from fedsketch.client.guard.card import DataCard
+from fedsketch.client.guard.clients import check_clients, check_protocol
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_state import RoundId
 from fedsketch.client.guard.offer import Offer, offer_of
@@ -40,7 +41,6 @@ from fedsketch.secagg import (
     RoundSettings,
     SettingsError,
     SimulationGuard,
-    Sizes,
     TwoTripsSettings,
 )
 
@@ -173,8 +173,8 @@ class DeviceGuard:
     def admit_unmasked(self, message_type: str) -> None:
         if not self.policy.allow_unmasked:
             raise Refusal(
-                "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
-                "allow_unmasked)."
+                "This device answers only under secure aggregation: run with secagg="
+                f"{' or '.join(self.policy.protocols)} (its owner can set allow_unmasked)."
             )
         with reason_kept():
             self.ledger.note_unmasked(message_type)
@@ -213,29 +213,8 @@ class DeviceGuard:
         card = self.card  # a device without a card takes no part, and peers should know that before they rely on it
         policy, offer = self.policy, offer_of(settings)
         clip = offer.mechanism.bound
-        allowed = Sizes.of(
-            settings.n, policy.largest_drops, policy.assumed_colluders, settings.groups
-        )
-        if not settings.withstands_lies and not policy.allow_semi_honest:
-            raise Refusal(
-                "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its "
-                "owner can set allow_semi_honest)."
-            )
-        if offer.least < policy.smallest_cohort:
-            raise Refusal(
-                f"A sum over {offer.least} clients is too small for this device, and the round would release one if "
-                f"all tolerated dropouts happen: its owner asks for {policy.smallest_cohort}."
-            )
-        if settings.drops > allowed.drops:
-            raise Refusal(
-                f"The round tolerates {settings.drops} dropouts of {allowed.fewest} clients: this device's owner "
-                f"allows a share of {policy.largest_drops:g}."
-            )
-        if settings.colluders < allowed.colluders:
-            raise Refusal(
-                f"The round assumes {settings.colluders} clients who work with the server, this device's owner "
-                f"{allowed.colluders} of {settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
-            )
+        check_protocol(settings, policy)
+        check_clients(settings, policy)
         if clip is None or clip > policy.largest_clip:
             raise Refusal(
                 f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of "
