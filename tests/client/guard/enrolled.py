@@ -22,7 +22,6 @@ from fedsketch.secagg import (
     TwoTripsSettings,
     VectorFormat,
 )
-from fedsketch.secagg.two_trips.settings import Cohort, Terms
 from tests.secagg.protocol import Coordinator, Node, Step, take_step
 
 CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
@@ -77,18 +76,18 @@ def two_trips(
     losses: int = 0,
     colluders: int = 0,
     groups: int = 1,
-    place: int = 0,
     key: bytes = KEY,
     **options: Any,
 ) -> TwoTripsSettings:
-    """What an honest server proposes for a sum in two trips: one group of `n` clients in `groups`."""
+    """What an honest server proposes for a sum in two trips of `n` clients in `groups`, to a device of the first."""
     sizes = Sizes(n, drops, colluders, groups)
     record = ring(sizes.most, drops, colluders, **options).to_record()
     bits = options.get("bits", 32)
-    terms = Terms(n, groups, drops, losses, colluders, DIM, bits, record)  # type: ignore[arg-type]
-    members = tuple(range(2, n + 2))[place::groups]
-    cohort = Cohort(RUN, 1, False, members)
-    return TwoTripsSettings.of(cohort, terms, round, bytes(16), bytes(32), key)
+    return TwoTripsSettings(
+        run=RUN, round=round, nonce=bytes(16), cohort=tuple(range(2, n + 2))[::groups], drops=drops,
+        colluders=colluders, groups=groups, dim=DIM, bits=bits, application=record,  # type: ignore[arg-type]
+        epoch=1, closed=False, losses=losses, total=n, keys=bytes(32), key=key,
+    )  # fmt: skip
 
 
 class Fleet:
