@@ -13,7 +13,7 @@ from fedsketch.delivery.records import FROZEN
 from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.byte_meter import MeteredGrid
 from fedsketch.server.grids.losses import LossGrid, LossTeller
-from fedsketch.server.grids.secagg_options import secagg_options
+from fedsketch.server.grids.secagg_options import protocol_choice, secagg_options
 from fedsketch.server.grids.simulation import SimulatedGrid
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.coordinator import Coordinator
@@ -51,4 +51,5 @@ def aggregating(
         grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):
         return grid
-    return SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)
+    codec = RingCodec(protocol_choice(config))
+    return SecAggGrid(grid, secagg_options(config), codec, roster=roster)
