@@ -184,7 +184,7 @@ def test_two_lists_in_a_cohort_of_100_break_it_with_one_secret_more() -> None:
 
 def limit(shape: Shape) -> int:
     """How many colluders and devices that answer twice a sharing withstands together."""
-    return min(shape.n - 2 * (shape.publics + shape.secrets - 1) - 1, shape.n - 4 * shape.drops)
+    return shape.n - 2 * (shape.publics + shape.secrets - 1) - 1
 
 
 ROLLED_BACK = [
@@ -192,6 +192,7 @@ ROLLED_BACK = [
     Shape(12, 1, 1, 1, 40, 16),
     Shape(16, 1, 2, 1, 30, 16),
     Shape(20, 2, 1, 2, 60, 16),
+    Shape(23, 5, 0, 3, 40, 16),  # fewer holders that answer once than 4 D
 ]
 
 
@@ -200,7 +201,7 @@ def test_devices_that_answer_twice_do_no_harm_up_to_the_limit(shape: Shape) -> N
     """They are taken to have answered every list there is, one device at a time. Their own vectors are
     protected like those of others."""
     sharing = of(shape, limit(shape))
-    assert sharing.colluders > 2 * shape.colluders  # the margin that devices leave
+    assert sharing.colluders >= 2 * shape.colluders  # the margin that devices leave
     dealers, rng = shape.n - shape.colluders, np.random.default_rng(21)
     lists = random_lists(rng, 200, sharing.honest, dealers, shape.drops)
     assert assert_at_most_one_sum(sharing, lists) > 20
@@ -210,7 +211,6 @@ def test_devices_that_answer_twice_do_no_harm_up_to_the_limit(shape: Shape) -> N
 def test_one_device_more_that_answers_twice_breaks_the_sum(shape: Shape) -> None:
     """Each of them answers a list with device 0 and one without. The others answer once, half of them either."""
     sharing, dealers = of(shape), shape.n - shape.colluders
-    assert limit(shape) == shape.n - 2 * (shape.publics + shape.secrets - 1) - 1
     twice = limit(shape) + 1 - shape.colluders
     holders = np.concatenate([np.arange(dealers), np.arange(twice)])
     lists = np.ones((1, len(holders), dealers), np.bool_)
