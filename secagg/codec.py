@@ -14,6 +14,7 @@ from typing import Protocol
 
 from flwr.app import RecordDict
 
+from .names import ProtocolName
 from .packing import Ring
 from .settings import RoundSettings, Scalar, Sizes
 
@@ -21,12 +22,13 @@ from .settings import RoundSettings, Scalar, Sizes
 @dataclass(frozen=True)
 class VectorFormat:
     """Length and ring of the vector, what the application commits to in the round's hash, and into how many groups the
-    cohort is divided (None: as the options say)."""
+    cohort is divided, and which protocol sums it (None: as the options say)."""
 
     dim: int
     bits: int
     application: Mapping[str, Scalar] = field(default_factory=dict)
     groups: int | None = None
+    protocol: ProtocolName | None = None
 
 
 @dataclass(frozen=True)
