@@ -126,6 +126,24 @@ def all_strategies(sharing: Sharing, at_once: int = 20_000) -> Iterator[Lists]:
         yield choices[np.stack(np.unravel_index(numbers, shape), axis=1)]
 
 
+def random_lists(
+    rng: np.random.Generator, strategies: int, holders: int, dealers: int, drops: int
+) -> Lists:
+    """Few lists, each shown to many, or a list for each holder; half of the time around common members."""
+    lists = np.ones((strategies, holders, dealers), np.bool_)
+    for strategy in lists:
+        common = rng.permutation(dealers)[: rng.integers(0, drops + 1)]
+        kinds = rng.integers(1, 5) if rng.random() < 0.7 else holders
+        shown = np.ones((kinds, dealers), np.bool_)
+        for one in shown:
+            pool = common if rng.random() < 0.5 else rng.permutation(dealers)
+            one[pool[: rng.integers(0, drops + 1)]] = False
+        cut = np.sort(rng.integers(0, holders + 1, kinds - 1))
+        which = np.searchsorted(cut, np.arange(holders), side="right")
+        strategy[:] = shown[which if rng.random() < 0.5 else rng.integers(0, kinds, holders)]
+    return lists
+
+
 def tried(sharing: Sharing) -> tuple[int, int, int, int]:
     """How many strategies there are, how many of them learn something, how many break the promise, and
     the fewest devices in what any of them learns."""

@@ -10,7 +10,15 @@ import pytest
 
 from fedsketch.secagg.two_trips.shape import Shape
 from tests.secagg.two_trips.finite_fields import Binary64
-from tests.secagg.two_trips.lying_server import Lists, Sharing, judge, learnt, small_subsets, tried
+from tests.secagg.two_trips.lying_server import (
+    Lists,
+    Sharing,
+    judge,
+    learnt,
+    random_lists,
+    small_subsets,
+    tried,
+)
 
 
 def of(shape: Shape, colluders: int | None = None) -> Sharing:
@@ -24,24 +32,6 @@ def two_groups(honest: int, first: int, missing: tuple[list[int], list[int]]) ->
     lists = np.ones((1, honest, honest), np.bool_)
     lists[0, :first, missing[0]] = False
     lists[0, first:, missing[1]] = False
-    return lists
-
-
-def random_lists(
-    rng: np.random.Generator, strategies: int, holders: int, dealers: int, drops: int
-) -> Lists:
-    """Few lists, each shown to many, or a list for each holder; half of the time around common members."""
-    lists = np.ones((strategies, holders, dealers), np.bool_)
-    for strategy in lists:
-        common = rng.permutation(dealers)[: rng.integers(0, drops + 1)]
-        kinds = rng.integers(1, 5) if rng.random() < 0.7 else holders
-        shown = np.ones((kinds, dealers), np.bool_)
-        for one in shown:
-            pool = common if rng.random() < 0.5 else rng.permutation(dealers)
-            one[pool[: rng.integers(0, drops + 1)]] = False
-        cut = np.sort(rng.integers(0, holders + 1, kinds - 1))
-        which = np.searchsorted(cut, np.arange(holders), side="right")
-        strategy[:] = shown[which if rng.random() < 0.5 else rng.integers(0, kinds, holders)]
     return lists
 
 
