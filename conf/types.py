@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, TypeVar, dataclass_transform
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -26,4 +26,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 """A number from 0."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 """A number from 0 and below 1."""
+FractionOrCount = Fraction | Count
+"""A share below 1, or a whole number from 1."""
 Bits = Annotated[int, Field(ge=16, le=64)]
+"""The size of a ring."""
+RingBits = Bits | Literal["auto"]
+"""The size of a ring, or that it is to be chosen."""

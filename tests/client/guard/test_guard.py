@@ -153,7 +153,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
         ),
         (
             {"largest_drops": 0.1}, {},
-            "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1.",
+            "The round tolerates 1 dropouts of 6 clients, this device's owner 0: set clients.tolerated_dropouts to 0.1 "
+            "at most.",
         ),
         (
             {"assumed_colluders": 0.2}, {},
@@ -161,7 +162,10 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "to 0.2.",
         ),
         ({"largest_clip": 0.5}, {}, "The round's clip 1 is above the 0.5 of this device's owner."),
-        ({"rings": (20, 64)}, {}, "This device's owner does not allow a ring of 32 bits."),
+        (
+            {"rings": (20, 64)}, {},
+            "This device's owner does not allow a ring of 32 bits: set secagg.bits to one of 20, 64.",
+        ),
         (
             {"smallest_noise": 5.0}, {},
             "The noise multiplier of the honest clients is 4 per client in the worst case: this device's owner asks "
@@ -169,8 +173,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
         ),
         (
             {}, {"consistency": False},
-            "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner "
-            "can set allow_semi_honest).",
+            "This device takes part only in rounds that hold against a server that lies: run with secagg=pairwise or "
+            "two_trips (its owner can set allow_semi_honest).",
         ),
         ({"most_rounds": 0}, {}, BudgetSpent.told),
         ({"epsilon": 0.5}, {}, BudgetSpent.told),
@@ -315,7 +319,7 @@ def test_plain_replies_are_refused_unless_the_owner_gave_up_the_budget(guard: De
     with pytest.raises(Refusal) as caught:
         guard.admit_unmasked("train")
     assert str(caught.value) == (
-        "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
+        "This device answers only under secure aggregation: run with secagg=pairwise or two_trips (its owner can set "
         "allow_unmasked)."
     )
     guard.policy = replace(guard.policy, allow_unmasked=True, epsilon=math.inf)
