@@ -279,6 +279,33 @@ def test_beyond_the_limit_the_transcript_has_one_vector(monkeypatch: pytest.Monk
     assert attack.judged()[1]
 
 
+def _two_lists(monkeypatch: pytest.MonkeyPatch) -> Attack:
+    """Half of the devices are shown a list without the last of the other half."""
+    attack = Attack(Shape(7, 1, 0, 0, 12, 16), monkeypatch)
+    for node in attack.ids:
+        attack.mask(node)
+    _ask_same(attack, attack.ids[:3], _all_but(attack, 6))
+    _ask_same(attack, attack.ids[3:], _all_but(attack))
+    assert attack.refusals == 0
+    return attack
+
+
+def test_two_lists_at_the_border_of_the_rule_give_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = _two_lists(monkeypatch)
+    assert attack.shape.secrets == 3
+    assert attack.assert_at_most_one_sum()
+
+
+def test_devices_with_one_secret_more_than_the_rule_allows_leak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: the same lists."""
+    monkeypatch.setattr(Shape, "_most_secrets", 4)
+    attack = _two_lists(monkeypatch)
+    assert attack.shape.secrets == 4
+    assert attack.judged()[1]
+
+
 @pytest.mark.parametrize("forgotten", ["broadcast", "context"])
 def test_numbers_that_forget_what_they_are_for_are_found(
     forgotten: str, monkeypatch: pytest.MonkeyPatch
