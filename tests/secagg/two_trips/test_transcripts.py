@@ -41,6 +41,7 @@ class Attack:
     monkeypatch: pytest.MonkeyPatch
     seed: int = 0
     absent: frozenset[int] = frozenset()
+    round: int = 1
     refusals: int = 0
     adverts: dict[int, bytes] = field(default_factory=dict)
 
@@ -86,7 +87,9 @@ class Attack:
         parts = self.cohort.encoded, self.terms.encoded, dict(sorted(known.items()))
         static = static_digest(self.cohort, self.terms)
         self.fleet.model = lambda _: model
-        self._try(self.transcript.mask, node, SharingRequest(static, 1, nonce, *parts).encode())
+        self._try(
+            self.transcript.mask, node, SharingRequest(static, self.round, nonce, *parts).encode()
+        )
 
     def ask(self, node: int, included: np.ndarray) -> None:
         self._try(self.transcript.ask, node, np.flatnonzero(included).tolist())
@@ -277,6 +280,22 @@ def test_beyond_the_limit_the_transcript_has_one_vector(monkeypatch: pytest.Monk
     attack = Attack(ONE_SECRET, monkeypatch)
     _rolled_back(attack, _limit(ONE_SECRET) + 1)
     assert attack.judged()[1]
+
+
+def test_no_number_is_drawn_for_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one of the same key. So what the server has of two rounds are two systems of equations."""
+    attack = Attack(SHAPES[0], monkeypatch)
+    drawn, keys = [], []
+    for attack.round in (1, 2, 5):
+        attack.transcript.equations.clear()
+        for node in attack.ids:
+            attack.mask(node)
+        drawn.append({one for equation in attack.transcript.equations for one in equation.drawn})
+        keys.append({key for shared in attack.transcript.keys.values() for key in shared.values()})
+    assert attack.refusals == 0
+    assert [len(one) for one in drawn] == [attack.shape.n**2] * 3
+    assert not (drawn[0] & drawn[1] | drawn[1] & drawn[2] | drawn[2] & drawn[0])
+    assert not (keys[0] & keys[1] | keys[1] & keys[2] | keys[2] & keys[0])
 
 
 def _two_lists(monkeypatch: pytest.MonkeyPatch) -> Attack:
