@@ -57,6 +57,8 @@ def same(one: Played, two: Played) -> None:
         assert any(within(first, second, mechanism) for mechanism in one.announced)
 
 
+# So that several processes can share the ten thousand.
+QUARTERS = pytest.mark.parametrize("quarter", range(4))
 Worlds = tuple[World, World, list[Path | None]]
 
 
@@ -130,11 +132,12 @@ def _moves(pair: tuple[World, World], data: dict[int, Path | None], other: Path 
 
 
 @pytest.mark.slow
+@QUARTERS
 def test_what_leaves_a_device_does_not_depend_on_its_data_in_ten_thousand_sequences(
-    worlds: Worlds,
+    worlds: Worlds, quarter: int
 ) -> None:
     start = random.SystemRandom().randrange(2**32)
-    print(f"sequences from {start} on: {play(worlds, range(start, start + 10_000))}")
+    print(f"sequences from {start} on: {play(worlds, range(start, start + 2500))}")
 
 
 # ---------------------------------------------------------------------------- one record
@@ -218,11 +221,12 @@ def test_no_kind_of_records_is_compared_in_vain(neighbours: Neighbours) -> None:
 
 
 @pytest.mark.slow
+@QUARTERS
 def test_one_record_moves_the_vector_of_its_device_by_one_row_in_ten_thousand_sequences(
-    neighbours: Neighbours,
+    neighbours: Neighbours, quarter: int
 ) -> None:
     start = random.SystemRandom().randrange(2**32)
-    tally = play_neighbours(neighbours, range(start, start + 10_000))
+    tally = play_neighbours(neighbours, range(start, start + 2500))
     print(f"sequences from {start} on: {tally}")
 
 
