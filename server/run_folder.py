@@ -212,14 +212,14 @@ class RunFolder:
             return  # a finished run is not changed
         self.write_config(config)
         self.hide_draw(config)
-        mode = _HIDDEN if _draw_may_be_secret(config) else None
+        mode = _HIDDEN if config.draw_may_be_secret else None
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log), mode)  # without a last line that a kill has cut off
 
     def hide_draw(self, config: Config) -> None:
         """Take the files that show how large cohorts were from other users of the machine, if a draw that may have to
         stay secret decides about it. Files that are written later have the mode of `metrics`."""
-        if _draw_may_be_secret(config):
+        if config.draw_may_be_secret:
             for path in (self.metrics, self.attempts, self.log, self.summary, self.report):
                 if path.exists():
                     path.chmod(_HIDDEN)
@@ -311,10 +311,6 @@ def _weights(model: FlatModel) -> bytes:
     from fedsketch.tasks.models.lora import plain_state
 
     return safetensors.torch.save(plain_state(model.module))
-
-
-def _draw_may_be_secret(config: Config) -> bool:
-    return config.privacy.private and config.clients.are_drawn
 
 
 def _mode(path: Path) -> int | None:
