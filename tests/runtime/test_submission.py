@@ -100,9 +100,9 @@ def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
 WHOLE = ["began 0 g", "played 1", "played 2", "ended report.html"]
 
 
-def _follow(link: SuperLink, folder: Path) -> list[str]:
+def _follow(link: SuperLink, folder: Path, *overrides: str) -> list[str]:
     heard = Recorder()
-    follow(link, 7, compose(), folder, heard)
+    follow(link, 7, compose([*overrides]), folder, heard)
     return heard.heard
 
 
@@ -115,6 +115,24 @@ def test_a_run_is_told_and_its_files_arrive(tmp_path: Path, lines: list[str]) ->
         here, there = tmp_path / "here" / name, tmp_path / "server" / name
         assert here.read_bytes() == there.read_bytes()
     assert not list((tmp_path / "here").glob("*.arriving"))
+
+
+@pytest.mark.parametrize(
+    ("more", "mode"), [([], 0o644), (["clients.total=80"], 0o600)], ids=["all", "drawn"]
+)
+def test_what_shows_a_secret_draw_is_the_users_own_from_its_first_part_on(
+    tmp_path: Path, lines: list[str], more: list[str], mode: int
+) -> None:
+    """Also if the user does not follow the run to its end."""
+    (first, *_) = (number for number, line in enumerate(lines) if "metrics.jsonl" in line)
+    lines[first] = lines[first].replace('"last": true', '"last": false')
+    cut = SuperLink(logs=[lines[: first + 1]], states=[("finished:failed", "lost")])
+    with pytest.raises(RunFailed):
+        _follow(cut, tmp_path / "cut", *more)
+    assert (tmp_path / "cut" / "metrics.jsonl.arriving").stat().st_mode & 0o777 == mode
+    whole = SuperLink(logs=[lines], states=[("finished:completed", "")])
+    _follow(whole, tmp_path / "here", *more)
+    assert (tmp_path / "here" / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("cut", range(0, 8))
