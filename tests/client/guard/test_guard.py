@@ -161,7 +161,10 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "to 0.2.",
         ),
         ({"largest_clip": 0.5}, {}, "The round's clip 1 is above the 0.5 of this device's owner."),
-        ({"rings": (20, 64)}, {}, "This device's owner does not allow a ring of 32 bits: set secagg.bits to one of 20, 64."),
+        (
+            {"rings": (20, 64)}, {},
+            "This device's owner does not allow a ring of 32 bits: set secagg.bits to one of 20, 64.",
+        ),
         (
             {"smallest_noise": 5.0}, {},
             "The noise multiplier of the honest clients is 4 per client in the worst case: this device's owner asks "
@@ -239,6 +242,11 @@ def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_ma
         ({"unit": "user"}, "The mechanism has an invalid 'unit'."),
         ({"dim": DIM + 1}, "The mechanism was made for dim = 7, but the round has 6."),
         ({"bits": 31}, "The mechanism was made for bits = 31, but the round has 32."),
+        (
+            {"prime": 2**32 - 5},
+            "The mechanism was made for modulus = 4294967291, but the round has 4294967296.",
+        ),
+        ({"prime": 65521}, "The mechanism has an invalid 'prime'."),
         ({"clients": 60}, "The mechanism was made for clients = 60, but the round has 6."),
         ({"drops": 0}, "The mechanism was made for drops = 0, but the round has 1."),
         ({"colluders": 1}, "The mechanism was made for colluders = 1, but the round has 0."),
