@@ -217,6 +217,7 @@ def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> Non
     guard.admit(settings_of())
     guard.admit(settings_of(12, groups=2))
     guard.admit(settings_of(round=2, bits=20))
+    guard.admit(settings_of(round=2, bits=19))
     guard.policy = replace(guard.policy, allow_semi_honest=True)
     guard.admit(settings_of(round=3, consistency=False))
 

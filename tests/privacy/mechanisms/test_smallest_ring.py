@@ -103,7 +103,7 @@ def test_a_fine_ring_does_not_rotate_and_has_the_full_scale() -> None:
 
 
 def test_sums_that_a_large_ring_rounds_once_are_rounded_once() -> None:
-    """Rows rounded one by one would do with a smaller ring, but take many times as long."""
+    """Rows rounded one by one would do with a smaller ring, but are slower."""
     chooser = _Chooser(ProtocolName.TWO_TRIPS, dim=458, clients=60, rows=24, unit=Unit.EXAMPLE)
     bits = chooser.smallest()
     assert chooser(bits, _noise).rounds_once
