@@ -26,7 +26,15 @@ from fedsketch.conf.settings import (
     TaskSettings,
     TrackingSettings,
 )
-from fedsketch.conf.types import Count, Fraction, NotNegative, Positive, RingBits, frozen
+from fedsketch.conf.types import (
+    Count,
+    Fraction,
+    FractionOrCount,
+    NotNegative,
+    Positive,
+    RingBits,
+    frozen,
+)
 from fedsketch.privacy.accounting.releases import Unit
 
 
@@ -81,6 +89,8 @@ class ClientsConfig:
     tolerated_dropouts: Fraction
     retries: Annotated[int, Field(ge=0)]
     timeout: Positive
+    # A default for runs that are older than this key.
+    tolerated_losses: FractionOrCount = 0.05
 
     @property
     def rounds_per_pass(self) -> int:
@@ -200,15 +210,21 @@ class NoSecAggConfig:
 
 @frozen
 class SecAggConfig:
-    """The server sees only sums."""
+    """The server sees only sums. `auto` chooses between pairwise and two_trips for each kind of round."""
 
-    name: Literal["pairwise", "semi_honest"]
+    name: Literal["auto", "pairwise", "semi_honest", "two_trips"]
     noise: Literal[Noise.SKELLAM]
     bits: RingBits
-    colluders: Fraction
+    colluders: FractionOrCount
     merged: bool
     stage_timeout: Positive
     patience: NotNegative
+
+    def __post_init__(self) -> None:
+        if self.merged and self.name == "two_trips":
+            raise ValueError(
+                "secagg.merged=true is for pairwise masks, and sums in two trips have nothing to merge: leave it out"
+            )
 
 
 @frozen

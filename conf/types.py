@@ -26,6 +26,8 @@ NotNegative = Annotated[float, Field(ge=0)]
 """A number from 0."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 """A number from 0 and below 1."""
+FractionOrCount = Fraction | Count
+"""A share below 1, or a whole number from 1."""
 Bits = Annotated[int, Field(ge=16, le=64)]
 """The size of a ring."""
 RingBits = Bits | Literal["auto"]

@@ -33,8 +33,7 @@ _CLOSED: dict[str, dict[str, Any]] = {
     "privacy": dict.fromkeys(("client", "example", "none", "trusted"), schema.PrivacyConfig),
     "secagg": {
         "none": schema.NoSecAggConfig,
-        "pairwise": schema.SecAggConfig,
-        "semi_honest": schema.SecAggConfig,
+        **dict.fromkeys(("auto", "pairwise", "semi_honest", "two_trips"), schema.SecAggConfig),
     },
     "runtime": {
         "local": schema.LocalRuntimeConfig,

@@ -194,7 +194,7 @@ class DeviceNoise(NoisePlan):
         settings, privacy, largest = self.config.clients, self.config.privacy, self.sizes.largest
         if self.size_is_hidden:
             return (largest - self.known(largest)) / largest
-        known = 0.0 if privacy.against is Against.MODEL else self.config.secagg.colluders
+        known = 0.0 if privacy.against is Against.MODEL else self.sizes.colluding_share
         if privacy.against is Against.CLIENT:
             known = max(known, 1.0 / max(2, settings.per_round // 2))
         return 1.0 - known - (0.0 if self._server_noise_counts else settings.tolerated_dropouts)

@@ -9,35 +9,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fedsketch.conf import Config
 from fedsketch.privacy.accounting.calibration import calibrate_skellam
 from fedsketch.privacy.accounting.releases import Adjacency, Release
 from fedsketch.privacy.mechanisms.ring_choice import NoiseRule, choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import LARGEST_RING, SkellamRing
 from fedsketch.privacy.mechanisms.smallest_ring import smallest_ring
-from fedsketch.secagg import ProtocolName, modulus_of, ring_sizes
+from fedsketch.secagg import ProtocolName, ring_sizes
+from fedsketch.strategies.noise.protocol import prime_of, protocol_of
 
 if TYPE_CHECKING:
     from fedsketch.strategies.noise.device import DeviceNoise
-
-# Without secure aggregation integers are summed as under pairwise masks.
-_PROTOCOLS = {
-    "none": ProtocolName.PAIRWISE,
-    "pairwise": ProtocolName.PAIRWISE,
-    "semi_honest": ProtocolName.PAIRWISE,
-    "two_trips": ProtocolName.TWO_TRIPS,
-}
-
-
-def protocol_of(config: Config) -> ProtocolName:
-    """Return how the integers of a run are summed."""
-    return _PROTOCOLS[config.secagg.name]
-
-
-def prime_of(protocol: ProtocolName, bits: int) -> int:
-    """Return the modulus of the protocol's ring; 0 if it is 2^bits."""
-    modulus = modulus_of(protocol, bits)
-    return modulus if modulus % 2 else 0
 
 
 @lru_cache(maxsize=64)
@@ -48,17 +29,23 @@ def ring_of(plan: DeviceNoise, cohort: int) -> tuple[SkellamRing, float]:
     If the draw is secret, each device's part in the returned ring is such that this cohort would add the fixed
     variance, the most that any accepted cohort adds.
     """
-    bits, protocol, needed = _bits(plan), protocol_of(plan.config), _needed(plan)
+    protocol, needed = _protocol(plan), _needed(plan)
+    bits = _bits(plan, protocol)
     ring = _chosen(plan, cohort, bits, prime_of(protocol, bits), needed)
     return ring, needed(ring.l2_sensitivity, ring.l1_sensitivity)
 
 
 @lru_cache(maxsize=64)
-def _bits(plan: DeviceNoise) -> int:
+def _protocol(plan: DeviceNoise) -> ProtocolName:
+    return protocol_of(plan.config, plan.groups, plan.dim, lambda name: _bits(plan, name))
+
+
+@lru_cache(maxsize=64)
+def _bits(plan: DeviceNoise, protocol: ProtocolName) -> int:
     given = plan.config.secagg.bits
     if isinstance(given, int):
         return given
-    cohort, protocol, needed = plan.sizes.largest, protocol_of(plan.config), _needed(plan)
+    cohort, needed = plan.sizes.largest, _needed(plan)
     return smallest_ring(
         ring_sizes(protocol),
         lambda bits, noise: _chosen(plan, cohort, bits, prime_of(protocol, bits), noise),

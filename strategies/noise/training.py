@@ -16,9 +16,9 @@ from fedsketch.privacy.accounting.classic_conversion import classic_epsilon
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, SecretDraw
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.smallest_ring import LARGEST_COST
-from fedsketch.secagg import ring_sizes
+from fedsketch.secagg import ProtocolName, ring_sizes
 from fedsketch.strategies.noise.plan import NoisePlan, calibrated
-from fedsketch.strategies.noise.rings import prime_of, protocol_of
+from fedsketch.strategies.noise.protocol import prime_of, protocol_of
 
 _WITHOUT_NOISE = 32  # bits
 
@@ -35,7 +35,8 @@ class TrainingNoise(NoisePlan):
         mechanism = replace(_one_device(self), dim=self.dim if dim is None else dim, clients=cohort)
         if self.config.secagg.noise is not Noise.SKELLAM:
             return mechanism
-        return _in_ring(self, mechanism, _bits(self))
+        protocol = _protocol(self)
+        return _in_ring(mechanism, _bits(self, protocol), protocol)
 
     @property
     def draw_is_secret(self) -> bool:
@@ -107,7 +108,12 @@ def _one_device(plan: TrainingNoise) -> NoisyTraining:
 
 
 @lru_cache(maxsize=8)
-def _bits(plan: TrainingNoise) -> int:
+def _protocol(plan: TrainingNoise) -> ProtocolName:
+    return protocol_of(plan.config, 1, plan.dim, lambda name: _bits(plan, name))
+
+
+@lru_cache(maxsize=8)
+def _bits(plan: TrainingNoise, protocol: ProtocolName) -> int:
     """Return the size of the ring: the given one, or the smallest in which rounding adds at most 1 % to the noise. If
     there is no noise, it is 32 bits."""
     given, largest = plan.config.secagg.bits, replace(_one_device(plan), clients=plan.sizes.largest)
@@ -115,9 +121,9 @@ def _bits(plan: TrainingNoise) -> int:
         return given
     if not largest.variance_per_device:
         return _WITHOUT_NOISE
-    sizes = ring_sizes(protocol_of(plan.config))
+    sizes = ring_sizes(protocol)
     for bits in sizes:
-        if _in_ring(plan, largest, bits).rounding_cost <= LARGEST_COST:
+        if _in_ring(largest, bits, protocol).rounding_cost <= LARGEST_COST:
             return bits
     raise RingTooSmallError(
         f"no ring of up to {sizes[-1]} bits holds the sum of {largest.clients} clients at a cost below 1 % of noise: "
@@ -125,8 +131,8 @@ def _bits(plan: TrainingNoise) -> int:
     )
 
 
-def _in_ring(plan: TrainingNoise, mechanism: NoisyTraining, bits: int) -> NoisyTraining:
-    return replace(mechanism, bits=bits, prime=prime_of(protocol_of(plan.config), bits))
+def _in_ring(mechanism: NoisyTraining, bits: int, protocol: ProtocolName) -> NoisyTraining:
+    return replace(mechanism, bits=bits, prime=prime_of(protocol, bits))
 
 
 def _release(plan: TrainingNoise, multiplier: float) -> Release:

@@ -15,15 +15,19 @@ from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.secagg import (
     PairwiseSettings,
+    ProtocolName,
     Roster,
     SecAggError,
     SecAggOptions,
+    Sizes,
+    TwoTripsSettings,
     VectorFormat,
+    modulus_of,
 )
 from tests.secagg.protocol import Coordinator, Node, Step, take_step
 
 CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
-RUN, DIM, MODEL = 1, 6, b"\x11" * 32
+RUN, DIM, MODEL, KEY = 1, 6, b"\x11" * 32, b"\x22" * 32
 POLICY = Policy(smallest_cohort=4, largest_drops=0.4, assumed_colluders=0.0, epsilon=100.0)
 
 
@@ -64,6 +68,29 @@ def settings_of(
     plan = SecAggOptions(drops=drops, colluders=colluders, consistency=consistency, groups=groups)
     vector = VectorFormat(DIM, bits, {k: v for k, v in whole.items() if v is not None})
     return PairwiseSettings.proposed(plan, RUN, round, range(2, n + 2), vector, MODEL)
+
+
+def two_trips(
+    n: int = 6,
+    *,
+    round: int = 1,
+    drops: int = 1,
+    losses: int = 0,
+    colluders: int = 0,
+    groups: int = 1,
+    key: bytes = KEY,
+    **options: Any,
+) -> TwoTripsSettings:
+    """What an honest server proposes for a sum in two trips of `n` clients in `groups`, to a device of the first."""
+    sizes = Sizes(n, drops, colluders, groups)
+    bits = options.get("bits", 32)
+    prime = modulus_of(ProtocolName.TWO_TRIPS, bits)
+    record = ring(sizes.most, drops, colluders, prime=prime, **options).to_record()
+    return TwoTripsSettings(
+        run=RUN, round=round, nonce=bytes(16), cohort=tuple(range(2, n + 2))[::groups], drops=drops,
+        colluders=colluders, groups=groups, dim=DIM, bits=bits, application=record,  # type: ignore[arg-type]
+        epoch=1, closed=False, losses=losses, total=n, keys=bytes(32), key=key,
+    )  # fmt: skip
 
 
 class Fleet:

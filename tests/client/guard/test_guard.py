@@ -153,7 +153,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
         ),
         (
             {"largest_drops": 0.1}, {},
-            "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1.",
+            "The round tolerates 1 dropouts of 6 clients, this device's owner 0: set clients.tolerated_dropouts to 0.1 "
+            "at most.",
         ),
         (
             {"assumed_colluders": 0.2}, {},
@@ -172,8 +173,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
         ),
         (
             {}, {"consistency": False},
-            "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner "
-            "can set allow_semi_honest).",
+            "This device takes part only in rounds that hold against a server that lies: run with secagg=pairwise or "
+            "two_trips (its owner can set allow_semi_honest).",
         ),
         ({"most_rounds": 0}, {}, BudgetSpent.told),
         ({"epsilon": 0.5}, {}, BudgetSpent.told),
@@ -324,7 +325,7 @@ def test_plain_replies_are_refused_unless_the_owner_gave_up_the_budget(guard: De
     with pytest.raises(Refusal) as caught:
         guard.admit_unmasked("train")
     assert str(caught.value) == (
-        "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
+        "This device answers only under secure aggregation: run with secagg=pairwise or two_trips (its owner can set "
         "allow_unmasked)."
     )
     guard.policy = replace(guard.policy, allow_unmasked=True, epsilon=math.inf)

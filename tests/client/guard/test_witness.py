@@ -98,6 +98,8 @@ def test_every_step_is_synced_to_the_ledger_and_then_to_the_witness(
         lambda: witnessed.charge(this(1), release(), ENDLESS),
         lambda: witnessed.endorse(this(1), "list"),
         lambda: witnessed.settle(this(1), "list", release(), signed=True),
+        lambda: witnessed.charge(this(2), release(), ENDLESS, "key"),
+        lambda: witnessed.answer(this(2), "list"),
         lambda: witnessed.note_unmasked("train"),
     ]
     for step in steps:
