@@ -19,7 +19,7 @@ from .grid import SecAggGrid
 from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
-from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, ProtocolName, is_train
+from .names import RECORD, REFUSAL, SURVIVORS, ProtocolName, is_train, vector_in
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
 from .pairwise.settings import PairwiseSettings
@@ -34,7 +34,6 @@ __all__ = [
     "RECORD",
     "REFUSAL",
     "SURVIVORS",
-    "VECTOR_RECORD",
     "Aborted",
     "Codec",
     "Directory",
@@ -68,4 +67,5 @@ __all__ = [
     "reduce",
     "ring_dtype",
     "round_trips",
+    "vector_in",
 ]

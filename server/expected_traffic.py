@@ -19,13 +19,14 @@ def expected_traffic(
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
-        return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
+        return message_size(summed(mechanism.typical_upload(numbers))), message_size(broadcast)
     with config_errors():
         planned = round_trips(secagg_options(config), RingCodec(), broadcast, cohort)
-    return sum(_size(one.reply) for one in planned), sum(_size(one.request) for one in planned)
+    up = sum(message_size(one.reply) for one in planned)
+    return up, sum(message_size(one.request) for one in planned)
 
 
-def _size(content: RecordDict) -> int:
+def message_size(content: RecordDict) -> int:
     """Return the size of a message between server and node. Flower's constructor needs a running app, so metadata are
     made here."""
     metadata = Metadata(
