@@ -19,7 +19,15 @@ from .grid import SecAggGrid
 from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
-from .names import RECORD, REFUSAL, SURVIVORS, ProtocolName, is_train, vector_in
+from .names import (
+    MOST_IN_RECORD,
+    RECORD,
+    REFUSAL,
+    SURVIVORS,
+    ProtocolName,
+    is_train,
+    vector_in,
+)
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
 from .pairwise.settings import PairwiseSettings
@@ -31,6 +39,7 @@ from .two_trips.settings import TwoTripsSettings
 from .wrapped_grid import WrappedGrid
 
 __all__ = [
+    "MOST_IN_RECORD",
     "RECORD",
     "REFUSAL",
     "SURVIVORS",

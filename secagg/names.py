@@ -28,9 +28,9 @@ VECTOR_RECORD = "secagg-vector"
 """The record of a long masked vector. A short one is in the protocol's own record."""
 VECTOR = "vector"  # its only array
 VECTOR_KIND = "secagg.packed"  # the type of that array: packed bits instead of numbers
-SHORT_VECTOR = 1 << 20
-"""Bytes of the longest vector in the protocol's own record. Flower sends records whole and arrays in pieces, and what
-is between server and node may refuse requests that are too large. An array costs 500 bytes more."""
+MOST_IN_RECORD = 1 << 20
+"""Bytes that are still put into a record of settings; more are an array, which costs 500 bytes more. Flower sends
+records whole and arrays in pieces, and what is between server and node may refuse large requests."""
 
 # ---------------------------------------------------------------- entries of the protocol's own record
 BODY = "body"  # the bytes of the request or of the answer
@@ -56,7 +56,7 @@ def body_record(body: bytes) -> ConfigRecord:
 
 def with_vector(answer: ConfigRecord, masked: bytes) -> RecordDict:
     """Return the content of the one reply that has a masked vector: in the answer, or beside it if it is long."""
-    if len(masked) <= SHORT_VECTOR:
+    if len(masked) <= MOST_IN_RECORD:
         answer[BODY] = masked
         return RecordDict({RECORD: answer})
     packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)

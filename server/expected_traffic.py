@@ -6,9 +6,11 @@ from flwr.app import Message, Metadata, RecordDict
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.secagg import round_trips
 from fedsketch.server.grids.byte_meter import serialised_size
+from fedsketch.server.grids.named_settings import named
 from fedsketch.server.grids.secagg_options import config_errors, secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec, summed
 
@@ -17,7 +19,8 @@ def expected_traffic(
     config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
 ) -> tuple[float, float]:
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
-    numbers. Raises ConfigError if secure aggregation would refuse the round."""
+    numbers and knows the configuration. Raises ConfigError if secure aggregation would refuse the round."""
+    broadcast = named(broadcast, SettingsOnce())
     if isinstance(config.secagg, NoSecAggConfig):
         return message_size(summed(mechanism.typical_upload(numbers))), message_size(broadcast)
     with config_errors():

@@ -14,7 +14,7 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import WrappedGrid, is_train
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.byte_meter import content_shape
-from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, MECHANISM, SCALARS, uploaded
+from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, HEAD, MECHANISM, uploaded
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.messages import ARRAYS, encoded
 
@@ -100,7 +100,7 @@ class SimulatedGrid(WrappedGrid):
 
 
 def _numbers(content: RecordDict) -> ConfigRecord:
-    return content.config_records.get(SCALARS, ConfigRecord())
+    return content.config_records.get(HEAD, ConfigRecord())
 
 
 def _evaluates(content: RecordDict) -> bool:

@@ -32,9 +32,11 @@ from fedsketch.secagg import (
 )
 
 MECHANISM = "mechanism"
-SCALARS = "numbers"  # the name that the record has had since 0.1
-GROUPS = "groups"  # among the scalars: how many groups are summed separately, if more than one
-EVALUATION = "evaluation"  # among the scalars: the model is to be evaluated, not trained
+HEAD = "head"  # the record of all scalars
+CONFIG = "config"  # in the head: the configuration as text, or its name (`delivery.settings_once`)
+ROUND = "round"  # in the head
+GROUPS = "groups"  # in the head: how many groups are summed separately, if more than one
+EVALUATION = "evaluation"  # in the head: the model is to be evaluated, not trained
 
 
 def reply_with(upload: Upload) -> RecordDict:
@@ -92,7 +94,7 @@ class RingCodec:
             raise SettingsError(
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
-        groups = broadcast.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1)
+        groups = broadcast.config_records.get(HEAD, ConfigRecord()).get(GROUPS, 1)
         return VectorFormat(*mechanism.ring, mechanism.to_record(), int(groups))  # type: ignore[arg-type]
 
     def strip(self, broadcast: RecordDict) -> RecordDict:

@@ -324,9 +324,7 @@ def attack(
         asked = ask(strategy, server_round, secure)
         content = asked[0].content
         if rng.random() < 0.1:  # a training round as an evaluation
-            content["numbers"] = ConfigRecord(
-                {**content.config_records.get("numbers", {}), EVALUATION: True}
-            )
+            content.config_records["head"][EVALUATION] = True
         announced.append(mechanism_from_record(content.config_records["mechanism"]))
         head = content.config_records["head"]
         if rng.random() < hostility:

@@ -94,9 +94,9 @@ def test_a_long_vector_is_an_array_of_its_own(
     """Flower sends arrays in pieces, and records whole."""
     vector = vector_in(round_trips(SecAggOptions(), CODEC, _broadcast(), 9)[2].reply)
     assert vector is not None
-    monkeypatch.setattr(names, "SHORT_VECTOR", len(vector))
+    monkeypatch.setattr(names, "MOST_IN_RECORD", len(vector))
     assert set(_expected(SecAggOptions(), 9)[2][1]) == {"secagg"}
-    monkeypatch.setattr(names, "SHORT_VECTOR", len(vector) - 1)
+    monkeypatch.setattr(names, "MOST_IN_RECORD", len(vector) - 1)
     expected = _expected(SecAggOptions(), 9)
     assert set(expected[2][1]) == {"secagg", "secagg-vector"}
     real = _real(in_process_grid(_app(), range(100, 109)), SecAggOptions(), 9)
