@@ -3,6 +3,7 @@ array costs 500 bytes beside its numbers. Longer ones are Flower arrays, which t
 
 from __future__ import annotations
 
+import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
@@ -18,7 +19,8 @@ def with_tensors(
 ) -> RecordDict:
     """Return a content of the record `head`, under its name, with these tensors. Long ones are in a record with the
     name `arrays`."""
-    numbers = {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
+    # safetensors writes memory as it lies, so it must lie in the order of C.
+    numbers = {key: np.asarray(x.cpu().numpy(), order="C") for key, x in tensors.items()}
     if sum(number.nbytes for number in numbers.values()) <= MOST_IN_RECORD:
         head[_TENSORS] = safetensors.numpy.save(numbers)
         return RecordDict({name: head})
