@@ -25,12 +25,11 @@ from safetensors.numpy import load
 
 from fedsketch.conf import Config, compose
 from fedsketch.delivery.records import PARCEL
-from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.secagg import RECORD, round_trips
 from fedsketch.secagg.names import VECTOR_RECORD
 from fedsketch.secagg.packing import packed_size
 from fedsketch.server.expected_traffic import message_size
-from fedsketch.server.grids.named_settings import named
+from fedsketch.server.grids.named_settings import planned_broadcast
 from fedsketch.server.grids.secagg_options import secagg_options
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.codec import RingCodec
@@ -72,7 +71,7 @@ def messages(config: Config) -> Iterator[Sent]:
     workload = Workload(config, only_to_plan=True)
     strategy = make_strategy(config, workload, workload.model())
     coordinator = Coordinator(strategy, CohortSampler(config.clients, 0))
-    broadcast = named(coordinator.planned_broadcast(), SettingsOnce())
+    broadcast = planned_broadcast(coordinator)
     clients, codec = config.clients.per_round, RingCodec()
     options = secagg_options(config)
     vector = codec.describe(broadcast, options.sizes(clients))

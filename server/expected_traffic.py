@@ -6,11 +6,9 @@ from flwr.app import Message, Metadata, RecordDict
 
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
-from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.secagg import round_trips
 from fedsketch.server.grids.byte_meter import serialised_size
-from fedsketch.server.grids.named_settings import named
 from fedsketch.server.grids.secagg_options import config_errors, secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec, summed
 
@@ -19,8 +17,7 @@ def expected_traffic(
     config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
 ) -> tuple[float, float]:
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
-    numbers and knows the configuration. Raises ConfigError if secure aggregation would refuse the round."""
-    broadcast = named(broadcast, SettingsOnce())
+    numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
         return message_size(summed(mechanism.typical_upload(numbers))), message_size(broadcast)
     with config_errors():

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.secagg import WrappedGrid, is_train
 from fedsketch.strategies.rounds.codec import CONFIG, HEAD
+from fedsketch.strategies.rounds.coordinator import Coordinator
 
 
 class NamedSettingsGrid(WrappedGrid):
@@ -33,6 +34,11 @@ class NamedSettingsGrid(WrappedGrid):
         for message in outgoing:
             message.content = travelling.get(id(message.content), message.content)
         return self._grid.send_and_receive(outgoing, timeout=timeout)
+
+
+def planned_broadcast(coordinator: Coordinator) -> RecordDict:
+    """Return a broadcast as it travels to a device that has the configuration, for the plan."""
+    return named(coordinator.planned_broadcast(), SettingsOnce())
 
 
 def named(content: RecordDict, settings: SettingsOnce) -> RecordDict:
