@@ -18,6 +18,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
+    MOST_IN_RECORD,
     RECORD,
     REFUSAL,
     Refusal,
@@ -32,6 +33,9 @@ from fedsketch.secagg import (
 )
 
 MECHANISM = "mechanism"
+UPDATE = "update"  # the record with the vector of a reply
+_SUM = "sum"  # in it: the vector, as an array if it is long
+_TYPE = "type"  # in it: the type of the numbers of a short vector
 HEAD = "head"  # the record of all scalars
 CONFIG = "config"  # in the head: the configuration as text, or its name (`delivery.settings_once`)
 ROUND = "round"  # in the head
@@ -46,12 +50,18 @@ def reply_with(upload: Upload) -> RecordDict:
 
 def summed(vector: NDArray[np.generic]) -> RecordDict:
     """Return the same kind of reply for the sum of a cohort, which secure aggregation makes on the server."""
-    return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
+    if vector.nbytes > MOST_IN_RECORD:
+        return RecordDict({UPDATE: ArrayRecord({_SUM: Array(vector)})})
+    return RecordDict({UPDATE: ConfigRecord({_TYPE: vector.dtype.str, _SUM: vector.tobytes()})})
 
 
 def uploaded(records: RecordDict) -> NDArray[np.generic]:
     """Return the vector in a reply."""
-    return records.array_records["update"]["sum"].numpy()
+    record = records[UPDATE]
+    if isinstance(record, ArrayRecord):
+        return record[_SUM].numpy()
+    # Copied, because what is read from bytes cannot be written to.
+    return np.frombuffer(record[_SUM], np.dtype(str(record[_TYPE]))).copy()  # type: ignore[arg-type]
 
 
 def delivered(
@@ -60,7 +70,7 @@ def delivered(
     """Return the upload in a reply, or None and the reason why there is none. Nothing in the reply is trusted."""
     if reply.has_error():
         return None, clean_text(reply.error.reason or f"error {reply.error.code}")
-    if "update" not in reply.content.array_records:
+    if UPDATE not in reply.content:
         answer = reply.content.config_records.get(RECORD, ConfigRecord())
         return None, clean_text(answer.get(REFUSAL, "sent no update"))
     try:
