@@ -61,12 +61,13 @@ from fedsketch.secagg import (
     keys,
     messages,
     shamir,
+    x25519,
 )
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.guard import simulated_identity
 from fedsketch.secagg.identity import verify
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.pairwise.coordinator import Coordinator
-from fedsketch.secagg.pairwise.device import Node
 from fedsketch.secagg.pairwise.masking import apply_masks
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.wire import bitmap
@@ -212,16 +213,16 @@ class OneOfMany:
         everyone, peers = range(settings.n), range(1, settings.n)
         reply = self._take(Step.ADVERTISE, settings.encoded)
         mine = messages.read_advertise_reply(settings, reply)
-        private = {i: keys.new_private() for i in peers}
+        private = {i: x25519.new_private() for i in peers}
         adverts = {}
         for i in peers:
-            pair = keys.public_of(private[i]) + keys.public_of(keys.new_private())
+            pair = x25519.public_of(private[i]) + x25519.public_of(x25519.new_private())
             statement = messages.key_statement(settings.digest, i, pair)
             adverts[i] = pair + simulated_identity(i).sign(statement)
         self._take(Step.SHARE, messages.share_request(settings, everyone, adverts))
         sealed = {}
         for i in peers:
-            secret = keys.agree(keys.load_private(private[i]), mine[:32])
+            secret = x25519.agree(x25519.load_private(private[i]), mine[:32])
             key, _ = keys.share_keys(secret, settings.digest, i, 0)
             sealed[i] = keys.seal(key, os.urandom(keys.SHARES_BYTES), settings.digest, i, 0)
         self._take(Step.MASK, messages.mask_request(settings, everyone, sealed))
@@ -250,8 +251,8 @@ class OneOfMany:
         """Return CPU milliseconds of the same amount of each kind of work, done apart from the protocol."""
         settings, peers = self.settings, self.settings.n - 1
         identity, statement = simulated_identity(0), bytes(64)
-        signature, private = identity.sign(statement), keys.load_private(keys.new_private())
-        public, key = keys.public_of(keys.new_private()), os.urandom(32)
+        signature, private = identity.sign(statement), x25519.load_private(x25519.new_private())
+        public, key = x25519.public_of(x25519.new_private()), os.urandom(32)
         sealed = keys.seal(key, bytes(keys.SHARES_BYTES), MODEL, 0, 1)
         points = range(1, settings.n + 1)
         checks = peers + settings.quorum
@@ -269,7 +270,9 @@ class OneOfMany:
             f"{checks:,} signatures checked": repeat(
                 checks, lambda: verify.__wrapped__(identity.public, signature, statement)
             ),
-            f"{2 * peers:,} key agreements": repeat(2 * peers, lambda: keys.agree(private, public)),
+            f"{2 * peers:,} key agreements": repeat(
+                2 * peers, lambda: x25519.agree(private, public)
+            ),
             f"{2 * peers:,} keys derived": repeat(
                 2 * peers, lambda: keys.pair_mask_key(key, MODEL, MODEL, 0, 1)
             ),

@@ -26,7 +26,7 @@ from .pairwise.settings import PairwiseSettings
 from .report import RoundReport
 from .round_trip import RoundTrip
 from .settings import RoundSettings, Sizes
-from .traffic import round_trips
+from .traffic import Traffic, cheapest, planned_traffic, protocol_bytes
 from .two_trips.settings import TwoTripsSettings
 from .wrapped_grid import WrappedGrid
 
@@ -58,14 +58,17 @@ __all__ = [
     "SimulationRoster",
     "Sizes",
     "Sum",
+    "Traffic",
     "TwoTripsSettings",
     "VectorFormat",
     "WrappedGrid",
     "centred",
+    "cheapest",
     "clean_text",
     "client_app",
     "is_train",
+    "planned_traffic",
+    "protocol_bytes",
     "reduce",
     "ring_dtype",
-    "round_trips",
 ]

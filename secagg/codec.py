@@ -22,7 +22,7 @@ from .settings import RoundSettings, Scalar, Sizes
 @dataclass(frozen=True)
 class VectorFormat:
     """Length and ring of the vector, what the application commits to in the round's hash, into how many groups the
-    cohort is divided, and by which protocol vectors are summed (both None: as the options say)."""
+    cohort is divided, and which protocol sums it (None: as the options say)."""
 
     dim: int
     bits: int

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from .codec import Sum
+from .codec import Sum, VectorFormat
 from .settings import RoundSettings
 
 
@@ -58,3 +59,41 @@ class Coordinator(Exchange, Protocol):
     @property
     def sums(self) -> list[Sum]:
         """The sum of each group, at the end."""
+
+
+class Numbers:
+    """The numbers of a run's rounds. Every round that is opened has a new one."""
+
+    def __init__(self, first: int) -> None:
+        self.next = first
+
+    def draw(self) -> int:
+        """Return the next number."""
+        self.next += 1
+        return self.next - 1
+
+
+Own = TypeVar("Own", bound=Coordinator)
+
+
+class Rounds(Protocol[Own]):
+    """Makes the coordinator of each round."""
+
+    def begin(
+        self,
+        run: int,
+        numbers: Numbers,
+        nodes: Iterable[int],
+        vector: VectorFormat,
+        broadcast: bytes,
+    ) -> Own:
+        """Return the next round, in which these nodes answer this broadcast with such vectors."""
+
+    def ahead(
+        self, coordinator: Own, numbers: Numbers, nodes: Iterable[int] | None, vector: VectorFormat
+    ) -> Exchange | None:
+        """Return what goes with the messages of the coming step to prepare a round with these nodes, if they are known;
+        None if nothing does."""
+
+    def drop_ahead(self) -> None:
+        """Forget what was to be prepared."""

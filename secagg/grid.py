@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 
 from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
-from .coordinator import Step
+from .coordinator import Coordinator, Exchange, Numbers, Rounds, Step
 from .device_text import clean_text
 from .errors import Aborted, SettingsError
 from .identity import Directory
@@ -35,14 +35,16 @@ from .names import (
     RECORD,
     REFUSAL,
     SURVIVORS,
+    ProtocolName,
     body_record,
     is_train,
     vector_in,
 )
 from .options import SecAggOptions
-from .pairwise.coordinator import Coordinator
-from .pairwise.settings import PairwiseSettings
+from .pairwise.rounds import PairwiseRounds
 from .report import RoundReport
+from .traffic import protocol_for
+from .two_trips.rounds import TwoTripsRounds
 from .wrapped_grid import WrappedGrid, exchange
 
 log = getLogger(__name__)
@@ -71,10 +73,12 @@ class SecAggGrid(WrappedGrid):
         self.report: RoundReport | None = None  # report of the last round, finished or not
         self._options = options
         self._codec = codec
-        self._roster = roster
-        self._round = first_round
+        self._rounds: dict[ProtocolName, Rounds[Any]] = {
+            ProtocolName.PAIRWISE: PairwiseRounds(options, roster),
+            ProtocolName.TWO_TRIPS: TwoTripsRounds(options, roster),
+        }
+        self._numbers = Numbers(first_round)
         self._run_id = 0
-        self._ahead: Coordinator | None = None
         self._expected: tuple[int, ...] | None = None
         self._guess = True
 
@@ -112,43 +116,31 @@ class SecAggGrid(WrappedGrid):
         content = _one_content(train)
         vector = self._codec.describe(content, self._options.sizes(len(by_node)))
         travelling = self._codec.strip(content)
-        broadcast = broadcast_hash(travelling)
-        coordinator = self._prepared(tuple(sorted(by_node)), vector)
-        if coordinator is None:
-            coordinator = self._open(by_node, vector, broadcast)
+        rounds = self._rounds_for(vector, len(by_node))
+        coordinator = rounds.begin(
+            self._run_id, self._numbers, by_node, vector, broadcast_hash(travelling)
+        )
         report = self.report = RoundReport(coordinator.settings, dropouts=coordinator.lost)
-        coordinator.bind(broadcast)
-        ride = Step.SIGN if coordinator.settings.consistency else Step.MASK
+        expected = (self._expected or by_node) if self._guess else None
         while coordinator.step is not Step.DONE:
-            if coordinator.step is ride and self._options.merged and self._guess:
-                self._ahead = self._open(self._expected or by_node, vector, b"")
-                self._expected = None
-            self._stage(coordinator, by_node, travelling, timeout, report)
+            ahead = rounds.ahead(coordinator, self._numbers, expected, vector)
+            self._stage(coordinator, ahead, by_node, travelling, timeout, report)
+            if ahead is not None:
+                _advance(rounds, ahead)
+        self._expected = None
         return [
             self._reply(coordinator, number, content, by_node)
             for number in range(len(coordinator.sums))
         ]
 
-    def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
-        settings = PairwiseSettings.proposed(
-            self._options, self._run_id, self._round, nodes, vector, broadcast
-        )
-        self._round += 1
-        return Coordinator(settings, self._roster)
-
-    def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> Coordinator | None:
-        """Return the round whose keys were exchanged in advance, if it is this one."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.step is not Step.MASK:
-            return None
-        settings, groups = ahead.settings, self._options.for_vector(vector).groups
-        planned = VectorFormat(settings.dim, settings.bits, settings.application, vector.groups)
-        same = settings.cohort == cohort and settings.groups == groups and planned == vector
-        return ahead if same else None
+    def _rounds_for(self, vector: VectorFormat, n: int) -> Rounds[Any]:
+        """Return the rounds of the protocol that sums such vectors."""
+        return self._rounds[protocol_for(self._options, vector, n)]
 
     def _stage(
         self,
         coordinator: Coordinator,
+        ahead: Exchange | None,
         train: dict[int, Message],
         broadcast: RecordDict,
         timeout: float | None,
@@ -156,7 +148,6 @@ class SecAggGrid(WrappedGrid):
     ) -> None:
         """Make one round trip: send the requests of the stage, and the requests of the next round with them."""
         step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
-        ahead = self._ahead
         requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
         limit = self._options.stage_timeout
         if step is Step.MASK:
@@ -174,7 +165,7 @@ class SecAggGrid(WrappedGrid):
                 content = RecordDict({RECORD: record})
                 kind, group = "query." + ACTION.format(asked.name.lower()), ""
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
-        enough = min(len(requests), coordinator.settings.n - coordinator.settings.drops)
+        enough = min(len(requests), coordinator.settings.sizes.n - coordinator.settings.drops)
         for message, reply in exchange(
             self._grid,
             outgoing,
@@ -196,15 +187,6 @@ class SecAggGrid(WrappedGrid):
         finally:
             report.seconds[step.name.lower()] = time.monotonic() - began
             _log_dropouts(coordinator, known)
-        if ahead:
-            self._advance(ahead)
-
-    def _advance(self, ahead: Coordinator) -> None:
-        try:
-            ahead.close()
-        except Aborted as error:
-            log.warning("The next round starts without keys exchanged ahead: %s", error)
-            self._ahead = None
 
     def _reply(
         self, coordinator: Coordinator, number: int, content: RecordDict, train: dict[int, Message]
@@ -217,12 +199,20 @@ class SecAggGrid(WrappedGrid):
             {
                 "round": settings.round,
                 "group": result.group,
-                "cohort": settings.n,
+                "cohort": settings.sizes.n,
                 SURVIVORS: list(result.survivors),
                 "dropouts": len(coordinator.lost),
             }
         )
         return Message(decoded, reply_to=train[result.survivors[0]])
+
+
+def _advance(rounds: Rounds[Any], ahead: Exchange) -> None:
+    try:
+        ahead.close()
+    except Aborted as error:
+        log.warning("The next round starts without keys exchanged ahead: %s", error)
+        rounds.drop_ahead()
 
 
 def _one_content(train: list[Message]) -> RecordDict:
@@ -242,7 +232,7 @@ def _record(
     node: int,
     requests: Mapping[int, bytes],
     riding: Mapping[int, bytes],
-    ahead: Coordinator | None,
+    ahead: Exchange | None,
 ) -> ConfigRecord:
     """Return the record of a message to a node: the request of the stage, that of the next round, or both."""
     if node not in requests:
@@ -262,9 +252,7 @@ def _log_dropouts(coordinator: Coordinator, known: int) -> None:
         log.warning("%d dropouts: %s%s", len(new), "; ".join(new[:10]), more)
 
 
-def _feed(
-    coordinator: Coordinator, node: int, reply: Message, body_key: str, refusal_key: str
-) -> int:
+def _feed(coordinator: Exchange, node: int, reply: Message, body_key: str, refusal_key: str) -> int:
     """Pass a reply to the round to which it belongs, and return the number of bytes that it carried."""
     if reply.has_error():
         reason = clean_text(reply.error.reason or "no reason given")

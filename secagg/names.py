@@ -36,7 +36,8 @@ REFUSAL = "refusal"
 NEXT_STEP = "next-step"  # the step of the next round that is asked for with the same message
 NEXT = "next"  # the bytes of its request or of its answer
 NEXT_REFUSAL = "next-refusal"
-STATE = "state"  # what a device remembers
+STATE = "state"  # what a device remembers of rounds with pairwise masks
+EPOCHS = "epochs"  # and of those in two trips
 SURVIVORS = "survivors"
 """The nodes in a sum, in the reply that a strategy gets."""
 
@@ -49,6 +50,12 @@ def is_train(message: Message) -> bool:
 def body_record(body: bytes) -> ConfigRecord:
     """Return the protocol's own record with a request or an answer."""
     return ConfigRecord({BODY: body})
+
+
+def body_in(content: RecordDict) -> bytes:
+    """Return the request or the answer in a message; no bytes if there is none."""
+    body = content.config_records.get(RECORD, ConfigRecord()).get(BODY)
+    return body if isinstance(body, bytes) else b""
 
 
 def with_vector(answer: ConfigRecord, masked: bytes) -> RecordDict:

@@ -13,7 +13,7 @@ from fedsketch.errors import RoundAborted, TooFewClients
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.grids.losses import LossTeller
-from fedsketch.server.grids.secagg_options import config_errors
+from fedsketch.server.grids.secagg_errors import config_errors
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
 

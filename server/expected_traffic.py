@@ -7,9 +7,10 @@ from flwr.app import Message, Metadata, RecordDict
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
-from fedsketch.secagg import round_trips
+from fedsketch.secagg import planned_traffic
 from fedsketch.server.grids.byte_meter import serialised_size
-from fedsketch.server.grids.secagg_options import config_errors, protocol_choice, secagg_options
+from fedsketch.server.grids.secagg_errors import config_errors
+from fedsketch.strategies.noise.protocols import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
@@ -21,8 +22,7 @@ def expected_traffic(
     if isinstance(config.secagg, NoSecAggConfig):
         return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
     with config_errors():
-        codec = RingCodec(protocol_choice(config))
-        planned = round_trips(secagg_options(config), codec, broadcast, cohort)
+        planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort).usual
     return sum(_size(one.reply) for one in planned), sum(_size(one.request) for one in planned)
 
 

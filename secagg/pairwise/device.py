@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .. import x25519
 from ..errors import Refusal
-from ..guard import Guard
 from ..identity import verify
+from ..node import Node
 from ..packing import Ring, pack, reduce, ring_dtype
 from ..wire import bitmap, digest_of
 from . import keys, messages, shamir
@@ -33,15 +34,6 @@ from .graph import draw_groups, neighbours
 from .masking import apply_masks
 from .settings import PairwiseSettings
 from .state import DeviceState, Session, Stage
-
-
-@dataclass(frozen=True)
-class Node:
-    """This device: its id in the run, and its owner's guard."""
-
-    id: int
-    run: int
-    guard: Guard
 
 
 def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
@@ -62,9 +54,9 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         raise Refusal(f"The roster has another key for node {node.id}: enrol this device again.")
     node.guard.admit(settings)
     session = Session(
-        settings, Stage.ADVERTISED, private_c=keys.new_private(), private_s=keys.new_private()
+        settings, Stage.ADVERTISED, private_c=x25519.new_private(), private_s=x25519.new_private()
     )
-    public = keys.public_of(session.private_c) + keys.public_of(session.private_s)
+    public = x25519.public_of(session.private_c) + x25519.public_of(session.private_s)
     signature = node.guard.identity.sign(messages.key_statement(settings.digest, node.id, public))
     memory.open(session)
     return memory.encode(), messages.advertise_reply(settings, public + signature)
@@ -90,7 +82,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     points = [index + 1 for index in holders]
     seed_shares = shamir.split(seed, threshold, points)
     key_shares = shamir.split(session.private_s, threshold, points)
-    private_c = keys.load_private(session.private_c)
+    private_c = x25519.load_private(session.private_c)
     sealed: dict[int, bytes] = {}
     peers: dict[int, bytes] = {}
     own_shares = b""
@@ -99,7 +91,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
             own_shares = seed_share + key_share
             continue
         peer = settings.cohort[index]
-        secret = keys.agree(private_c, public[index][:32])
+        secret = x25519.agree(private_c, public[index][:32])
         outgoing, incoming = keys.share_keys(secret, context, node.id, peer)
         sealed[index] = keys.seal(outgoing, seed_share + key_share, context, node.id, peer)
         peers[index] = public[index][32:] + incoming
@@ -125,7 +117,7 @@ def _verified_keys(
     _need(me in present, "This device is missing among those who advertised keys.")
     needed = peers_of(settings, present, me)
     _need(set(adverts) == set(needed), "The keys that came are not those of this device's peers.")
-    own = keys.public_of(session.private_c) + keys.public_of(session.private_s)
+    own = x25519.public_of(session.private_c) + x25519.public_of(session.private_s)
     public = {me: own}
     for index, advert in adverts.items():
         public[index], signature = advert[: messages.PAIR_BYTES], advert[messages.PAIR_BYTES :]
@@ -173,10 +165,10 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
     # An invalid key of a peer is found here, before anything is charged.
     add = [keys.self_mask_key(session.seed, session.context, broadcast, node.id)]
     subtract: list[bytes] = []
-    private_s = keys.load_private(session.private_s)
+    private_s = x25519.load_private(session.private_s)
     for index in expected:
         peer = settings.cohort[index]
-        secret = keys.agree(private_s, session.peers[index][:32])
+        secret = x25519.agree(private_s, session.peers[index][:32])
         key = keys.pair_mask_key(secret, session.context, broadcast, node.id, peer)
         (add if node.id < peer else subtract).append(key)
     opened = replace(session, broadcast=broadcast, alive=alive, shares=shares)

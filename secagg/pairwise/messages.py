@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from ..errors import Malformed
 from ..identity import SIGNATURE_BYTES
 from ..wire import HASH_BYTES, Kind, Reader, Writer
-from .keys import PUBLIC_BYTES, SEALED_BYTES
+from ..x25519 import PUBLIC_BYTES
+from .keys import SEALED_BYTES
 from .settings import PairwiseSettings
 from .shamir import SHARE_BYTES
 

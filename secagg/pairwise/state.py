@@ -13,7 +13,8 @@ from enum import IntEnum
 
 from ..errors import Malformed, Refusal
 from ..wire import HASH_BYTES, Kind, Reader, Writer
-from .keys import PUBLIC_BYTES, SHARES_BYTES
+from ..x25519 import PUBLIC_BYTES
+from .keys import SHARES_BYTES
 from .settings import PairwiseSettings
 
 PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares

@@ -13,8 +13,8 @@ from fedsketch.delivery.records import FROZEN
 from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.byte_meter import MeteredGrid
 from fedsketch.server.grids.losses import LossGrid, LossTeller
-from fedsketch.server.grids.secagg_options import protocol_choice, secagg_options
 from fedsketch.server.grids.simulation import SimulatedGrid
+from fedsketch.strategies.noise.protocols import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.coordinator import Coordinator
 
@@ -51,5 +51,4 @@ def aggregating(
         grid = DeliveryGrid(grid, parcels)
     if isinstance(config.secagg, NoSecAggConfig):
         return grid
-    codec = RingCodec(protocol_choice(config))
-    return SecAggGrid(grid, secagg_options(config), codec, roster=roster)
+    return SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)

@@ -9,9 +9,6 @@ is overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
@@ -23,7 +20,6 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
     RECORD,
     REFUSAL,
-    ProtocolName,
     Refusal,
     Ring,
     RoundSettings,
@@ -87,15 +83,8 @@ def sketch_size(sketch_dim: float, d: int) -> int:
     return numbers
 
 
-Choice = Callable[[int, int, int, int], ProtocolName]
-"""Chooses the protocol for a number of clients, of groups, of numbers in a vector, and of bits."""
-
-
 class RingCodec:
-    """The `secagg.Codec` of all strategies. On the server `choice` may choose the protocol of each kind of round."""
-
-    def __init__(self, choice: Choice | None = None) -> None:
-        self._choice = choice
+    """The `secagg.Codec` of all strategies."""
 
     def describe(self, broadcast: RecordDict, sizes: Sizes) -> VectorFormat:
         mechanism = mechanism_from_record(broadcast.config_records[MECHANISM])
@@ -103,11 +92,8 @@ class RingCodec:
             raise SettingsError(
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
-        groups = int(broadcast.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
-        vector = VectorFormat(*mechanism.ring, mechanism.to_record(), groups)
-        if self._choice is None:
-            return vector
-        return replace(vector, protocol=self._choice(sizes.n, groups, vector.dim, vector.bits))
+        groups = broadcast.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1)
+        return VectorFormat(*mechanism.ring, mechanism.to_record(), int(groups))  # type: ignore[arg-type]
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
         return RecordDict({name: broadcast[name] for name in broadcast if name != MECHANISM})

@@ -13,10 +13,10 @@ from fedsketch.secagg.codec import VectorFormat
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import SecAggError
 from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
 from fedsketch.secagg.pairwise.coordinator import Coordinator
-from fedsketch.secagg.pairwise.device import Node
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from tests.secagg.in_process_grid import RUN, InProcessGrid, begin
 from tests.secagg.protocol import take_step

@@ -2,10 +2,10 @@
 it exports."""
 
 from fedsketch.secagg.coordinator import Step
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.packing import Ring, packed_size, unpack
 from fedsketch.secagg.pairwise import device, keys, messages
 from fedsketch.secagg.pairwise.coordinator import Coordinator
-from fedsketch.secagg.pairwise.device import Node
 
 __all__ = [
     "Coordinator",

@@ -9,7 +9,7 @@ import pytest
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard
-from fedsketch.secagg.pairwise.device import Node
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.pairwise.state import DeviceState, Stage
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from fedsketch.secagg import x25519
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Refusal, SettingsError
 from fedsketch.secagg.guard import SimulationGuard, simulated_identity
 from fedsketch.secagg.identity import Identity, Roster
-from fedsketch.secagg.pairwise import device, keys, messages
-from fedsketch.secagg.pairwise.device import Node
-from fedsketch.secagg.pairwise.keys import PUBLIC_BYTES
+from fedsketch.secagg.node import Node
+from fedsketch.secagg.pairwise import device, messages
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.x25519 import PUBLIC_BYTES
 
 Build = Callable[..., Any]
 Make = Callable[..., PairwiseSettings]
@@ -75,7 +76,7 @@ def test_substituted_keys_are_refused(fleet: Build) -> None:
     coordinator = devices.run(until=Step.SHARE)
     node = devices.settings.cohort[0]
     present, adverts = messages.read_share_request(devices.settings, coordinator.requests()[node])
-    evil = keys.public_of(keys.new_private()) + keys.public_of(keys.new_private())
+    evil = x25519.public_of(x25519.new_private()) + x25519.public_of(x25519.new_private())
     statement = messages.key_statement(devices.settings.digest, devices.settings.cohort[1], evil)
     for signature in (adverts[1][messages.PAIR_BYTES :], Identity.generate().sign(statement)):
         forged = {**adverts, 1: evil + signature}

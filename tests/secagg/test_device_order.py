@@ -10,8 +10,8 @@ import pytest
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.pairwise import device
-from fedsketch.secagg.pairwise.device import Node
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 
 Build = Callable[..., Any]

@@ -17,9 +17,9 @@ import pytest
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import SettingsError
 from fedsketch.secagg.guard import SimulationGuard
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.packing import Ring, reduce, ring_dtype, unpack
 from fedsketch.secagg.pairwise import device, graph, messages
-from fedsketch.secagg.pairwise.device import Node
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.pairwise.unmasking import Secrets, remove_masks
 

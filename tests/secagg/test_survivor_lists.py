@@ -9,8 +9,8 @@ import pytest
 from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard, simulated_identity
+from fedsketch.secagg.node import Node
 from fedsketch.secagg.pairwise import device, keys, messages
-from fedsketch.secagg.pairwise.device import Node
 from fedsketch.secagg.pairwise.shamir import SHARE_BYTES
 from fedsketch.secagg.pairwise.state import DeviceState
 
