@@ -22,6 +22,7 @@ from fedsketch.client.workspace import Workspace
 from fedsketch.delivery.parcels import Parcels
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.privacy.mechanisms.ring_integers import reduced, unreduced_sum
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
 from fedsketch.secagg import RECORD, SURVIVORS, is_train
 from fedsketch.strategies.rounds.codec import GROUPS, MECHANISM, SCALARS, summed, uploaded
@@ -86,10 +87,8 @@ class Devices(LocalGrid):
         assert mechanism.ring is not None
         replies = []
         for members in self._groups(content):
-            total = np.zeros(mechanism.ring.dim, dtype=np.uint64)
-            for client in members:
-                total += self.last.uploads[client].astype(np.uint64)
-            total &= np.uint64((1 << mechanism.ring.bits) - 1)
+            uploads = [self.last.uploads[client] for client in members]
+            total = reduced(unreduced_sum(uploads), mechanism.ring.modulus)
             self.last.parts.append((members, total))
             reply = summed(total)
             reply[RECORD] = ConfigRecord({SURVIVORS: [_FIRST_NODE + c for c in members]})

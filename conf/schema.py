@@ -27,12 +27,12 @@ from fedsketch.conf.settings import (
     TrackingSettings,
 )
 from fedsketch.conf.types import (
-    Bits,
     Count,
     Fraction,
     FractionOrCount,
     NotNegative,
     Positive,
+    RingBits,
     frozen,
 )
 from fedsketch.privacy.accounting.releases import Unit
@@ -204,7 +204,7 @@ class NoSecAggConfig:
 
     name: Literal["none"]
     noise: Noise
-    bits: Bits
+    bits: RingBits
     colluders: ClassVar[float] = 0.0
 
 
@@ -214,7 +214,7 @@ class SecAggConfig:
 
     name: Literal["auto", "pairwise", "semi_honest", "two_trips"]
     noise: Literal[Noise.SKELLAM]
-    bits: Bits
+    bits: RingBits
     colluders: FractionOrCount
     merged: bool
     stage_timeout: Positive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, TypeVar, dataclass_transform
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -36,3 +36,6 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 FractionOrCount = Annotated[float, Field(ge=0), AfterValidator(_whole_from_1)]
 """A share below 1, or a whole number from 1 on, which is an int."""
 Bits = Annotated[int, Field(ge=16, le=64)]
+"""The size of a ring."""
+RingBits = Bits | Literal["auto"]
+"""The size of a ring, or that it is to be chosen."""

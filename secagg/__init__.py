@@ -19,6 +19,7 @@ from .grid import SecAggGrid
 from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
+from .moduli import modulus_of, ring_sizes
 from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, ProtocolName, is_train
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
@@ -67,8 +68,10 @@ __all__ = [
     "clean_text",
     "client_app",
     "is_train",
+    "modulus_of",
     "planned_traffic",
     "protocol_bytes",
     "reduce",
     "ring_dtype",
+    "ring_sizes",
 ]

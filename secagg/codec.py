@@ -22,7 +22,7 @@ from .settings import RoundSettings, Scalar, Sizes
 @dataclass(frozen=True)
 class VectorFormat:
     """Length and ring of the vector, what the application commits to in the round's hash, into how many groups the
-    cohort is divided, and which protocol sums it (None: as the options say)."""
+    cohort is divided, and by which protocol vectors are summed (both None: as the options say)."""
 
     dim: int
     bits: int
@@ -33,7 +33,7 @@ class VectorFormat:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of one group modulo 2^bits, and who is in it."""
+    """The sum of one group, modulo the modulus of the round, and who is in it."""
 
     total: Ring
     survivors: tuple[int, ...]
@@ -54,7 +54,8 @@ class Codec(Protocol):
         """Device: add again what `strip` removed, from the settings that the guard has admitted."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
-        """Return, on a device, the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
+        """Return, on a device, the vector of `settings.dim` numbers below `settings.modulus` for a train
+        handler's reply.
 
         Raise `Refusal` when the reply does not fit or `settings.application` is not acceptable;
         the sentence goes to the server, so it must not quote the reply.

@@ -75,5 +75,9 @@ class SecAggOptions:
         return count_of(self.losses, sizes.fewest)
 
     def for_vector(self, vector: VectorFormat) -> SecAggOptions:
-        """Return these options with the groups that the vector asks for, if it asks for any."""
-        return self if vector.groups is None else replace(self, groups=vector.groups)
+        """Return these options with the groups and the protocol that the vector asks for, if it asks for any."""
+        return replace(
+            self,
+            groups=self.groups if vector.groups is None else vector.groups,
+            protocol=vector.protocol or self.protocol,
+        )

@@ -77,7 +77,7 @@ def _traffic(
         usual = pairwise.round_trips(settings, broadcast)
         return Traffic(usual, usual, 1)
     terms = terms_of(options, vector, n)
-    group = two_trips.settings_like(options.for_vector(vector).sizes(n).most, terms)
+    group = two_trips.settings_like(options.for_vector(vector).sizes(n).most, terms, options.closed)
     first = two_trips.first_round_trips(group, broadcast)
     return Traffic(two_trips.round_trips(group, broadcast), first, options.epoch_rounds)
 

@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord
 from fedsketch.errors import RoundAborted, TooFewClients
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.grids.config_errors import config_errors
 from fedsketch.server.grids.losses import LossTeller
-from fedsketch.server.grids.secagg_errors import config_errors
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
 

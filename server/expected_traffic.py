@@ -7,10 +7,10 @@ from flwr.app import Message, Metadata, RecordDict
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
-from fedsketch.secagg import planned_traffic
+from fedsketch.secagg import RoundTrip, planned_traffic
 from fedsketch.server.grids.byte_meter import serialised_size
-from fedsketch.server.grids.secagg_errors import config_errors
-from fedsketch.strategies.noise.protocols import secagg_options
+from fedsketch.server.grids.config_errors import config_errors
+from fedsketch.strategies.noise.protocol import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
@@ -22,8 +22,15 @@ def expected_traffic(
     if isinstance(config.secagg, NoSecAggConfig):
         return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
     with config_errors():
-        planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort).usual
-    return sum(_size(one.reply) for one in planned), sum(_size(one.request) for one in planned)
+        planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort)
+    first, usual, often = _sizes(planned.first), _sizes(planned.usual), 1 / planned.period
+    up, down = (often * one + (1 - often) * other for one, other in zip(first, usual, strict=True))
+    return up, down
+
+
+def _sizes(trips: list[RoundTrip]) -> tuple[int, int]:
+    """Return the bytes that a client sends and receives in these round trips."""
+    return sum(_size(one.reply) for one in trips), sum(_size(one.request) for one in trips)
 
 
 def _size(content: RecordDict) -> int:

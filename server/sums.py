@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.errors import RingTooSmallError
+from fedsketch.privacy.mechanisms.mechanism import RingShape
 from fedsketch.secagg import ProtocolName, SettingsError, VectorFormat, protocol_bytes
 from fedsketch.server.device_evaluations import DeviceEvaluations, Evaluations
 from fedsketch.server.report.number_format import size
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.noise.protocols import protocol_of, secagg_options
+from fedsketch.strategies.noise.device import DeviceNoise
+from fedsketch.strategies.noise.protocol import secagg_options
+from fedsketch.strategies.noise.training import TrainingNoise
 
 _MOST_ROUNDS = 1000  # whose groups are looked at; later rounds are like one of them
 _PROOF = "docs/explanation/two_trips.md"
@@ -29,33 +33,36 @@ class Kind:
     @property
     def protocol(self) -> ProtocolName:
         """How such a round is summed."""
-        dim, bits = self._vector
-        rings = dict.fromkeys(ProtocolName, bits)
-        return protocol_of(self.strategy.config, self._cohort, self.groups, dim, rings)
+        return ProtocolName.TWO_TRIPS if self._ring.modulus % 2 else ProtocolName.PAIRWISE
 
     @property
     def sent(self) -> dict[str, float | str]:
         """What each protocol costs a client in such a round, in bytes up and down beside the broadcast; or why it is
         impossible."""
-        options, (dim, bits) = secagg_options(self.strategy.config), self._vector
         found: dict[str, float | str] = {}
         for name in ProtocolName:
-            vector = VectorFormat(dim, bits, groups=self.groups, protocol=name)
             try:
-                found[name.value] = protocol_bytes(options, vector, self._cohort)
-            except SettingsError as error:
+                found[name.value] = self._bytes(name)
+            except (SettingsError, RingTooSmallError) as error:
                 found[name.value] = str(error)
         return found
+
+    def _bytes(self, protocol: ProtocolName) -> float:
+        plan = self.strategy.noise_of(self.server_round)
+        assert isinstance(plan, DeviceNoise | TrainingNoise)  # those whose uploads are integers
+        bits = plan.bits_under(protocol)
+        vector = VectorFormat(self._ring.dim, bits, groups=self.groups, protocol=protocol)
+        return protocol_bytes(secagg_options(self.strategy.config), vector, self._cohort)
 
     @property
     def _cohort(self) -> int:
         return self.strategy.config.clients.per_round
 
     @property
-    def _vector(self) -> tuple[int, int]:
+    def _ring(self) -> RingShape:
         ring = self.strategy.mechanism(self.server_round, self._cohort).ring
-        assert ring is not None  # what secure aggregation sums
-        return ring.dim, ring.bits
+        assert ring is not None  # or secure aggregation would not sum it
+        return ring
 
 
 def kinds_of(strategy: Strategy[Any], evaluations: Evaluations) -> list[Kind]:

@@ -138,9 +138,16 @@ class Strategy(ABC, Generic[SettingsT]):
         """Return the usual plan, in which devices add the noise to their uploads. Only uploads of the first rounds may
         be longer than later ones, so the first and the last round are compared."""
         privacy = self.config.privacy
-        dim = max(self.vector_length(server_round) for server_round in (1, self.config.rounds))
+        first, last = (self.vector_length(server_round) for server_round in (1, self.config.rounds))
         rows = self.workload.largest_shard if privacy.unit is Unit.EXAMPLE else 1
-        return DeviceNoise(self.config, dim, rows, self.clipping.bound, privacy.noise_multiplier)
+        return DeviceNoise(
+            self.config,
+            max(first, last),
+            rows,
+            self.clipping.bound,
+            privacy.noise_multiplier,
+            fine=first != last,  # what a ring that rotates holds depends on the length
+        )
 
     def noise_of(self, server_round: int) -> NoisePlan:
         """Return the noise of one round. Strategies with different kinds of rounds override it."""

@@ -105,7 +105,7 @@ def test_others_import_from_secagg_what_it_exports() -> None:
 
 
 def test_secure_aggregation_names_no_key_of_fedsketch() -> None:
-    """Its errors are for users of any app. The server adds the keys (`server.grids.secagg_errors`)."""
+    """Its errors are for users of any app. The server adds the keys (`server.grids.config_errors`)."""
     groups = json.loads(to_json(compose([])))
     keys = {
         f"{name}.{key}"

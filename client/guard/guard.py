@@ -225,7 +225,10 @@ class DeviceGuard:
         if settings.dim > policy.largest_model + 1:  # a weight may travel with the update
             raise Refusal("A vector of this round is longer than this device's owner allows.")
         if settings.bits not in policy.rings:
-            raise Refusal(f"This device's owner does not allow a ring of {settings.bits} bits.")
+            sizes = ", ".join(map(str, policy.rings))
+            raise Refusal(
+                f"This device's owner does not allow a ring of {settings.bits} bits: set secagg.bits to one of {sizes}."
+            )
         if offer.mechanism.unit is Unit.EXAMPLE and offer.mechanism.rows < card.most_records:
             raise Refusal(
                 f"The round has room for {offer.mechanism.rows} examples of a device, and the data card of this one "

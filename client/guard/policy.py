@@ -50,7 +50,7 @@ class Policy(OwnersFile):
     )
     largest_clip: float = key(10.0, "Largest L2 norm that one unit's contribution is clipped to.")
     rings: tuple[int, ...] = key(
-        (16, 20, 24, 32, 40, 48, 64), "Sizes of the ring of integers, in bits."
+        tuple(range(16, 65)), "Sizes of the ring of integers, in bits: any of 16 to 64."
     )
     smallest_noise: float = key(
         1.0,

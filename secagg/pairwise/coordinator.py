@@ -241,7 +241,7 @@ class Coordinator:
                     "unmask", str(error), self.lost, "Find the client that sends wrong shares."
                 ) from error
             survivors = tuple(settings.cohort[i] for i in group.survivors)
-            self.sums.append(Sum(reduce(group.total, settings.bits), survivors, group.number))
+            self.sums.append(Sum(reduce(group.total, settings.modulus), survivors, group.number))
         self._asked = set()
 
     def _need(self, count: int) -> None:

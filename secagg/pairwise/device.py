@@ -200,7 +200,7 @@ def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     memory.sessions[settings.digest] = replace(
         session, stage=Stage.MASKED, private_s=b"", seed=b"", peers={}
     )
-    packed = pack(reduce(masked, settings.bits), settings.bits)
+    packed = pack(reduce(masked, settings.modulus), settings.bits)
     return memory.encode(), messages.mask_reply(settings, packed)
 
 

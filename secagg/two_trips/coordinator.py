@@ -132,7 +132,10 @@ class Coordinator:
         self.step = _AFTER[self.step]
 
     def _introduce(self) -> Introductions:
-        """Return the step in which those give their keys who have never been asked."""
+        """Return the step in which those give their keys who have never been asked, and the others who gave none if too
+        many are missing."""
+        if any(len(self.epoch.lacking(ids)) > self._terms.drops for ids in self._members):
+            return Introductions(self.epoch, self.epoch.lacking(self.nodes), self._directory)
         new = [node for node in self.epoch.lacking(self.nodes) if node not in self.epoch.asked]
         return Introductions(self.epoch, new, self._directory)
 

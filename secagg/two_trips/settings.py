@@ -113,7 +113,7 @@ def static_digest(cohort: Cohort, terms: Terms) -> bytes:
 @dataclass(frozen=True, kw_only=True)
 class TwoTripsSettings(RoundSettings):
     """One round of one group. `keys` is the hash of the public keys of its clients, in the order of the cohort. `key`
-    is that of this device's own, where the settings are a device's."""
+    is the hash of the device's own public key of the epoch, for its guard: empty on the server, and in no digest."""
 
     epoch: int
     closed: bool
@@ -199,4 +199,6 @@ class TwoTripsSettings(RoundSettings):
             )
         if self.losses < 0 or len(self.keys) != HASH_BYTES:
             raise SettingsError("The losses or the hash of the keys are no such thing.")
+        if len(self.key) not in (0, HASH_BYTES):
+            raise SettingsError("The hash of the device's key has a wrong length.")
         _ = self.shape  # raises if a rule of the sharing is broken

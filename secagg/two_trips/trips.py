@@ -5,6 +5,8 @@ The messages are as long as those of a real round. Keys, signatures, sums and th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
@@ -18,28 +20,32 @@ from .messages import SharingRequest
 from .settings import Cohort, Terms, TwoTripsSettings
 
 
-def settings_like(n: int, terms: Terms) -> TwoTripsSettings:
+def settings_like(n: int, terms: Terms, closed: bool) -> TwoTripsSettings:
     """Return the settings of a round of n clients in a group. Raise `SettingsError` if there can be none."""
-    cohort = Cohort(1, 1, True, tuple(range(n)))
+    cohort = Cohort(1, 1, closed, tuple(range(n)))
     return TwoTripsSettings.of(cohort, terms, 1, bytes(NONCE_BYTES), bytes(HASH_BYTES))
 
 
 def round_trips(settings: TwoTripsSettings, broadcast: RecordDict) -> list[RoundTrip]:
-    """Return the two round trips of a round in which the devices get this broadcast, and know each other already."""
-    return [
-        _mask(settings, SharingRequest(bytes(HASH_BYTES), 1, bytes(NONCE_BYTES)), broadcast),
-        _answer(settings),
-    ]
+    """Return the two round trips of a round in which the devices get this broadcast. If the epoch is closed they know
+    each other; if not, a device may meet all its peers for the first time."""
+    named = SharingRequest(bytes(HASH_BYTES), 1, bytes(NONCE_BYTES))
+    request = named if settings.closed else replace(_meeting(settings), terms=b"")
+    return [_mask(settings, request, broadcast), _answer(settings)]
 
 
 def first_round_trips(settings: TwoTripsSettings, broadcast: RecordDict) -> list[RoundTrip]:
     """Return the round trips of the first round of an epoch, in which the devices meet each other."""
     reply = messages.hello_reply(bytes(ADVERT_BYTES))
     hello = round_trip(messages.hello_request(1, 1), reply)
+    return [hello, _mask(settings, _meeting(settings), broadcast), _answer(settings)]
+
+
+def _meeting(settings: TwoTripsSettings) -> SharingRequest:
+    """Return a request that brings everything along."""
     adverts = dict.fromkeys(range(1, settings.n), bytes(ADVERT_BYTES))
     parts = settings.announced.encoded, settings.terms.encoded, adverts
-    request = SharingRequest(bytes(HASH_BYTES), 1, bytes(NONCE_BYTES), *parts)
-    return [hello, _mask(settings, request, broadcast), _answer(settings)]
+    return SharingRequest(bytes(HASH_BYTES), 1, bytes(NONCE_BYTES), *parts)
 
 
 def _mask(settings: TwoTripsSettings, request: SharingRequest, broadcast: RecordDict) -> RoundTrip:

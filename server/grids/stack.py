@@ -14,7 +14,7 @@ from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.byte_meter import MeteredGrid
 from fedsketch.server.grids.losses import LossGrid, LossTeller
 from fedsketch.server.grids.simulation import SimulatedGrid
-from fedsketch.strategies.noise.protocols import secagg_options
+from fedsketch.strategies.noise.protocol import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.coordinator import Coordinator
 

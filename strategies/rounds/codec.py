@@ -1,7 +1,7 @@
 """The vector in a message: the records that hold it, and the codec by which secure aggregation sums it.
 
 The codec tells secure aggregation the length and the ring of our vectors, and the mechanism that devices commit to. A
-vector that reaches it has already been clipped, rounded to ring integers (integers modulo a power of 2) and
+vector that reaches it has already been clipped, rounded to ring integers (integers modulo a power of 2 or a prime) and
 noised (`Mechanism.protect`). So its own noise protects it as well as any upload without masks. The mechanism is part
 of the round's settings, which the device's guard has checked. If another part of the message describes a mechanism, it
 is overwritten.
@@ -20,6 +20,7 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
     RECORD,
     REFUSAL,
+    ProtocolName,
     Refusal,
     Ring,
     RoundSettings,
@@ -93,7 +94,9 @@ class RingCodec:
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
         groups = broadcast.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1)
-        return VectorFormat(*mechanism.ring, mechanism.to_record(), int(groups))  # type: ignore[arg-type]
+        dim, bits, modulus = mechanism.ring
+        protocol = ProtocolName.TWO_TRIPS if modulus % 2 else ProtocolName.PAIRWISE
+        return VectorFormat(dim, bits, mechanism.to_record(), int(groups), protocol)  # type: ignore[arg-type]
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
         return RecordDict({name: broadcast[name] for name in broadcast if name != MECHANISM})

@@ -42,6 +42,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig, ServerEvaluationConfig
 from fedsketch.conf.schema import Accounting, CohortSampling
 from fedsketch.conf.settings import LocalConfig, Optimizer, OptimizerConfig, StrategySettings
+from fedsketch.conf.types import RingBits
 from fedsketch.delivery.parcels import Parcels
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Release, Unit
@@ -164,6 +165,7 @@ class FederatedEvaluation(Strategy[StrategySettings]):
             privacy.noise_multiplier,
             groups=groups,
             known_cohort=groups > 1,
+            fine=True,
         )
 
     def releases(self, server_round: int, cohort: int, clients: int) -> dict[str, Release]:
@@ -240,6 +242,11 @@ def _joined(parts: Sequence[Aggregate]) -> Aggregate:
     return Aggregate(total, sum(part.clients for part in parts), noise, members_of(parts))
 
 
+def _bits(config: Config) -> RingBits:
+    given = config.secagg.bits
+    return max(given, _FINE_RING) if isinstance(given, int) else given
+
+
 def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: int) -> Config:
     """Return the configuration with which the noise is planned, as if the evaluations were a run of their own: as many
     rounds as there are evaluations, with their budget, their clients and their bound. It is never sent to devices."""
@@ -261,7 +268,7 @@ def _own_config(config: Config, settings: FederatedEvaluationConfig, numbers: in
             clip=bound_of(numbers),
             accounting=Accounting.EXACT,
         ),
-        secagg=replace(config.secagg, bits=max(config.secagg.bits, _FINE_RING)),
+        secagg=replace(config.secagg, bits=_bits(config)),
         strategy=StrategySettings(
             "evaluation",
             LocalConfig(steps=1, epochs=None, batch=0, lr=1.0, momentum=0.0),

@@ -133,12 +133,12 @@ def same(one: Played, two: Played) -> None:
 def _within(first: bytes, second: bytes, mechanism: Mechanism) -> bool:
     """Whether two vectors under equal masks and noise could be two sums of clipped rows."""
     assert mechanism.ring is not None
-    dim, bits = mechanism.ring
+    dim, bits, modulus = mechanism.ring
     size = packed_size(dim, bits)
     if len(first) < size:
         return False
     numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
-    apart = centred(numbers[0] - numbers[1], bits).astype(np.float64)
+    apart = centred(numbers[0] - numbers[1], modulus).astype(np.float64)
     # The noise is inside, so an upload is anything that fits the ring.
     if isinstance(mechanism, NoisyTraining):
         return float(np.abs(apart).max()) <= 2 * (mechanism.limit * mechanism.scale + 1)
@@ -251,12 +251,12 @@ def _rows_apart(first: bytes, second: bytes, mechanism: Mechanism, rows: int) ->
     if isinstance(mechanism, NoisyTraining):
         return _within(first, second, mechanism)
     assert isinstance(mechanism, SkellamRing)
-    dim, bits = mechanism.ring
+    dim, bits, modulus = mechanism.ring
     size = packed_size(dim, bits)
     if len(first) < size:
         return False
     numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
-    apart = centred(numbers[0] - numbers[1], bits).astype(np.float64)
+    apart = centred(numbers[0] - numbers[1], modulus).astype(np.float64)
     most = rows * mechanism.weight(Unit.EXAMPLE) * mechanism.l2_sensitivity
     if mechanism.unit is Unit.EXAMPLE and not mechanism.rounds_once:
         most += mechanism.rows * math.sqrt(dim)  # the others may be rounded by other random numbers

@@ -56,7 +56,7 @@ def test_the_mean_is_right_and_never_wraps(bits: int, n: int, seed: int, extreme
     total = np.zeros(chosen.dim, dtype=ring_dtype(bits))
     for one in replies:
         total += codec.encode(one, chosen)
-    decoded = codec.decode(Sum(reduce(total, bits), tuple(range(n))), chosen, replies[0])
+    decoded = codec.decode(Sum(reduce(total, chosen.modulus), tuple(range(n))), chosen, replies[0])
     weights = np.array([one["metrics"]["num-examples"] for one in replies], dtype=float)
     values = np.array([one["arrays"]["b"].numpy() for one in replies])
     mean = (weights[:, None] * values).sum(0) / weights.sum()

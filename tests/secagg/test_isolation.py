@@ -51,7 +51,7 @@ def isolated_sum(devices: Any, segment: Sequence[int], band: Sequence[int]) -> R
         public={i: advert[32:64] for i, advert in coordinator._adverts.items()},
         commitments=coordinator._commitments,
     )  # fmt: skip
-    return reduce(total, settings.bits)
+    return reduce(total, settings.modulus)
 
 
 def cut(settings: PairwiseSettings) -> tuple[list[int], list[int]]:

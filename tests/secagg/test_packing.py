@@ -17,7 +17,7 @@ def test_every_ring_round_trips(bits: int, dim: int) -> None:
     rng = np.random.default_rng(bits * 1000 + dim)
     vector = reduce(
         rng.integers(0, 2**64 - 1, dim, dtype=np.uint64, endpoint=True).astype(ring_dtype(bits)),
-        bits,
+        1 << bits,
     )
     vector[0] = (1 << bits) - 1
     data = pack(vector, bits)
@@ -49,7 +49,7 @@ def test_centred_reads_twos_complement(bits: int) -> None:
     half = 1 << (bits - 1)
     values = [0, 1, -1, half - 1, -half]
     ring = np.array([v % (1 << bits) for v in values], dtype=np.uint64).astype(ring_dtype(bits))
-    assert centred(ring, bits).tolist() == values
+    assert centred(ring, 1 << bits).tolist() == values
 
 
 def test_32_bits_take_4_bytes() -> None:

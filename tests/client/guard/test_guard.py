@@ -162,7 +162,10 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "to 0.2.",
         ),
         ({"largest_clip": 0.5}, {}, "The round's clip 1 is above the 0.5 of this device's owner."),
-        ({"rings": (20, 64)}, {}, "This device's owner does not allow a ring of 32 bits."),
+        (
+            {"rings": (20, 64)}, {},
+            "This device's owner does not allow a ring of 32 bits: set secagg.bits to one of 20, 64.",
+        ),
         (
             {"smallest_noise": 5.0}, {},
             "The noise multiplier of the honest clients is 4 per client in the worst case: this device's owner asks "

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsketch.secagg.codec import VectorFormat
-from fedsketch.secagg.coordinator import Exchange, Step
+from fedsketch.secagg.coordinator import Exchange, Numbers, Step
 from fedsketch.secagg.errors import SecAggError
 from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
 from fedsketch.secagg.names import ProtocolName
@@ -39,13 +39,20 @@ class Fleet:
         self.vector = VectorFormat(dim, bits, {"clip": 1.0, "name": "test"})
         self.ids = nodes_of(n)
         self.rounds = TwoTripsRounds(self.options, SimulationRoster())
-        self.nodes = {i: Node(i, RUN, SimulationGuard(i)) for i in self.ids}
-        self.states: dict[int, bytes] = dict.fromkeys(self.ids, b"")
+        self.nodes: dict[int, Node] = {}
+        self.states: dict[int, bytes] = {}
         self.vectors: dict[int, Ring] = {}
         self.requests: dict[tuple[Step, int], bytes] = {}
         self.replies: dict[tuple[Step, int], bytes] = {}
         self.model: Callable[[int], bytes] = lambda node: MODEL
-        self.number = 0
+        self.numbers = Numbers(1)
+        for node in self.ids:
+            self.join(node)
+
+    def join(self, node: int) -> None:
+        """A device, as it is when its node starts."""
+        self.nodes[node] = Node(node, RUN, SimulationGuard(node))
+        self.states[node] = b""
 
     def draw(self, seed: int) -> None:
         """Give every device a new vector."""
@@ -58,9 +65,8 @@ class Fleet:
 
     def begin(self, cohort: Sequence[int] | None = None) -> Coordinator:
         """The next round."""
-        self.number += 1
-        self.draw(self.number)
-        return self.rounds.begin(RUN, self.number, cohort or self.ids, self.vector, MODEL)
+        self.draw(self.numbers.next)
+        return self.rounds.begin(RUN, self.numbers, cohort or self.ids, self.vector, MODEL)
 
     def answer(self, step: Step, node: int, request: bytes) -> bytes:
         """One device takes one step, as the mod does it."""
@@ -101,8 +107,13 @@ class Fleet:
         """One round up to the given step; `drops` are silent from the named step on."""
         coordinator, gone = self.begin(cohort), set[int]()
         while coordinator.step < until:
-            gone |= set((drops or {}).get(coordinator.step, ()))
-            ahead = self.rounds.ahead(coordinator, self.number + 1, expected)
+            gone |= {
+                node
+                for step, nodes in (drops or {}).items()
+                if step <= coordinator.step
+                for node in nodes
+            }
+            ahead = self.rounds.ahead(coordinator, self.numbers, expected, self.vector)
             self.step(coordinator, gone)
             if ahead is not None:
                 self.step(ahead, gone)
