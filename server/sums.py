@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.errors import RingTooSmallError
@@ -105,11 +105,18 @@ def sums_facts(sums: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 def _reason(protocol: str, bytes: Mapping[str, float | str]) -> str:
     """Return a protocol with what it costs a client in a round beside the broadcast, and the same for the other."""
-    costs = [
-        f"{name} {size(sent) if isinstance(sent, float) else f'is not possible ({sent})'}"
-        for name, sent in sorted(bytes.items(), key=lambda one: one[0] != protocol)
-    ]
-    return f"{protocol} ({'; '.join(costs)} per client and round beside the broadcast)"
+    others = [_otherwise(name, cost) for name, cost in bytes.items() if name != protocol]
+    own = bytes[protocol]
+    shown = f"{size(own)} a client and round beside the broadcast" if _known(own) else own
+    return "; ".join([f"{protocol}: {shown}", *others])
+
+
+def _otherwise(protocol: str, cost: float | str) -> str:
+    return f"{protocol}: {size(cost)}" if _known(cost) else f"{protocol}: not possible"
+
+
+def _known(cost: float | str) -> TypeGuard[float]:
+    return not isinstance(cost, str)
 
 
 def sums_sentence(kinds: list[Kind]) -> str:
