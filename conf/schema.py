@@ -228,14 +228,11 @@ class SecAggConfig:
             raise ValueError(
                 "secagg.merged=true is for pairwise masks, and sums in two trips have nothing to merge: leave it out"
             )
-        if (
-            self.name == "two_trips"
-            and isinstance(self.bits, int)
-            and self.bits > _MOST_BITS_IN_TWO_TRIPS
-        ):
+        most = _MOST_BITS_IN_TWO_TRIPS
+        if self.name == "two_trips" and isinstance(self.bits, int) and self.bits > most:
             raise ValueError(
-                f"secagg.bits={self.bits} is more than the {_MOST_BITS_IN_TWO_TRIPS} of sums in two trips: lower it, or "
-                "set secagg=pairwise"
+                f"secagg.bits={self.bits} is more than the {most} of sums in two trips: lower it, or set "
+                "secagg=pairwise"
             )
 
 
