@@ -336,6 +336,11 @@ class Config:
             chosen[FEATURES] = self.model.features
         return {group: name for group, name in chosen.items() if name not in built_in(group)}
 
+    @property
+    def draw_may_be_secret(self) -> bool:
+        """Whether an epsilon may rest on it that nobody is told which clients are drawn, and how many."""
+        return self.privacy.private and self.clients.are_drawn
+
     def __post_init__(self) -> None:
         metrics = [metric.name for metric in self.task.all_metrics]
         if self.validation.metric not in (None, *metrics):

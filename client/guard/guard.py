@@ -224,7 +224,7 @@ class DeviceGuard:
             raise Refusal("The round asks for more local steps than this device's owner allows.")
         if settings.dim > policy.largest_model + 1:  # a weight may travel with the update
             raise Refusal("A vector of this round is longer than this device's owner allows.")
-        if settings.bits not in policy.rings:
+        if policy.rings and settings.bits not in policy.rings:
             sizes = ", ".join(map(str, policy.rings))
             raise Refusal(
                 f"This device's owner does not allow a ring of {settings.bits} bits: set secagg.bits to one of {sizes}."

@@ -50,7 +50,7 @@ class Policy(OwnersFile):
     )
     largest_clip: float = key(10.0, "Largest L2 norm that one unit's contribution is clipped to.")
     rings: tuple[int, ...] = key(
-        tuple(range(16, 65)), "Sizes of the ring of integers, in bits: any of 16 to 64."
+        (), "Sizes of the ring of integers that are allowed, in bits. Empty: all, from 16 to 64."
     )
     smallest_noise: float = key(
         1.0,
@@ -118,8 +118,8 @@ class Policy(OwnersFile):
         )
         self.need(0 < self.largest_clip < math.inf, "largest_clip is positive and finite.")
         self.need(
-            len(self.rings) > 0 and all(16 <= bits <= 64 for bits in self.rings),
-            "rings holds one size at least, each from 16 to 64 bits.",
+            all(16 <= bits <= 64 for bits in self.rings),
+            "rings holds sizes from 16 to 64 bits.",
         )
         self.need(0 <= self.smallest_noise < math.inf, "smallest_noise is finite and not negative.")
         self.need(self.unit in list(Unit), 'unit is "client" or "example".')

@@ -27,8 +27,8 @@ def smallest_ring(
     """Return the bits of the smallest ring of these sizes that costs at most 1 % of noise beside the `large` one.
 
     `choose` makes the ring of a size with a rule for its noise. Sums of devices are rounded where the large ring rounds
-    them, because this is many times as fast as rounding their rows. With `fine` the ring does not rotate, and its scale
-    is that of the large ring.
+    them: rounding their rows would do in a smaller ring, but is slower and needs more memory. With `fine` the ring does
+    not rotate, and its scale is that of the large ring.
     """
     multiple = noise(large.l2_sensitivity, large.l1_sensitivity) / large.l2_sensitivity**2
 

@@ -163,10 +163,12 @@ class Memory:
         return memory
 
     def begin(self, epoch: Epoch) -> None:
-        """Remember a new epoch, and forget the oldest if there are too many."""
+        """Remember a new epoch, and forget the oldest if there are too many. That of the open round stays."""
         self.epochs[epoch.number] = epoch
+        needed = -1 if self.open is None else self.open.settings.epoch
         for number in sorted(self.epochs)[:-_EPOCHS]:
-            del self.epochs[number]
+            if number != needed:
+                del self.epochs[number]
 
     def named(self, static: bytes) -> tuple[Cohort, Terms]:
         """Return the cohort and the terms of this name."""

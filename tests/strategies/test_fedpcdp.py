@@ -147,7 +147,7 @@ def test_secure_aggregation_gives_the_plain_sum(
 ) -> None:
     asked = (f"strategy.projection={projection}", "strategy.local.steps=2")
     plain = _play(make(*asked))
-    masked = _play(make(*asked, "secagg=pairwise"))
+    masked = _play(make(*asked, "secagg=pairwise", "secagg.bits=32"))
     # Up to the rounding to the ring of 32 bits, and of the plain upload to float32.
     torch.testing.assert_close(masked, plain, atol=1e-6, rtol=1e-4)
 

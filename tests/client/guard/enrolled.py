@@ -15,12 +15,14 @@ from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.secagg import (
     PairwiseSettings,
+    ProtocolName,
     Roster,
     SecAggError,
     SecAggOptions,
     Sizes,
     TwoTripsSettings,
     VectorFormat,
+    modulus_of,
 )
 from tests.secagg.protocol import Coordinator, Node, Step, take_step
 
@@ -81,8 +83,9 @@ def two_trips(
 ) -> TwoTripsSettings:
     """What an honest server proposes for a sum in two trips of `n` clients in `groups`, to a device of the first."""
     sizes = Sizes(n, drops, colluders, groups)
-    record = ring(sizes.most, drops, colluders, **options).to_record()
     bits = options.get("bits", 32)
+    prime = modulus_of(ProtocolName.TWO_TRIPS, bits)
+    record = ring(sizes.most, drops, colluders, prime=prime, **options).to_record()
     return TwoTripsSettings(
         run=RUN, round=round, nonce=bytes(16), cohort=tuple(range(2, n + 2))[::groups], drops=drops,
         colluders=colluders, groups=groups, dim=DIM, bits=bits, application=record,  # type: ignore[arg-type]

@@ -218,6 +218,7 @@ def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> Non
     guard.admit(settings_of())
     guard.admit(settings_of(12, groups=2))
     guard.admit(settings_of(round=2, bits=20))
+    guard.admit(settings_of(round=2, bits=19))
     guard.policy = replace(guard.policy, allow_semi_honest=True)
     guard.admit(settings_of(round=3, consistency=False))
 
@@ -243,6 +244,11 @@ def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_ma
         ({"unit": "user"}, "The mechanism has an invalid 'unit'."),
         ({"dim": DIM + 1}, "The mechanism was made for dim = 7, but the round has 6."),
         ({"bits": 31}, "The mechanism was made for bits = 31, but the round has 32."),
+        (
+            {"prime": 2**32 - 5},
+            "The mechanism was made for modulus = 4294967291, but the round has 4294967296.",
+        ),
+        ({"prime": 65521}, "The mechanism has an invalid 'prime'."),
         ({"clients": 60}, "The mechanism was made for clients = 60, but the round has 6."),
         ({"drops": 0}, "The mechanism was made for drops = 0, but the round has 1."),
         ({"colluders": 1}, "The mechanism was made for colluders = 1, but the round has 0."),

@@ -331,7 +331,15 @@ def test_an_earlier_epoch_does_not_come_back() -> None:
     refused(fleet, Step.HELLO, messages.hello_request(RUN, 4), "later epoch")
     refused(fleet, Step.HELLO, messages.hello_request(8, 6), "belongs to run 8")
     fleet.answer(Step.HELLO, ME, messages.hello_request(RUN, 9))
-    assert sorted(Memory.decode(fleet.states[ME]).epochs) == [5, 9]
+    assert sorted(Memory.decode(fleet.states[ME]).epochs) == [1, 5, 9]
+
+
+def test_keys_of_later_epochs_do_not_push_out_those_of_the_open_round() -> None:
+    fleet = until(Step.ANSWER)
+    for epoch in (5, 6, 7):
+        fleet.answer(Step.HELLO, ME, messages.hello_request(RUN, epoch))
+    assert sorted(Memory.decode(fleet.states[ME]).epochs) == [1, 6, 7]
+    fleet.answer(Step.ANSWER, ME, lists(fleet)[0])
 
 
 # -------------------------------------------------------------------------------------------------- what is broadcast
