@@ -89,8 +89,8 @@ def _clients(config: Config, strategy: Any) -> Any:
     """Return a cohort that can contain a colluder and a dropout, if the run has any, and enough clients for the run's
     sampling rate."""
     clients = config.clients
-    shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
-    wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])
+    fractions = [one for one in (config.secagg.colluders, clients.tolerated_dropouts) if one > 0]
+    wanted = max([_USUAL_COHORT, *(math.ceil(1 / one) for one in fractions)])
     if strategy.noise_in_training:
         # The guarantee counts each device's own noise only, so the noise of other devices should be small.
         wanted = 2

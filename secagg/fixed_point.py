@@ -80,13 +80,13 @@ class FixedPoint:
         _bounded(values, self.value_limit, "the arrays", "value_limit")
         _bounded(metrics, self.metric_limit, "the metrics", "metric_limit")
         value_scale, metric_scale = self._scales(settings.sizes)
-        numbers = np.concatenate(
+        scalars = np.concatenate(
             [values * (weight * value_scale), metrics * (weight * metric_scale), [weight]]
         )
-        if len(numbers) != settings.dim:
-            raise Refusal(f"The reply has {len(numbers)} numbers where {settings.dim} belong.")
+        if len(scalars) != settings.dim:
+            raise Refusal(f"The reply has {len(scalars)} numbers where {settings.dim} belong.")
         # Two's complement: negative numbers are their residues modulo 2^bits.
-        whole = np.rint(numbers).astype(np.int64).view(np.uint64)
+        whole = np.rint(scalars).astype(np.int64).view(np.uint64)
         whole &= np.uint64((1 << self.bits) - 1)
         return whole.astype(ring_dtype(self.bits))
 
@@ -96,8 +96,8 @@ class FixedPoint:
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
         """Return the weighted means of the arrays and of the metrics, and the sum of the weights."""
-        numbers = centred(result.total, self.bits).astype(np.float64)
-        weight = numbers[-1]
+        scalars = centred(result.total, self.bits).astype(np.float64)
+        weight = scalars[-1]
         if weight <= 0:
             raise SettingsError("No survivor has any example: the mean does not exist.")
         value_scale, metric_scale = self._scales(settings.sizes)
@@ -106,11 +106,11 @@ class FixedPoint:
         for key in sorted(template):
             shape = template[key].shape
             size = math.prod(shape)
-            mean = numbers[start : start + size] / (value_scale * weight)
+            mean = scalars[start : start + size] / (value_scale * weight)
             means[key] = _cast(mean.reshape(shape), template[key].dtype)
             start += size
         arrays = ArrayRecord({key: Array(means[key]) for key in template})
-        measured = numbers[start:-1] / (metric_scale * weight)
+        measured = scalars[start:-1] / (metric_scale * weight)
         metrics = MetricRecord(
             {
                 **dict(zip(self.metrics, measured.tolist(), strict=True)),

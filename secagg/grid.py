@@ -22,7 +22,6 @@ from flwr.serverapp import Grid
 
 from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
-from .coordinator import Coordinator, Step
 from .device_text import clean_text
 from .errors import Aborted, SettingsError
 from .identity import Directory
@@ -41,6 +40,7 @@ from .names import (
 )
 from .options import SecAggOptions
 from .report import RoundReport
+from .server_session import RoundStage, ServerSession
 from .wrapped_grid import WrappedGrid, exchange
 
 log = getLogger(__name__)
@@ -72,7 +72,7 @@ class SecAggGrid(WrappedGrid):
         self._roster = roster
         self._round = first_round
         self._run_id = 0
-        self._ahead: Coordinator | None = None
+        self._ahead: ServerSession | None = None
         self._expected: tuple[int, ...] | None = None
         self._guess = True
 
@@ -111,31 +111,30 @@ class SecAggGrid(WrappedGrid):
         vector = self._codec.describe(content, self._options.sizes(len(by_node)))
         travelling = self._codec.strip(content)
         broadcast = broadcast_hash(travelling)
-        coordinator = self._prepared(tuple(sorted(by_node)), vector)
-        if coordinator is None:
-            coordinator = self._open(by_node, vector, broadcast)
-        report = self.report = RoundReport(coordinator.settings, dropouts=coordinator.lost)
-        coordinator.bind(broadcast)
-        ride = Step.SIGN if coordinator.settings.consistency else Step.MASK
-        while coordinator.step is not Step.DONE:
-            if coordinator.step is ride and self._options.merged and self._guess:
+        session = self._prepared(tuple(sorted(by_node)), vector)
+        if session is None:
+            session = self._open(by_node, vector, broadcast)
+        report = self.report = RoundReport(session.settings, dropouts=session.lost)
+        session.bind(broadcast)
+        ride = RoundStage.SIGN if session.settings.consistency else RoundStage.MASK
+        while session.stage is not RoundStage.DONE:
+            if session.stage is ride and self._options.merged and self._guess:
                 self._ahead = self._open(self._expected or by_node, vector, b"")
                 self._expected = None
-            self._stage(coordinator, by_node, travelling, timeout, report)
+            self._stage(session, by_node, travelling, timeout, report)
         return [
-            self._reply(coordinator, number, content, by_node)
-            for number in range(len(coordinator.sums))
+            self._reply(session, number, content, by_node) for number in range(len(session.sums))
         ]
 
-    def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> Coordinator:
+    def _open(self, nodes: Iterable[int], vector: VectorFormat, broadcast: bytes) -> ServerSession:
         settings = self._options.settings(self._run_id, self._round, nodes, vector, broadcast)
         self._round += 1
-        return Coordinator(settings, self._roster)
+        return ServerSession(settings, self._roster)
 
-    def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> Coordinator | None:
+    def _prepared(self, cohort: tuple[int, ...], vector: VectorFormat) -> ServerSession | None:
         """Return the round whose keys were exchanged in advance, if it is this one."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.step is not Step.MASK:
+        if ahead is None or ahead.stage is not RoundStage.MASK:
             return None
         settings, groups = ahead.settings, self._options.for_vector(vector).groups
         planned = VectorFormat(settings.dim, settings.bits, settings.application, vector.groups)
@@ -144,33 +143,33 @@ class SecAggGrid(WrappedGrid):
 
     def _stage(
         self,
-        coordinator: Coordinator,
+        session: ServerSession,
         train: dict[int, Message],
         broadcast: RecordDict,
         timeout: float | None,
         report: RoundReport,
     ) -> None:
         """Make one round trip: send the requests of the stage, and the requests of the next round with them."""
-        step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
+        step, began, known = session.stage, time.monotonic(), len(session.lost)
         ahead = self._ahead
-        requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
+        requests, riding = session.requests(), ahead.requests() if ahead else {}
         limit = self._options.stage_timeout
-        if step is Step.MASK:
+        if step is RoundStage.MASK:
             limit = min(timeout or self._options.train_timeout, self._options.train_timeout)
         outgoing = []
         for node in [*requests, *(node for node in riding if node not in requests)]:
             record = _record(node, requests, riding, ahead)
             report.bytes_down += sum(len(v) for v in record.values() if isinstance(v, bytes))
-            if node in requests and step is Step.MASK:
+            if node in requests and step is RoundStage.MASK:
                 content = RecordDict({**broadcast, RECORD: record})
                 original = train[node].metadata
                 kind, group = original.message_type, original.group_id
             else:
-                asked = step if node in requests or ahead is None else ahead.step
+                asked = step if node in requests or ahead is None else ahead.stage
                 content = RecordDict({RECORD: record})
                 kind, group = "query." + ACTION.format(asked.name.lower()), ""
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
-        enough = min(len(requests), coordinator.settings.n - coordinator.settings.drops)
+        enough = min(len(requests), session.settings.n - session.settings.drops)
         for message, reply in exchange(
             self._grid,
             outgoing,
@@ -181,21 +180,21 @@ class SecAggGrid(WrappedGrid):
         ):
             node = message.metadata.dst_node_id
             if node in requests:
-                report.bytes_up += _feed(coordinator, node, reply, BODY, REFUSAL)
+                report.bytes_up += _feed(session, node, reply, BODY, REFUSAL)
                 if ahead and node in riding:
                     report.bytes_up += _feed(ahead, node, reply, NEXT, NEXT_REFUSAL)
             elif ahead:
                 report.bytes_up += _feed(ahead, node, reply, BODY, REFUSAL)
         report.round_trips += 1
         try:
-            coordinator.close()
+            session.close()
         finally:
             report.seconds[step.name.lower()] = time.monotonic() - began
-            _log_dropouts(coordinator, known)
+            _log_dropouts(session, known)
         if ahead:
             self._advance(ahead)
 
-    def _advance(self, ahead: Coordinator) -> None:
+    def _advance(self, ahead: ServerSession) -> None:
         try:
             ahead.close()
         except Aborted as error:
@@ -203,9 +202,9 @@ class SecAggGrid(WrappedGrid):
             self._ahead = None
 
     def _reply(
-        self, coordinator: Coordinator, number: int, content: RecordDict, train: dict[int, Message]
+        self, session: ServerSession, number: int, content: RecordDict, train: dict[int, Message]
     ) -> Message:
-        settings, result = coordinator.settings, coordinator.sums[number]
+        settings, result = session.settings, session.sums[number]
         if self.report is not None:
             self.report.survivors.append(result.survivors)
         decoded = self._codec.decode(result, settings, content)
@@ -215,7 +214,7 @@ class SecAggGrid(WrappedGrid):
                 "group": result.group,
                 "cohort": settings.n,
                 SURVIVORS: list(result.survivors),
-                "dropouts": len(coordinator.lost),
+                "dropouts": len(session.lost),
             }
         )
         return Message(decoded, reply_to=train[result.survivors[0]])
@@ -238,40 +237,40 @@ def _record(
     node: int,
     requests: Mapping[int, bytes],
     riding: Mapping[int, bytes],
-    ahead: Coordinator | None,
+    ahead: ServerSession | None,
 ) -> ConfigRecord:
     """Return the record of a message to a node: the request of the stage, that of the next round, or both."""
     if node not in requests:
         return body_record(riding[node])
     record = body_record(requests[node])
     if ahead is not None and node in riding:
-        record[NEXT_STEP] = ahead.step.name.lower()
+        record[NEXT_STEP] = ahead.stage.name.lower()
         record[NEXT] = riding[node]
     return record
 
 
-def _log_dropouts(coordinator: Coordinator, known: int) -> None:
+def _log_dropouts(session: ServerSession, known: int) -> None:
     """Log one line per stage about the nodes that it lost."""
-    new = [f"node {node}: {reason}" for node, reason in list(coordinator.lost.items())[known:]]
+    new = [f"node {node}: {reason}" for node, reason in list(session.lost.items())[known:]]
     if new:
         more = f"; and {len(new) - 10} more" if len(new) > 10 else ""
         log.warning("%d dropouts: %s%s", len(new), "; ".join(new[:10]), more)
 
 
 def _feed(
-    coordinator: Coordinator, node: int, reply: Message, body_key: str, refusal_key: str
+    session: ServerSession, node: int, reply: Message, body_key: str, refusal_key: str
 ) -> int:
     """Pass a reply to the round to which it belongs, and return the number of bytes that it carried."""
     if reply.has_error():
         reason = clean_text(reply.error.reason or "no reason given")
-        coordinator.lose(node, f"error {reply.error.code}: {reason}")
+        session.lose(node, f"error {reply.error.code}: {reason}")
         return 0
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     body: Any = record.get(body_key)
-    if coordinator.step is Step.MASK:
+    if session.stage is RoundStage.MASK:
         body = vector_in(reply.content)
     if isinstance(body, bytes):
-        coordinator.receive(node, body)
+        session.receive(node, body)
         return len(body)
-    coordinator.lose(node, clean_text(record.get(refusal_key, "the reply is not of the protocol")))
+    session.lose(node, clean_text(record.get(refusal_key, "the reply is not of the protocol")))
     return 0

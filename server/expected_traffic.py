@@ -14,12 +14,12 @@ from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
 def expected_traffic(
-    config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
+    config: Config, broadcast: RecordDict, mechanism: Mechanism, upload_length: int, cohort: int
 ) -> tuple[float, float]:
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
-        return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
+        return _size(summed(mechanism.typical_upload(upload_length))), _size(broadcast)
     with config_errors():
         planned = round_trips(secagg_options(config), RingCodec(), broadcast, cohort)
     return sum(_size(one.reply) for one in planned), sum(_size(one.request) for one in planned)

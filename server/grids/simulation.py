@@ -35,7 +35,7 @@ class SimulatedGrid(WrappedGrid):
         self._frozen = coordinator.frozen
         self._up = self._down = 0.0
         self._first = True
-        self._held: dict[int, int] = {}  # the version that a node would have, if not 0
+        self._versions: dict[int, int] = {}  # the version that a node would have, if not 0
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def take(self) -> tuple[float, float]:
@@ -62,47 +62,49 @@ class SimulatedGrid(WrappedGrid):
         for message in train:
             message.content = sent
         replies = list(self._grid.send_and_receive(outgoing, timeout=timeout))
-        numbers = self._strategy.vector_length(server_round)
+        upload_length = self._strategy.vector_length(server_round)
         if _evaluates(content):
-            numbers = max((len(uploaded(r.content)) for r in replies if r.has_content()), default=0)
-        self._count(content, [message.metadata.dst_node_id for message in train], numbers)
+            upload_length = max(
+                (len(uploaded(r.content)) for r in replies if r.has_content()), default=0
+            )
+        self._count(content, [message.metadata.dst_node_id for message in train], upload_length)
         return replies
 
     def _sums(self, content: RecordDict, server_round: int, cohort: int) -> int:
         """Return how many sums, or single uploads, the server sees."""
-        groups = int(_numbers(content).get(GROUPS, 1))  # type: ignore[arg-type]
+        groups = int(_scalars_of(content).get(GROUPS, 1))  # type: ignore[arg-type]
         if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
             return groups
         parts = groups > 1 if _evaluates(content) else self._strategy.wants_parts(server_round)
         return cohort if parts else 1
 
-    def _count(self, content: RecordDict, nodes: list[int], numbers: int) -> None:
+    def _count(self, content: RecordDict, nodes: list[int], upload_length: int) -> None:
         """Count what these nodes would have sent and received. From now on they have the present version."""
         parcels = self._strategy.parcels
-        for held, count in Counter(self._held.get(node, 0) for node in nodes).items():
-            parcel = RecordDict() if parcels is None else parcels.parcel(held)
-            up, down = self._traffic(content, parcel, numbers, len(nodes))
+        for version, count in Counter(self._versions.get(node, 0) for node in nodes).items():
+            parcel = RecordDict() if parcels is None else parcels.parcel(version)
+            up, down = self._traffic(content, parcel, upload_length, len(nodes))
             self._up, self._down = self._up + count * up, self._down + count * down
         if parcels is not None:
-            self._held |= dict.fromkeys(nodes, parcels.version)
+            self._versions |= dict.fromkeys(nodes, parcels.version)
 
     def _traffic(
-        self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
+        self, content: RecordDict, parcel: RecordDict, upload_length: int, cohort: int
     ) -> tuple[float, float]:
-        """Return bytes (up, down) of a node that sends this many numbers."""
-        key = (cohort, numbers, content_shape(content), content_shape(parcel))
+        """Return bytes (up, down) of a node that sends a vector of this length."""
+        key = (cohort, upload_length, content_shape(content), content_shape(parcel))
         if key not in self._known:
             mechanism = mechanism_from_record(content.config_records[MECHANISM])
             whole = RecordDict({**content, **parcel})
             config = self._strategy.config
-            self._known[key] = expected_traffic(config, whole, mechanism, numbers, cohort)
+            self._known[key] = expected_traffic(config, whole, mechanism, upload_length, cohort)
         return self._known[key]
 
 
-def _numbers(content: RecordDict) -> ConfigRecord:
+def _scalars_of(content: RecordDict) -> ConfigRecord:
     return content.config_records.get(SCALARS, ConfigRecord())
 
 
 def _evaluates(content: RecordDict) -> bool:
     """Return whether the message asks devices to evaluate, not to train."""
-    return EVALUATION in _numbers(content)
+    return EVALUATION in _scalars_of(content)

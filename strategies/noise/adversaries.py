@@ -33,6 +33,6 @@ def _server(config: Config) -> str:
     server = "a server that follows the protocol" if honest else "a server that may lie"
     cohort = config.clients.per_round
     colluders = CohortSizes(config).colluders(cohort)
-    # A share of a small cohort, rounded down, may be zero clients. So the number is shown too.
-    share = f"{config.secagg.colluders:.0%} of a cohort, rounded down"
-    return f"{server} and works with {colluders or 'none'} of {cohort} clients ({share})"
+    # A fraction of a small cohort, rounded down, may be zero clients. So the number is shown too.
+    fraction = f"{config.secagg.colluders:.0%} of a cohort, rounded down"
+    return f"{server} and works with {colluders or 'none'} of {cohort} clients ({fraction})"

@@ -2,14 +2,14 @@
 it exports."""
 
 from fedsketch.secagg import device, keys, messages
-from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.device import Node
 from fedsketch.secagg.packing import Ring, packed_size, unpack
+from fedsketch.secagg.server_session import RoundStage, ServerSession
 
 __all__ = [
-    "Coordinator",
     "Node",
-    "Step",
+    "RoundStage",
+    "ServerSession",
     "device",
     "keys",
     "messages",
@@ -19,19 +19,19 @@ __all__ = [
 ]
 
 _STEPS = {
-    Step.ADVERTISE: device.advertise,
-    Step.SHARE: device.share,
-    Step.SIGN: device.sign,
-    Step.UNMASK: device.unmask,
+    RoundStage.ADVERTISE: device.advertise,
+    RoundStage.SHARE: device.share,
+    RoundStage.SIGN: device.sign,
+    RoundStage.UNMASK: device.unmask,
 }
 
 
 def take_step(
-    step: Step, me: Node, states: dict[int, bytes], request: bytes, vector: Ring, model: bytes
+    step: RoundStage, me: Node, states: dict[int, bytes], request: bytes, vector: Ring, model: bytes
 ) -> bytes:
     """Let one device take one step, as the mod does it, and return the reply. The device's state in `states` is
     changed, as soon as the device has saved it."""
-    if step is Step.MASK:
+    if step is RoundStage.MASK:
         ticket = device.open_mask(me, states[me.id], request, model)
         states[me.id] = device.spend(me, ticket)
         states[me.id], reply = device.mask(ticket, vector)

@@ -12,12 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedsketch.secagg import device
-from fedsketch.secagg.coordinator import Coordinator, Step
 from fedsketch.secagg.errors import Aborted, SecAggError
+from fedsketch.secagg.server_session import RoundStage, ServerSession
 from fedsketch.secagg.state import DeviceState
 
-STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
-Moment = tuple[Any, Coordinator, int, bytes]
+STAGES = [
+    RoundStage.ADVERTISE,
+    RoundStage.SHARE,
+    RoundStage.MASK,
+    RoundStage.SIGN,
+    RoundStage.UNMASK,
+]
+Moment = tuple[Any, ServerSession, int, bytes]
 RELAXED = settings(
     max_examples=120,
     deadline=2000,
@@ -26,15 +32,15 @@ RELAXED = settings(
 
 
 @pytest.fixture(scope="module")
-def moments(fleet: Callable[..., Any]) -> dict[tuple[Step, int], Moment]:
+def moments(fleet: Callable[..., Any]) -> dict[tuple[RoundStage, int], Moment]:
     """A round stopped before each stage, with and without groups, and one device's request."""
     result = {}
     for groups in (1, 2):
         for stage in STAGES:
             devices = fleet(8, drops=0, groups=groups, bits=20)
-            coordinator = devices.run(until=stage)
-            node, request = next(iter(coordinator.requests().items()))
-            result[stage, groups] = (devices, coordinator, node, request)
+            server = devices.run(until=stage)
+            node, request = next(iter(server.requests().items()))
+            result[stage, groups] = (devices, server, node, request)
     return result
 
 
@@ -71,10 +77,10 @@ def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 @RELAXED
 @given(changes=st.lists(damage(), min_size=1, max_size=3))
 def test_damaged_requests_to_a_device(
-    stage: Step,
+    stage: RoundStage,
     groups: int,
     changes: list[Callable[[bytes], bytes]],
-    moments: dict[tuple[Step, int], Moment],
+    moments: dict[tuple[RoundStage, int], Moment],
 ) -> None:
     devices, _, node, request = moments[stage, groups]
     before = dict(devices.states)
@@ -99,30 +105,30 @@ def test_damaged_requests_to_a_device(
 @RELAXED
 @given(changes=st.lists(damage(), min_size=1, max_size=3))
 def test_damaged_replies_to_the_server(
-    stage: Step,
+    stage: RoundStage,
     groups: int,
     changes: list[Callable[[bytes], bytes]],
-    moments: dict[tuple[Step, int], Moment],
+    moments: dict[tuple[RoundStage, int], Moment],
 ) -> None:
     devices, original, node, request = moments[stage, groups]
     before = dict(devices.states)
-    coordinator = copy.deepcopy(original)
+    server = copy.deepcopy(original)
     damaged = devices.answer(stage, node, request)
     devices.states = before
     for change in changes:
         damaged = change(damaged) if damaged else damaged
-    coordinator.receive(node, damaged)
+    server.receive(node, damaged)
     # drops=0: a lost client must stop the round, and a silent one as well.
     with pytest.raises(Aborted):
-        coordinator.close()
+        server.close()
 
 
 @RELAXED
 @given(changes=st.lists(damage(), min_size=1, max_size=3), stage=st.sampled_from(STAGES[1:]))
 def test_a_damaged_state(
     changes: list[Callable[[bytes], bytes]],
-    stage: Step,
-    moments: dict[tuple[Step, int], Moment],
+    stage: RoundStage,
+    moments: dict[tuple[RoundStage, int], Moment],
 ) -> None:
     devices, _, node, _ = moments[stage, 1]
     damaged = devices.states[node]

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from fedsketch.secagg import device, graph, messages
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.device import Node
 from fedsketch.secagg.errors import SettingsError
 from fedsketch.secagg.guard import SimulationGuard
 from fedsketch.secagg.packing import Ring, reduce, ring_dtype, unpack
+from fedsketch.secagg.server_session import RoundStage
 from fedsketch.secagg.settings import RoundSettings
 from fedsketch.secagg.unmasking import Secrets, remove_masks
 
@@ -30,26 +30,30 @@ def isolated_sum(devices: Any, segment: Sequence[int], band: Sequence[int]) -> R
     """The segment's vectors with all masks removed that the server can remove, once it said that
     the band dropped out."""
     settings: RoundSettings = devices.settings
-    coordinator = devices.run(until=Step.MASK)
+    server = devices.run(until=RoundStage.MASK)
     said_to_be_gone = {settings.cohort[i] for i in band}
-    for node, request in coordinator.requests().items():
-        devices.replies[Step.MASK, node] = reply = devices.answer(Step.MASK, node, request)
+    for node, request in server.requests().items():
+        devices.replies[RoundStage.MASK, node] = reply = devices.answer(
+            RoundStage.MASK, node, request
+        )
         if node not in said_to_be_gone:
-            coordinator.receive(node, reply)
-    coordinator.close()
-    while coordinator.step is not Step.DONE:
-        devices.stage(coordinator)
+            server.receive(node, reply)
+    server.close()
+    while server.stage is not RoundStage.DONE:
+        devices.stage(server)
     total = np.zeros(settings.dim, dtype=ring_dtype(settings.bits))
     for i in segment:
-        packed = messages.read_mask_reply(settings, devices.replies[Step.MASK, settings.cohort[i]])
+        packed = messages.read_mask_reply(
+            settings, devices.replies[RoundStage.MASK, settings.cohort[i]]
+        )
         total += unpack(packed, settings.dim, settings.bits)
     remove_masks(
         settings, settings.digest, settings.broadcast, total,
-        Secrets(coordinator._revealed, settings.threshold),
+        Secrets(server._revealed, settings.threshold),
         survivors=segment,
         dead=band,
-        public={i: advert[32:64] for i, advert in coordinator._adverts.items()},
-        commitments=coordinator._commitments,
+        public={i: advert[32:64] for i, advert in server._adverts.items()},
+        commitments=server._commitments,
     )  # fmt: skip
     return reduce(total, settings.bits)
 
