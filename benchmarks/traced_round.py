@@ -68,7 +68,7 @@ def imports(folder: Path) -> set[str]:
         node.module
         for path in folder.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsketch")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedsketch")
     }
 
 
