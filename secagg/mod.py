@@ -111,27 +111,17 @@ def _masking_mod(
         request = content.pop(RECORD, None)
         try:
             node = _node(context, guard_of)
-            if isinstance(request, ConfigRecord):
-                reply = answered(node, request, message, apart, context, call_next)
-            else:
+            if not isinstance(request, ConfigRecord):
                 reply = _unmasked(node, message, apart, context, call_next, prepare)
+            else:
+                try:
+                    reply = masked(node, request, message, apart, context, call_next)
+                except Exception:
+                    reply = _refused(message, _unforeseen(node))
             node.guard.wait(begun)
         except SecAggError as error:
             return _refused(message, _sentence(error))
         return reply
-
-    def answered(
-        node: Node,
-        request: ConfigRecord,
-        message: Message,
-        apart: RecordDict,
-        context: Context,
-        call_next: Handler,
-    ) -> Message:
-        try:
-            return masked(node, request, message, apart, context, call_next)
-        except Exception:
-            return _refused(message, _unforeseen(node))
 
     def masked(
         node: Node,
