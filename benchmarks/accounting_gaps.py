@@ -80,7 +80,8 @@ def losses(p: Array, q: Array, step: float) -> tuple[Array, int]:
     below = np.floor(np.log(p / q) / step)
     lower = (q - p * np.exp(-(below + 1) * step)) / (np.exp(-below * step) * -np.expm1(-step))
     index, first = below.astype(int), int(below.min())
-    mass = np.bincount(index - first, weights=lower, minlength=int(below.max()) - first + 2)
+    mass: Array = np.zeros(int(below.max()) - first + 2)
+    mass += np.bincount(index - first, weights=lower, minlength=len(mass))
     mass += np.bincount(index - first + 1, weights=p - lower, minlength=len(mass))
     return mass, first
 

@@ -96,7 +96,7 @@ def stock() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
         kept = shutil.ignore_patterns(
-            ".*", "outputs", "multirun", "certs", "tests", "typings", "docs", "*.egg-info"
+            ".*", "outputs", "multirun", "certs", "tests", "docs", "*.egg-info"
         )
         shutil.copytree(ours, app, ignore=kept)
         # By pyproject.toml, and Flower wants them to be there then.

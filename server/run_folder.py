@@ -104,7 +104,7 @@ class RunFolder:
     @contextmanager
     def claimed(self, overrides: Sequence[str]) -> Iterator[None]:
         """Make the folder of a new run, hold it for this command, and write the run's overrides into it."""
-        with self.held():
+        with self.reserved():
             if self.config.exists():
                 raise ConfigError(
                     f"{self.path} holds a run already: resume it with resume={self.path}, or set another hydra.run.dir."
@@ -116,9 +116,9 @@ class RunFolder:
             yield
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder for this command, before anything else is written into it: no other command may run or follow
-        a run in it."""
+    def reserved(self) -> Iterator[None]:
+        """Reserve the folder for this command, before anything else is written into it: no other command may run or
+        follow a run in it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = self.command.open("a")
