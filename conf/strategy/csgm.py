@@ -21,6 +21,10 @@ class CsgmConfig(StrategySettings):
     bits: Literal[8, 16, 32]
     peak: Positive | None
 
+    @property
+    def measures_without_noise(self) -> bool:
+        return self.mask == "own"
+
     def check(self, config: Config) -> None:
         if config.privacy.unit is not Unit.CLIENT:
             raise ValueError("strategy=csgm samples whole updates: set privacy.unit=client")
