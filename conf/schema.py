@@ -208,6 +208,9 @@ class NoSecAggConfig:
     colluders: ClassVar[float] = 0.0
 
 
+_MOST_BITS_IN_TWO_TRIPS = 32
+
+
 @frozen
 class SecAggConfig:
     """The server sees only sums. `auto` chooses between pairwise and two_trips for each kind of round."""
@@ -221,9 +224,15 @@ class SecAggConfig:
     patience: NotNegative
 
     def __post_init__(self) -> None:
-        if self.merged and self.name == "two_trips":
+        if self.name == "two_trips" and self.merged:
             raise ValueError(
                 "secagg.merged=true is for pairwise masks, and sums in two trips have nothing to merge: leave it out"
+            )
+        most = _MOST_BITS_IN_TWO_TRIPS
+        if self.name == "two_trips" and isinstance(self.bits, int) and self.bits > most:
+            raise ValueError(
+                f"secagg.bits={self.bits} is more than the {most} of sums in two trips: lower it, or set "
+                "secagg=pairwise"
             )
 
 
@@ -326,6 +335,11 @@ class Config:
         if self.model.features is not None:
             chosen[FEATURES] = self.model.features
         return {group: name for group, name in chosen.items() if name not in built_in(group)}
+
+    @property
+    def draw_may_be_secret(self) -> bool:
+        """Whether an epsilon may rest on it that nobody is told which clients are drawn, and how many."""
+        return self.privacy.private and self.clients.are_drawn
 
     def __post_init__(self) -> None:
         metrics = [metric.name for metric in self.task.all_metrics]

@@ -17,10 +17,12 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.device_evaluations import Evaluations, evaluations_of
 from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.server.grids.named_settings import planned_broadcast
 from fedsketch.server.guarantee import adversaries, guarantee, not_private
 from fedsketch.server.report.number_format import in_order, plain, size
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
 from fedsketch.server.run_folder import RunFolder
+from fedsketch.server.sums import kinds_of, sums_planned
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.coordinator import Coordinator
@@ -33,7 +35,8 @@ POINTS = 50  # points of the epsilon curve
 
 @dataclass(frozen=True)
 class Plan:
-    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, without dropouts.
+    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, without dropouts
+    and without the configuration, which each device receives once.
     `ends_after` is the last round that the budget pays for, if it does not pay for all."""
 
     guarantee: str
@@ -59,6 +62,8 @@ class Plan:
     # If devices evaluate, all epsilons above are of training and evaluations together.
     epsilon_of_training: float | None  # against the adversary of the budget
     evaluations: Mapping[str, Any] | None
+    # For each kind of round its protocol, and what each protocol costs a client, beside the broadcast.
+    sums: Mapping[str, Mapping[str, Any]]
 
     def save(self, folder: Path) -> Path:
         """Write the plan and the plot of epsilon into a run's folder; returns the plot's path."""
@@ -113,7 +118,7 @@ def make_plan(config: Config) -> Plan:
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
     up, down = expected_traffic(
-        config, coordinator.planned_broadcast(), mechanism, noise.dim, cohort
+        config, planned_broadcast(coordinator), mechanism, noise.dim, cohort
     )
     expected = Aggregate(
         torch.empty(0), cohort, mechanism.noise_std(noise.variance(cohort, cohort))
@@ -151,6 +156,7 @@ def make_plan(config: Config) -> Plan:
         epsilon_over_rounds=curve,
         epsilon_of_training=accounts.epsilon_against(strategy.budget_adversary),
         evaluations=evaluations.planned(),
+        sums=sums_planned(kinds_of(strategy, evaluations)),
     )
 
 

@@ -92,6 +92,13 @@ class RunFolder:
         allowed = {path.name for path in (*files, *pages)}
         return name in allowed or _TENSORBOARD.fullmatch(name) is not None
 
+    def mode_of(self, name: str, config: Config) -> int | None:
+        """Return the mode of a result that arrives from another machine; None: as new files usually have it. What a
+        secret draw decides about is for this user only."""
+        released = (self.model, self.best, self.interface, self.schema, self.card)
+        hidden = config.draw_may_be_secret and name not in {path.name for path in released}
+        return _HIDDEN if hidden else None
+
     # How a run was started
 
     @contextmanager
@@ -211,15 +218,15 @@ class RunFolder:
         if self.read_summary() is not None:
             return  # a finished run is not changed
         self.write_config(config)
-        self.hide_draw(config)
-        mode = _HIDDEN if _draw_may_be_secret(config) else None
+        self._hide_draw(config)
+        mode = _HIDDEN if config.draw_may_be_secret else None
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log), mode)  # without a last line that a kill has cut off
 
-    def hide_draw(self, config: Config) -> None:
+    def _hide_draw(self, config: Config) -> None:
         """Take the files that show how large cohorts were from other users of the machine, if a draw that may have to
         stay secret decides about it. Files that are written later have the mode of `metrics`."""
-        if _draw_may_be_secret(config):
+        if config.draw_may_be_secret:
             for path in (self.metrics, self.attempts, self.log, self.summary, self.report):
                 if path.exists():
                     path.chmod(_HIDDEN)
@@ -311,10 +318,6 @@ def _weights(model: FlatModel) -> bytes:
     from fedsketch.tasks.models.lora import plain_state
 
     return safetensors.torch.save(plain_state(model.module))
-
-
-def _draw_may_be_secret(config: Config) -> bool:
-    return config.privacy.private and config.clients.are_drawn
 
 
 def _mode(path: Path) -> int | None:

@@ -39,7 +39,7 @@ class CsgmConfig(StrategySettings):
         if config.privacy.private and config.privacy.against == "server":
             raise ValueError(
                 "with strategy.mask=own the server is trusted, and no budget can be against it: set "
-                "privacy.against=model or client, or strategy.mask=common with secagg=pairwise"
+                "privacy.against=model or client, or strategy.mask=common with secagg=auto"
             )
         if config.privacy.accounting == "paper":
             raise ValueError(

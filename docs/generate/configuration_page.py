@@ -75,7 +75,7 @@ def _types(settings: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         kind = hints[one.name]
         if is_dataclass(kind):
             yield from _types(kind, f"{prefix}{one.name}.")
-        elif not any(is_dataclass(part) for part in get_args(kind)):
+        elif not any(isinstance(part, type) and is_dataclass(part) for part in get_args(kind)):
             yield f"{prefix}{one.name}", in_words(kind)
 
 

@@ -32,8 +32,10 @@ from fedsketch.privacy.accounting.releases import (
     WithoutReplacement,
 )
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.secagg import ProtocolName
 from fedsketch.strategies.noise import device_mechanism
 from fedsketch.strategies.noise.plan import NoisePlan
+from fedsketch.strategies.noise.rings import bits_of
 from fedsketch.strategies.noise.sizes import CohortSizes
 
 _ROUNDING = 1e-12  # relative rounding error of products of fractions
@@ -88,6 +90,11 @@ class DeviceNoise(NoisePlan):
             return super().accepts(cohort)
         least = cohort * self.contributing_fraction * (1.0 - _ROUNDING)
         return self.contributors(cohort) >= max(least if self.draw_is_secret else 1, 1)
+
+    def bits_under(self, protocol: ProtocolName) -> int:
+        """Return the size of the ring in which this protocol sums. Raises RingTooSmallError if it has none that
+        serves."""
+        return bits_of(self, protocol)
 
     @property
     def given_multiplier(self) -> float | None:

@@ -30,18 +30,19 @@ def ring_of(plan: DeviceNoise, cohort: int) -> tuple[SkellamRing, float]:
     variance, the most that any accepted cohort adds.
     """
     protocol, needed = _protocol(plan), _needed(plan)
-    bits = _bits(plan, protocol)
+    bits = bits_of(plan, protocol)
     ring = _chosen(plan, cohort, bits, prime_of(protocol, bits), needed)
     return ring, needed(ring.l2_sensitivity, ring.l1_sensitivity)
 
 
 @lru_cache(maxsize=64)
 def _protocol(plan: DeviceNoise) -> ProtocolName:
-    return protocol_of(plan.config, plan.groups, plan.dim, lambda name: _bits(plan, name))
+    return protocol_of(plan.config, plan.groups, plan.dim, lambda name: bits_of(plan, name))
 
 
 @lru_cache(maxsize=64)
-def _bits(plan: DeviceNoise, protocol: ProtocolName) -> int:
+def bits_of(plan: DeviceNoise, protocol: ProtocolName) -> int:
+    """Return the size of the ring in which this protocol sums. Raises RingTooSmallError if it has none that serves."""
     given = plan.config.secagg.bits
     if isinstance(given, int):
         return given

@@ -36,7 +36,12 @@ class TrainingNoise(NoisePlan):
         if self.config.secagg.noise is not Noise.SKELLAM:
             return mechanism
         protocol = _protocol(self)
-        return _in_ring(mechanism, _bits(self, protocol), protocol)
+        return _in_ring(mechanism, self.bits_under(protocol), protocol)
+
+    def bits_under(self, protocol: ProtocolName) -> int:
+        """Return the size of the ring in which this protocol sums. Raises RingTooSmallError if it has none that
+        serves."""
+        return _bits(self, protocol)
 
     @property
     def draw_is_secret(self) -> bool:
@@ -109,7 +114,7 @@ def _one_device(plan: TrainingNoise) -> NoisyTraining:
 
 @lru_cache(maxsize=8)
 def _protocol(plan: TrainingNoise) -> ProtocolName:
-    return protocol_of(plan.config, 1, plan.dim, lambda name: _bits(plan, name))
+    return protocol_of(plan.config, 1, plan.dim, plan.bits_under)
 
 
 @lru_cache(maxsize=8)

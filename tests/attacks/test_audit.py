@@ -116,6 +116,13 @@ def test_dropouts_and_colluders_are_played() -> None:
         assert np.abs(one.x - coins * one.length).max() < 8 * promised
 
 
+def test_a_number_of_colluders_is_played_as_its_share() -> None:
+    """Ten of 40 clients would be all that a small cohort has."""
+    few = "strategy=dp_fedavg clients.total=40 clients.per_round=40 secagg.colluders"
+    number, share = (shrink(compose(f"{few}={of}".split())) for of in ("10", "0.25"))
+    assert number == share
+
+
 def test_silence_is_exact() -> None:
     """A canary that is absent contributes zeros: its device's noise is all that leaves it."""
     run = shrink(compose(["strategy=dp_fedavg"]))

@@ -9,8 +9,10 @@ import pytest
 from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.client.guard.offer import offer_of
 from fedsketch.client.guard.owners_refusal import BudgetSpent, LedgerProblem
+from fedsketch.conf import compose
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.runtime.processes import fitting_policy
 from fedsketch.secagg import Refusal, TwoTripsSettings
 from tests.client.guard.enrolled import KEY, RUN, Fleet, settings_of, two_trips
 
@@ -179,3 +181,20 @@ def test_every_group_is_charged_as_the_smallest(make_fleet: Callable[..., Fleet]
     settings: TwoTripsSettings = two_trips(13, groups=2)
     assert (settings.n, settings.sizes.least) == (7, 5)
     assert guard.judge(settings).least == 5
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("clients.tolerated_losses=2", "secagg.colluders=1")],
+    ids=["shares", "counts"],
+)
+def test_the_policies_that_we_make_ourselves_admit_sums_in_two_trips(
+    guard: DeviceGuard, overrides: tuple[str, ...]
+) -> None:
+    run = compose(["clients.total=10", "clients.per_round=10", "secagg=two_trips", *overrides])
+    guard.policy = fitting_policy(run)
+    losses = 2 if overrides else 0
+    guard.admit(two_trips(10, drops=1, losses=losses, colluders=1))
+    if overrides:
+        with pytest.raises(Refusal, match="set secagg.colluders to 1"):
+            guard.admit(two_trips(10, drops=1, losses=losses, colluders=0))
