@@ -126,9 +126,9 @@ def _listed(name: str, sent: list[Sent]) -> Table:
     table = Table("message", "record", "key", "for", "bytes", "around", title=name)
     for one in sent:
         for entry in one.entries:
-            purposes = ", ".join(entry.held)
-            held = f"{sum(entry.held.values()):,}" if entry.held else ""
-            table.add_row(one.label, entry.record, entry.key, purposes, held, f"{entry.around:,}")
+            held = {purpose: size for purpose, size in entry.held.items() if size}
+            purposes, sizes = ", ".join(held), ", ".join(f"{size:,}" for size in held.values())
+            table.add_row(one.label, entry.record, entry.key, purposes, sizes, f"{entry.around:,}")
     return table
 
 
