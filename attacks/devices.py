@@ -25,7 +25,7 @@ from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_integers import reduced, unreduced_sum
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
 from fedsketch.secagg import RECORD, SURVIVORS, is_train
-from fedsketch.strategies.rounds.codec import GROUPS, MECHANISM, SCALARS, summed, uploaded
+from fedsketch.strategies.rounds.codec import GROUPS, HEAD, MECHANISM, summed, uploaded
 
 Vector = NDArray[np.generic]
 _FIRST_NODE = SERVER_ID + 1
@@ -110,13 +110,14 @@ class Devices(LocalGrid):
 
     def _deliver(self, content: RecordDict) -> None:
         if self.parcels is not None:
-            self._workspace.prepare(content, self.parcels.parcel(self._held), SimulatedGuard(0))
+            parcel = self.parcels.parcel(self._held)
+            self._workspace.prepare(content, parcel, RecordDict(), SimulatedGuard(0))
             self._held = self.parcels.version
 
     def _groups(self, content: RecordDict) -> list[list[int]]:
         """Return random disjoint groups of equal size."""
         assert self.last is not None
-        count = int(content.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
+        count = int(content.config_records.get(HEAD, ConfigRecord()).get(GROUPS, 1))  # type: ignore[arg-type]
         order = sorted(self.last.uploads)
         if count > 1:
             secrets.SystemRandom().shuffle(order)

@@ -28,6 +28,7 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.coordinator import Coordinator
+from fedsketch.strategies.rounds.messages import scalars_in
 from fedsketch.strategies.rounds.sampling import CohortSampler
 
 Matrix = NDArray[np.float64]
@@ -266,6 +267,6 @@ def _public(strategy: Strategy[Any], devices: Devices, round: int) -> Hashable:
         known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
         return (told, tuple(known))
     sent: Any = content.array_records.get("arrays", {})
-    numbers = content.config_records.get("numbers", ConfigRecord())
+    numbers = scalars_in(content)
     shown = tuple((key, array.data) for key, array in sent.items() if key != "model")
     return (told, shown, tuple(sorted((k, str(v)) for k, v in numbers.items())))

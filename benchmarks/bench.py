@@ -42,6 +42,7 @@ class Script:
 SCRIPTS = (
     Script("cohort", "Client updates per second, beside plain Flower under Ray", ("--quick",)),
     Script("simulation", "Flower's Ray engine with and without us", ("--rounds", "8")),
+    Script("envelope", "Bytes of a round for one client, by what they are for"),
     Script("secagg", "Secure aggregation, beside Flower's SecAgg+ and openssl", ("--quick",)),
     Script(
         "per_example",

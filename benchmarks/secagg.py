@@ -270,7 +270,9 @@ class OneOfMany:
             f"{checks:,} signatures checked": repeat(
                 checks, lambda: verify.__wrapped__(identity.public, signature, statement)
             ),
-            f"{2 * peers:,} key agreements": repeat(2 * peers, lambda: x25519.agree(private, public)),
+            f"{2 * peers:,} key agreements": repeat(
+                2 * peers, lambda: x25519.agree(private, public)
+            ),
             f"{2 * peers:,} keys derived": repeat(
                 2 * peers, lambda: keys.pair_mask_key(key, MODEL, MODEL, 0, 1)
             ),

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsketch.client.guard.guard import guard_of
-from fedsketch.delivery.records import FROZEN_ARRAYS, PARCEL, PARCEL_ARRAYS
+from fedsketch.delivery.records import FROZEN_ARRAYS, PARCEL, PARCEL_ARRAYS, SETTINGS
 from fedsketch.secagg import client_app
 from fedsketch.strategies.rounds.codec import RingCodec
 
@@ -32,9 +32,9 @@ def make_app() -> ClientApp:
         return Workspace()
 
     def prepare(content: RecordDict, parcel: RecordDict, context: Context) -> RecordDict | None:
-        return workspace().prepare(content, parcel, guard_of(context))
+        return workspace().prepare(content, parcel, context.state, guard_of(context))
 
-    detached = (PARCEL, PARCEL_ARRAYS, FROZEN_ARRAYS)
+    detached = (PARCEL, PARCEL_ARRAYS, FROZEN_ARRAYS, SETTINGS)
     app = client_app(RingCodec(), guard_of, prepare=prepare, detached=detached)
 
     @app.query("introduce")

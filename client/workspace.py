@@ -8,22 +8,23 @@ folder and in the state that Flower keeps for its node.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsketch.client.guard.guard import DeviceGuard, SimulatedGuard
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
 from fedsketch.delivery.frozen_part import FrozenPart, asks_for_the_frozen_part
-from fedsketch.delivery.parcels import Replayed, asks_for_the_whole
+from fedsketch.delivery.parcels import FINGERPRINT, Replayed, asks_for_the_whole
 from fedsketch.delivery.records import FEATURES, FROZEN, PARCEL
 from fedsketch.delivery.replica import Replicas
+from fedsketch.delivery.settings_once import asks_for_the_settings, remember, text_named
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.bound_half import TrainedModel
@@ -36,9 +37,9 @@ from fedsketch.strategies.local.forms import Half, StrategyHalf
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.local.update import batch_generator
 from fedsketch.strategies.registry import make_device_half, make_replica
-from fedsketch.strategies.rounds.codec import EVALUATION, reply_with
+from fedsketch.strategies.rounds.codec import CONFIG, EVALUATION, HEAD, reply_with
 from fedsketch.strategies.rounds.evaluation import evaluation_rows
-from fedsketch.strategies.rounds.messages import Broadcast, BroadcastReader, announced
+from fedsketch.strategies.rounds.messages import Broadcast, BroadcastReader, Scalar, announced
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Assignment, DataShape, Workload
@@ -71,10 +72,15 @@ class Workspace:
         self._replicas = Replicas(self._version_0)
         self._cache = ProductCache()
 
-    def prepare(self, content: RecordDict, parcel: RecordDict, guard: Guard) -> RecordDict | None:
-        """Check what a broadcast asks for, and process what came with it: a frozen part (`delivery.frozen_part`), a
-        parcel (`delivery.parcels`). Return the answer if training is not possible; raise `Refusal` if the owner does
-        not allow it. The device's data are not read."""
+    def prepare(
+        self, content: RecordDict, parcel: RecordDict, state: RecordDict, guard: Guard
+    ) -> RecordDict | None:
+        """Check what a broadcast asks for, and process what came with it: the configuration (`delivery.settings_once`),
+        a frozen part (`delivery.frozen_part`), a parcel (`delivery.parcels`). Return the answer if training is not
+        possible; raise `Refusal` if the owner does not allow it. The device's data are not read. `state` is what
+        Flower keeps for the node."""
+        if not _with_settings(content, parcel, state):
+            return asks_for_the_settings()
         config, scalars = announced(content)
         if EVALUATION in scalars and not isinstance(config.evaluation, FederatedEvaluationConfig):
             raise Refusal(
@@ -88,7 +94,7 @@ class Workspace:
             return asks_for_the_frozen_part()
         if PARCEL not in parcel:
             return None
-        goal = str(scalars["fingerprint"])
+        goal = _goal(scalars)
         problem = self._replicas.receive(parcel, task, goal, guard.folder)
         return None if problem is None else asks_for_the_whole(problem)
 
@@ -155,10 +161,9 @@ class Workspace:
     def completed(self, received: Broadcast, task: Assignment) -> Broadcast:
         """Return the broadcast as this device understands it: with its own form of the configuration, and with the
         arrays from the replica if it has none. It is the same object for all clients that share a process."""
-        goal = received.scalars.get("fingerprint")
         arrays = received.arrays
-        if goal is not None and not arrays:
-            arrays = self._replicas.arrays(task, str(goal), received.round)
+        if FINGERPRINT in received.scalars and not arrays:
+            arrays = self._replicas.arrays(task, _goal(received.scalars), received.round)
         known = self._prepared
         if (
             known is not None
@@ -198,6 +203,26 @@ class EvaluationHalf:
         raise UnsafeUpdateError(
             "the mechanism adds noise during training, and an evaluation does not train."
         )
+
+
+def _goal(scalars: Mapping[str, Scalar]) -> str:
+    """Return the fingerprint of the state to which all devices are told to come."""
+    return bytes(scalars[FINGERPRINT]).hex()  # type: ignore[arg-type]
+
+
+def _with_settings(content: RecordDict, parcel: RecordDict, state: RecordDict) -> bool:
+    """Put the configuration that a broadcast names into it; returns whether the device has it."""
+    head = content.config_records[HEAD]
+    name = head[CONFIG]
+    if not isinstance(name, bytes):
+        return True  # the text itself
+    text = text_named(name, parcel, state)
+    if text is None:
+        return False
+    content[HEAD] = ConfigRecord({**head, CONFIG: text})
+    announced(content)  # raises if it is not to be remembered
+    remember(text, state)
+    return True
 
 
 def _in_places(examples: Examples, task: Assignment, guard: Guard) -> Examples:

@@ -25,8 +25,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsketch.delivery.kept_file import keep
-from fedsketch.delivery.parcels import opened
 from fedsketch.delivery.records import FEATURES, FROZEN, FROZEN_ARRAYS, STALE
+from fedsketch.delivery.tensor_records import opened
 from fedsketch.errors import ModelError, UnsafeUpdateError
 from fedsketch.secagg import Refusal
 from fedsketch.sketching.sketch import digest

@@ -15,10 +15,12 @@ from itertools import pairwise
 from typing import Protocol
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS, STALE
+from fedsketch.delivery.tensor_records import tensors_in, with_tensors
 
+FINGERPRINT = "fingerprint"  # in the head of a broadcast
 # A device that missed more steps is sent the whole state. Each step costs it time, however short, before it charges
 # anything.
 MOST_STEPS = 1000
@@ -81,7 +83,7 @@ class Parcels:
 
     def head(self) -> dict[str, int | str | bool | float | bytes]:
         """Return what every device is told of the state, in the common part of the broadcast."""
-        return {"version": self.version, "fingerprint": self._state.fingerprint()}
+        return {FINGERPRINT: bytes.fromhex(self._state.fingerprint())}
 
     def arrays(self, server_round: int) -> dict[str, torch.Tensor]:
         """Return the arrays that devices make themselves in a round."""
@@ -108,28 +110,15 @@ class Parcels:
     def whole(self) -> RecordDict:
         """Return the parcel for a device that has no usable state."""
         if -1 not in self._made:
-            arrays = {name: _array(tensor) for name, tensor in self._state.state_dict().items()}
-            self._made[-1] = RecordDict(
-                {PARCEL: ConfigRecord({"kind": "whole"}), PARCEL_ARRAYS: ArrayRecord(arrays)}
-            )
+            head = ConfigRecord({"kind": "whole"})
+            self._made[-1] = with_tensors(PARCEL, head, self._state.state_dict(), PARCEL_ARRAYS)
         return self._made[-1]
 
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
     """Return the state in a parcel; None if it holds steps."""
-    return (
-        opened(content, PARCEL_ARRAYS)
-        if content.config_records[PARCEL]["kind"] == "whole"
-        else None
-    )
-
-
-def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
-    """Return the tensors in a record."""
-    return {
-        name: torch.from_numpy(array.numpy().copy())
-        for name, array in content.array_records[record].items()
-    }
+    whole = content.config_records[PARCEL]["kind"] == "whole"
+    return tensors_in(content, PARCEL, PARCEL_ARRAYS) if whole else None
 
 
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
@@ -142,7 +131,7 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
     deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
     parts: dict[int, dict[str, torch.Tensor]] = {current: {} for current in rounds}
-    for name, tensor in opened(content, PARCEL_ARRAYS).items():
+    for name, tensor in tensors_in(content, PARCEL, PARCEL_ARRAYS).items():
         current, _, part = name.partition(".")
         parts[int(current)][part] = tensor
     steps = [
@@ -161,19 +150,15 @@ def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
             "deviations": [step.deviation for step in steps],
         }
     )
-    arrays = {str(step.round): _array(step.mean) for step in steps}
+    tensors = {str(step.round): step.mean for step in steps}
     for step in steps:
-        arrays |= {f"{step.round}.{name}": _array(part) for name, part in step.given.items()}
-    return RecordDict({PARCEL: head, PARCEL_ARRAYS: ArrayRecord(arrays)})
+        tensors |= {f"{step.round}.{name}": part for name, part in step.given.items()}
+    return with_tensors(PARCEL, head, tensors, PARCEL_ARRAYS)
 
 
 def size_of(state: Replayed) -> int:
     """Return how many numbers the whole state has."""
     return sum(tensor.numel() for tensor in state.state_dict().values())
-
-
-def _array(tensor: torch.Tensor) -> Array:
-    return Array(tensor.cpu().numpy())
 
 
 def asks_for_the_whole(problem: str) -> RecordDict:

@@ -1,5 +1,5 @@
-"""Names of the records with a device's parcel (`delivery.parcels`) or frozen part (`delivery.frozen_part`), for
-modules that must not import torch."""
+"""Names of the records with a device's parcel (`delivery.parcels`), frozen part (`delivery.frozen_part`) or settings
+(`delivery.settings_once`), for modules that must not import torch."""
 
 from __future__ import annotations
 
@@ -9,3 +9,4 @@ STALE = "stale"  # key in the reply of a device that needs the whole state
 FROZEN = "frozen"
 FEATURES = "features"
 FROZEN_ARRAYS = "frozen-arrays"
+SETTINGS = "settings"

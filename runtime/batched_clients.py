@@ -46,7 +46,7 @@ from fedsketch.strategies.local.forms import Half, batched_blocks, batched_rows
 from fedsketch.strategies.local.forms import rows as plain_rows
 from fedsketch.strategies.local.product_cache import ProductCache
 from fedsketch.strategies.rounds.clip import with_counts
-from fedsketch.strategies.rounds.codec import EVALUATION, MECHANISM, SCALARS, uploaded
+from fedsketch.strategies.rounds.codec import EVALUATION, HEAD, MECHANISM, uploaded
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.gradients.per_client import PerClient
 from fedsketch.tasks.models.flat_model import FlatModel
@@ -118,7 +118,7 @@ class BatchedClients(Workspace):
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
         if not mechanism.additive:
             groups = [[client] for group in groups for client in group]
-        evaluates = EVALUATION in content.config_records.get(SCALARS, {})
+        evaluates = EVALUATION in content.config_records.get(HEAD, {})
         if evaluates or self._settings.noise == "per_device" or not mechanism.takes_rows:
             yield from (self._one_by_one(content, group) for group in groups)
             return

@@ -61,7 +61,7 @@ class BatchedGrid(LocalGrid):
         by_client = {self._nodes.index(message.metadata.dst_node_id): message for message in train}
         content = RecordDict(dict(train[0].content))  # the same for all clients
         frozen = RecordDict({n: content.pop(n) for n in (FROZEN_ARRAYS,) if n in content})
-        self._workspace.prepare(content, frozen, SimulatedGuard(0))
+        self._workspace.prepare(content, frozen, RecordDict(), SimulatedGuard(0))
         wanted = int(content.pop(SUMS)["sums"])  # type: ignore[arg-type]
         groups = self._groups(sorted(by_client), wanted, train[0].metadata.group_id)
         for made in self._workspace.sums(content, groups):

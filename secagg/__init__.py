@@ -20,7 +20,15 @@ from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
 from .moduli import modulus_of, ring_sizes
-from .names import RECORD, REFUSAL, SURVIVORS, VECTOR_RECORD, ProtocolName, is_train
+from .names import (
+    MOST_IN_RECORD,
+    RECORD,
+    REFUSAL,
+    SURVIVORS,
+    ProtocolName,
+    is_train,
+    vector_in,
+)
 from .options import SecAggOptions
 from .packing import Ring, centred, reduce, ring_dtype
 from .pairwise.settings import PairwiseSettings
@@ -32,10 +40,10 @@ from .two_trips.settings import TwoTripsSettings
 from .wrapped_grid import WrappedGrid
 
 __all__ = [
+    "MOST_IN_RECORD",
     "RECORD",
     "REFUSAL",
     "SURVIVORS",
-    "VECTOR_RECORD",
     "Aborted",
     "Codec",
     "Directory",
@@ -74,4 +82,5 @@ __all__ = [
     "reduce",
     "ring_dtype",
     "ring_sizes",
+    "vector_in",
 ]

@@ -25,9 +25,12 @@ ACTION = "secagg_{}"  # the query actions: secagg_advertise, secagg_share, ...
 RECORD = "secagg"
 """The protocol's own record. A device has one of the same name in its state."""
 VECTOR_RECORD = "secagg-vector"
-"""The record of the masked vector."""
+"""The record of a long masked vector. A short one is in the protocol's own record."""
 VECTOR = "vector"  # its only array
 VECTOR_KIND = "secagg.packed"  # the type of that array: packed bits instead of numbers
+MOST_IN_RECORD = 1 << 20
+"""Bytes that are still put into a record of settings; more are an array, which costs 500 bytes more. Flower sends
+records whole and arrays in pieces, and what is between server and node may refuse large requests."""
 
 # ---------------------------------------------------------------- entries of the protocol's own record
 BODY = "body"  # the bytes of the request or of the answer
@@ -52,19 +55,19 @@ def body_record(body: bytes) -> ConfigRecord:
     return ConfigRecord({BODY: body})
 
 
-def body_in(content: RecordDict) -> bytes:
-    """Return the request or the answer in a message; no bytes if there is none."""
-    body = content.config_records.get(RECORD, ConfigRecord()).get(BODY)
-    return body if isinstance(body, bytes) else b""
-
-
 def with_vector(answer: ConfigRecord, masked: bytes) -> RecordDict:
-    """Return the content of the one reply that has a masked vector. The vector is outside of the protocol's record."""
+    """Return the content of the one reply that has a masked vector: in the answer, or beside it if it is long."""
+    if len(masked) <= MOST_IN_RECORD:
+        answer[BODY] = masked
+        return RecordDict({RECORD: answer})
     packed = Array("uint8", (len(masked),), VECTOR_KIND, masked)
     return RecordDict({RECORD: answer, VECTOR_RECORD: ArrayRecord({VECTOR: packed})})
 
 
 def vector_in(content: RecordDict) -> bytes | None:
     """Return the masked vector in a reply; None if there is none."""
-    vector = content.array_records.get(VECTOR_RECORD, ArrayRecord()).get(VECTOR)
-    return None if vector is None else vector.data
+    short = content.config_records.get(RECORD, ConfigRecord()).get(BODY)
+    if isinstance(short, bytes):
+        return short
+    long = content.array_records.get(VECTOR_RECORD, ArrayRecord()).get(VECTOR)
+    return None if long is None else long.data

@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 
 from .codec import Codec, VectorFormat
 from .errors import SettingsError
-from .names import ProtocolName, body_in, vector_in
+from .names import ProtocolName, vector_in
 from .options import SecAggOptions
 from .pairwise import trips as pairwise
 from .pairwise.settings import PairwiseSettings
@@ -85,4 +85,4 @@ def _traffic(
 def _bytes(trips: list[RoundTrip]) -> int:
     """Return the bytes of the protocol and of the vector."""
     contents = [content for trip in trips for content in (trip.request, trip.reply)]
-    return sum(len(body_in(content)) + len(vector_in(content) or b"") for content in contents)
+    return sum(len(vector_in(content) or b"") for content in contents)

@@ -16,6 +16,7 @@ from fedsketch.server.accounts import Accounts
 from fedsketch.server.exchange import Exchange
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.losses import LossTeller
+from fedsketch.server.grids.named_settings import planned_broadcast
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, Mean, sampler_of
@@ -173,7 +174,7 @@ class DeviceEvaluations:
         strategy, config = self.strategy, self.strategy.config
         cohort, groups, noise = config.clients.per_round, strategy.evaluation.groups, strategy.noise
         mechanism, members = strategy.mechanism(1, cohort), noise.sizes.members(cohort)
-        broadcast = self.coordinator.planned_broadcast()
+        broadcast = planned_broadcast(self.coordinator)
         up, down = expected_traffic(config, broadcast, mechanism, noise.dim, cohort)
         of_group = mechanism.noise_std(noise.variance(cohort, members))
         units = members * (self._held_out() if noise.unit is Unit.EXAMPLE else 1.0)

@@ -20,7 +20,7 @@ def expected_traffic(
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
-        return _size(summed(mechanism.typical_upload(numbers))), _size(broadcast)
+        return message_size(summed(mechanism.typical_upload(numbers))), message_size(broadcast)
     with config_errors():
         planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort)
     first, usual, often = _sizes(planned.first), _sizes(planned.usual), 1 / planned.period
@@ -30,10 +30,12 @@ def expected_traffic(
 
 def _sizes(trips: list[RoundTrip]) -> tuple[int, int]:
     """Return the bytes that a client sends and receives in these round trips."""
-    return sum(_size(one.reply) for one in trips), sum(_size(one.request) for one in trips)
+    return sum(message_size(one.reply) for one in trips), sum(
+        message_size(one.request) for one in trips
+    )
 
 
-def _size(content: RecordDict) -> int:
+def message_size(content: RecordDict) -> int:
     """Return the size of a message between server and node. Flower's constructor needs a running app, so metadata are
     made here."""
     metadata = Metadata(

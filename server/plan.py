@@ -17,6 +17,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.server.accounts import Accounts
 from fedsketch.server.device_evaluations import Evaluations, evaluations_of
 from fedsketch.server.expected_traffic import expected_traffic
+from fedsketch.server.grids.named_settings import planned_broadcast
 from fedsketch.server.guarantee import adversaries, guarantee, not_private
 from fedsketch.server.report.number_format import in_order, plain, size
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
@@ -34,7 +35,8 @@ POINTS = 50  # points of the epsilon curve
 
 @dataclass(frozen=True)
 class Plan:
-    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, without dropouts.
+    """Worst cases: every round loses as many clients as it tolerates. Bytes are per client and round, without dropouts
+    and without the configuration, which each device receives once.
     `ends_after` is the last round that the budget pays for, if it does not pay for all."""
 
     guarantee: str
@@ -116,7 +118,7 @@ def make_plan(config: Config) -> Plan:
     cohort, noise = config.clients.per_round, strategy.noise
     mechanism = strategy.mechanism(config.rounds, cohort)
     up, down = expected_traffic(
-        config, coordinator.planned_broadcast(), mechanism, noise.dim, cohort
+        config, planned_broadcast(coordinator), mechanism, noise.dim, cohort
     )
     expected = Aggregate(
         torch.empty(0), cohort, mechanism.noise_std(noise.variance(cohort, cohort))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flwr.app import Message, Metadata, RecordDict
+from flwr.app import ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedsketch.secagg import WrappedGrid
@@ -61,8 +61,28 @@ def content_shape(content: RecordDict) -> tuple[object, ...]:
         for name, record in content.array_records.items()
         for key, array in record.items()
     )
-    others = [*content.config_records.items(), *content.metric_records.items()]
-    return (*arrays, *((name, len(record.deflate())) for name, record in others))
+    others: list[tuple[str, ConfigRecord | MetricRecord]] = [
+        *content.config_records.items(),
+        *content.metric_records.items(),
+    ]
+    values = tuple(
+        (name, key, *_value_shape(value))
+        for name, record in others
+        for key, value in record.items()
+    )
+    records = tuple((name, type(record)) for name, record in content.items())
+    return (*records, *arrays, *values)
+
+
+def _value_shape(value: object) -> tuple[object, ...]:
+    """Return what the size of a value in a record depends on."""
+    if isinstance(value, list):
+        return (len(value), *(part for item in value for part in _value_shape(item)))
+    if isinstance(value, int):  # sent in bytes of seven bits, the sign first
+        return (type(value), (~value if value < 0 else value).bit_length())
+    if isinstance(value, str):
+        return (str, len(value.encode()))
+    return (type(value), len(value) if isinstance(value, bytes) else 0)
 
 
 def _lengths(metadata: Metadata) -> tuple[int, ...]:

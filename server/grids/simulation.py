@@ -10,11 +10,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsketch.conf.schema import NoSecAggConfig
+from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import WrappedGrid, is_train
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.byte_meter import content_shape
-from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, MECHANISM, SCALARS, uploaded
+from fedsketch.server.grids.named_settings import named
+from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, HEAD, MECHANISM, uploaded
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.messages import ARRAYS, encoded
 
@@ -25,7 +27,8 @@ class SimulatedGrid(WrappedGrid):
     """The Grid between a strategy and a simulator that answers train messages with sums.
 
     Bytes are those of the messages that a round without dropouts would have (`server.expected_traffic`), with parcels
-    of replay (`delivery.parcels`), and without frozen weights, which are sent once. A round that secure aggregation
+    of replay (`delivery.parcels`) and of settings (`delivery.settings_once`), and without frozen weights, which are
+    sent once. A round that secure aggregation
     would refuse is refused.
     """
 
@@ -35,7 +38,9 @@ class SimulatedGrid(WrappedGrid):
         self._frozen = coordinator.frozen
         self._up = self._down = 0.0
         self._first = True
-        self._held: dict[int, int] = {}  # the version that a node would have, if not 0
+        self._settings = SettingsOnce()
+        # The versions that a node would have, of the state and of the settings, if not 0.
+        self._held: dict[int, tuple[int, int]] = {}
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def take(self) -> tuple[float, float]:
@@ -77,14 +82,16 @@ class SimulatedGrid(WrappedGrid):
         return cohort if parts else 1
 
     def _count(self, content: RecordDict, nodes: list[int], numbers: int) -> None:
-        """Count what these nodes would have sent and received. From now on they have the present version."""
-        parcels = self._strategy.parcels
-        for held, count in Counter(self._held.get(node, 0) for node in nodes).items():
-            parcel = RecordDict() if parcels is None else parcels.parcel(held)
-            up, down = self._traffic(content, parcel, numbers, len(nodes))
+        """Count what these nodes would have sent and received. From now on they have the present versions."""
+        parcels, settings = self._strategy.parcels, self._settings
+        content = named(content, settings)
+        for held, count in Counter(self._held.get(node, (0, 0)) for node in nodes).items():
+            parcel = {} if parcels is None else parcels.parcel(held[0])
+            lacking = RecordDict({**parcel, **settings.parcel(held[1])})
+            up, down = self._traffic(content, lacking, numbers, len(nodes))
             self._up, self._down = self._up + count * up, self._down + count * down
-        if parcels is not None:
-            self._held |= dict.fromkeys(nodes, parcels.version)
+        version = 0 if parcels is None else parcels.version
+        self._held |= dict.fromkeys(nodes, (version, settings.version))
 
     def _traffic(
         self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
@@ -100,7 +107,7 @@ class SimulatedGrid(WrappedGrid):
 
 
 def _numbers(content: RecordDict) -> ConfigRecord:
-    return content.config_records.get(SCALARS, ConfigRecord())
+    return content.config_records.get(HEAD, ConfigRecord())
 
 
 def _evaluates(content: RecordDict) -> bool:

@@ -1,4 +1,4 @@
-"""The Grids between a strategy and the nodes: losses, bytes, missing frozen parts and replay, secure aggregation."""
+"""The Grids between a strategy and the nodes: losses, bytes, what a device lacks, secure aggregation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from fedsketch.conf.schema import CohortRuntimeConfig, NoSecAggConfig
 from fedsketch.delivery.frozen_part import FrozenPart
 from fedsketch.delivery.grid import DeliveryGrid
 from fedsketch.delivery.parcels import Parcels
-from fedsketch.delivery.records import FROZEN
+from fedsketch.delivery.records import FROZEN, SETTINGS
+from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.byte_meter import MeteredGrid
 from fedsketch.server.grids.losses import LossGrid, LossTeller
+from fedsketch.server.grids.named_settings import NamedSettingsGrid
 from fedsketch.server.grids.simulation import SimulatedGrid
 from fedsketch.strategies.noise.protocol import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec
@@ -45,10 +47,12 @@ def aggregating(
 ) -> WrappedGrid:
     """Return a Grid whose train replies are what `config.secagg` lets the server see. With a `roster`, a node with a
     wrong signature is dropped."""
+    settings = SettingsOnce()
+    grid = DeliveryGrid(grid, settings, SETTINGS)
     if frozen is not None and frozen.sent:
         grid = DeliveryGrid(grid, frozen, FROZEN)
     if parcels is not None:
         grid = DeliveryGrid(grid, parcels)
-    if isinstance(config.secagg, NoSecAggConfig):
-        return grid
-    return SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)
+    if not isinstance(config.secagg, NoSecAggConfig):
+        grid = SecAggGrid(grid, secagg_options(config), RingCodec(), roster=roster)
+    return NamedSettingsGrid(grid, settings)

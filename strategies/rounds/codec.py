@@ -18,6 +18,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.secagg import (
+    MOST_IN_RECORD,
     RECORD,
     REFUSAL,
     ProtocolName,
@@ -33,9 +34,14 @@ from fedsketch.secagg import (
 )
 
 MECHANISM = "mechanism"
-SCALARS = "numbers"  # the name that the record has had since 0.1
-GROUPS = "groups"  # among the scalars: how many groups are summed separately, if more than one
-EVALUATION = "evaluation"  # among the scalars: the model is to be evaluated, not trained
+UPDATE = "update"  # the record with the vector of a reply
+_SUM = "sum"  # in it: the vector, as an array if it is long
+_TYPE = "type"  # in it: the type of the numbers of a short vector
+HEAD = "head"  # the record of all scalars
+CONFIG = "config"  # in the head: the configuration as text, or its name (`delivery.settings_once`)
+ROUND = "round"  # in the head
+GROUPS = "groups"  # in the head: how many groups are summed separately, if more than one
+EVALUATION = "evaluation"  # in the head: the model is to be evaluated, not trained
 
 
 def reply_with(upload: Upload) -> RecordDict:
@@ -45,12 +51,18 @@ def reply_with(upload: Upload) -> RecordDict:
 
 def summed(vector: NDArray[np.generic]) -> RecordDict:
     """Return the same kind of reply for the sum of a cohort, which secure aggregation makes on the server."""
-    return RecordDict({"update": ArrayRecord({"sum": Array(vector)})})
+    if vector.nbytes > MOST_IN_RECORD:
+        return RecordDict({UPDATE: ArrayRecord({_SUM: Array(vector)})})
+    return RecordDict({UPDATE: ConfigRecord({_TYPE: vector.dtype.str, _SUM: vector.tobytes()})})
 
 
 def uploaded(records: RecordDict) -> NDArray[np.generic]:
     """Return the vector in a reply."""
-    return records.array_records["update"]["sum"].numpy()
+    record = records[UPDATE]
+    if isinstance(record, ArrayRecord):
+        return record[_SUM].numpy()
+    # Copied, because what is read from bytes cannot be written to.
+    return np.frombuffer(record[_SUM], np.dtype(str(record[_TYPE]))).copy()  # type: ignore[arg-type]
 
 
 def delivered(
@@ -59,7 +71,7 @@ def delivered(
     """Return the upload in a reply, or None and the reason why there is none. Nothing in the reply is trusted."""
     if reply.has_error():
         return None, clean_text(reply.error.reason or f"error {reply.error.code}")
-    if "update" not in reply.content.array_records:
+    if UPDATE not in reply.content:
         answer = reply.content.config_records.get(RECORD, ConfigRecord())
         return None, clean_text(answer.get(REFUSAL, "sent no update"))
     try:
@@ -93,7 +105,7 @@ class RingCodec:
             raise SettingsError(
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
-        groups = broadcast.config_records.get(SCALARS, ConfigRecord()).get(GROUPS, 1)
+        groups = broadcast.config_records.get(HEAD, ConfigRecord()).get(GROUPS, 1)
         dim, bits, modulus = mechanism.ring
         protocol = ProtocolName.TWO_TRIPS if modulus % 2 else ProtocolName.PAIRWISE
         return VectorFormat(dim, bits, mechanism.to_record(), int(groups), protocol)  # type: ignore[arg-type]

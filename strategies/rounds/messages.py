@@ -12,7 +12,7 @@ from fedsketch.conf import Config, device_json, from_json
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.strategies.rounds.codec import MECHANISM, SCALARS
+from fedsketch.strategies.rounds.codec import CONFIG, HEAD, MECHANISM, ROUND
 
 Scalar = int | float | str | bytes | bool
 ARRAYS = "arrays"
@@ -39,26 +39,27 @@ class Broadcast:
         return self.arrays["model"]
 
     def to_records(self) -> RecordDict:
-        head = ConfigRecord({"config": device_json(self.config), "round": self.round})
+        own: dict[str, Scalar] = {CONFIG: device_json(self.config), ROUND: self.round}
+        if not own.keys().isdisjoint(self.scalars):
+            raise ValueError(f"A strategy's scalars cannot be named {CONFIG} or {ROUND}.")
+        head = ConfigRecord({**own, **self.scalars})
         mechanism = ConfigRecord(self.mechanism.to_record())  # type: ignore[arg-type]
-        records = RecordDict({"head": head, MECHANISM: mechanism})
+        records = RecordDict({HEAD: head, MECHANISM: mechanism})
         if self.arrays:
             records[ARRAYS] = encoded(self.arrays)
-        if self.scalars:
-            records[SCALARS] = ConfigRecord(dict(self.scalars))
         return records
 
     @staticmethod
     def from_records(records: RecordDict) -> Broadcast:
         """Read a broadcast."""
-        head = records.config_records["head"]
+        head = records.config_records[HEAD]
         arrays = records.array_records.get(ARRAYS, ArrayRecord())
         return Broadcast(
-            config=from_json(str(head["config"])),
-            round=int(head["round"]),  # type: ignore[arg-type]
+            config=from_json(str(head[CONFIG])),
+            round=int(head[ROUND]),  # type: ignore[arg-type]
             mechanism=mechanism_from_record(records.config_records[MECHANISM]),
             arrays={key: decoded(array) for key, array in arrays.items()},
-            scalars=dict(records.config_records.get(SCALARS, {})),  # type: ignore[arg-type]
+            scalars=scalars_in(records),
         )
 
 
@@ -82,19 +83,24 @@ def _content(records: RecordDict) -> object:
     arrays = records.array_records.get(ARRAYS, ArrayRecord())
     return (
         [(key, array.dtype, tuple(array.shape), array.data) for key, array in arrays.items()],
-        [dict(records.config_records.get(name, {})) for name in ("head", MECHANISM, SCALARS)],
+        [dict(records.config_records.get(name, {})) for name in (HEAD, MECHANISM)],
     )
 
 
 def announced(records: RecordDict) -> tuple[Config, dict[str, Scalar]]:
     """Return the configuration and the scalars of a broadcast, before the codec has put the mechanism into it."""
-    text = str(records.config_records["head"]["config"])
+    text = str(records.config_records[HEAD][CONFIG])
     if len(text) > _LONGEST_CONFIG:
         raise ConfigError(
             f"The configuration in the message has more than {_LONGEST_CONFIG:,} characters."
         )
-    config = from_json(text)
-    return config, dict(records.config_records.get(SCALARS, {}))  # type: ignore[arg-type]
+    return from_json(text), scalars_in(records)
+
+
+def scalars_in(records: RecordDict) -> dict[str, Scalar]:
+    """Return the scalars of a broadcast."""
+    head = records.config_records[HEAD].items()
+    return {key: value for key, value in head if key not in (CONFIG, ROUND)}  # type: ignore[misc]
 
 
 def encoded(tensors: Mapping[str, torch.Tensor]) -> ArrayRecord:

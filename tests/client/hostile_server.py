@@ -21,7 +21,7 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.secagg import VECTOR_RECORD, SecAggError, WrappedGrid
+from fedsketch.secagg import SecAggError, WrappedGrid, is_train, vector_in
 from fedsketch.server.grids.stack import aggregating
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
@@ -206,16 +206,17 @@ class Hostile(LocalGrid):
     def _read(self, reply: Message) -> Any:
         if reply.has_error():
             return reply.error.code, reply.error.reason
-        records = {}
+        vector = vector_in(reply.content) if is_train(reply) else None
+        if vector is not None:
+            self.vectors.append(vector)
+        records: dict[str, Any] = {}
         for name, record in reply.content.items():
-            if not isinstance(record, ArrayRecord):
-                records[name] = sorted(record.items())
-                continue
-            for key, array in record.items():
-                if name == VECTOR_RECORD:
-                    self.vectors.append(array.data)
-                data = len(array.data) if name == VECTOR_RECORD else array.data
-                records[f"{name}/{key}"] = [array.dtype, tuple(array.shape), array.stype, data]
+            records[name] = sorted(record)
+            for key, value in record.items():
+                parts = [value]
+                if isinstance(value, Array):
+                    parts = [value.dtype, tuple(value.shape), value.stype, value.data]
+                records[f"{name}/{key}"] = [len(x) if x is vector else x for x in parts]
         return reply.metadata.message_type, sorted(records.items())
 
     def _disturbed(self, content: RecordDict, kind: str, node: int) -> tuple[RecordDict, str, int]:
@@ -332,9 +333,7 @@ def attack(
         asked = ask(strategy, server_round, secure)
         content = asked[0].content
         if rng.random() < 0.1:  # a training round as an evaluation
-            content["numbers"] = ConfigRecord(
-                {**content.config_records.get("numbers", {}), EVALUATION: True}
-            )
+            content.config_records["head"][EVALUATION] = True
         announced.append(mechanism_from_record(content.config_records["mechanism"]))
         head = content.config_records["head"]
         if rng.random() < hostility:

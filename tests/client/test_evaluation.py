@@ -19,7 +19,7 @@ from fedsketch.privacy.accounting.release_json import release_from_json
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Aborted
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, SCALARS
+from fedsketch.strategies.rounds.codec import EVALUATION, GROUPS, HEAD
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
 from fedsketch.tasks.data.folder import DATA_VARIABLE
 from tests.client.fleet import NODES, POLICY, Fleet, npz, overflows_above
@@ -46,9 +46,9 @@ class Evaluated(Fleet):
         strategy.model.load(vector)
         asked = ask(strategy, 1, self.aggregating)
         content = asked[0].content
-        told = {**content.config_records.get(SCALARS, {}), **numbers}
+        told = {**content.config_records.get(HEAD, {}), **numbers}
         kept = {key: value for key, value in told.items() if value is not None}
-        content[SCALARS] = ConfigRecord(kept)
+        content[HEAD] = ConfigRecord(kept)
         try:
             list(self.aggregating.send_and_receive(asked, timeout=60))
         except Aborted as aborted:

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from fedsketch.client.workspace import Workspace
 from fedsketch.conf import compose
 from fedsketch.delivery import parcels, replica
-from fedsketch.delivery.parcels import Parcels, Step, _steps_parcel
-from fedsketch.delivery.records import PARCEL_ARRAYS
+from fedsketch.delivery.parcels import Parcels, Step, _steps_parcel, open_steps
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.strategies.algorithm import Aggregate
@@ -76,7 +75,10 @@ def _receive(device: Workspace, content: RecordDict, folder: Path | None) -> str
     """What a device finds wrong with the parcel of a message."""
     config, numbers = announced(content)
     return device._replicas.receive(
-        content, Assignment(config), str(numbers["fingerprint"]), folder
+        content,
+        Assignment(config),
+        bytes(numbers["fingerprint"]).hex(),
+        folder,  # type: ignore[arg-type]
     )
 
 
@@ -98,7 +100,7 @@ def test_everybody_holds_version_0(server: Make, device: Workspace) -> None:
     content = _message(strategy, _parcels(strategy).parcel(0), 1)
     assert _receive(device, content, None) is None
     _check(strategy, device, content, 1)
-    assert len(content.array_records[PARCEL_ARRAYS]) == 0  # and so nothing has to be sent
+    assert open_steps(content)[1] == []  # and so nothing has to be sent
 
 
 @pytest.mark.parametrize("missed", [1, 3])
@@ -111,7 +113,7 @@ def test_a_device_that_missed_rounds_catches_up(
     _rounds(strategy, range(3, 3 + missed))
     device = Workspace()
     parcel = _parcels(strategy).parcel(2)
-    assert len(parcel.array_records[PARCEL_ARRAYS]) == missed
+    assert len(open_steps(parcel)[1]) == missed
     content = _message(strategy, parcel, 3 + missed)
     assert _receive(device, content, tmp_path) is None
     _check(strategy, device, content, 3 + missed)

@@ -17,7 +17,9 @@ from fedsketch.secagg import (
     SettingsError,
     SimulationGuard,
     client_app,
+    names,
     planned_traffic,
+    vector_in,
 )
 from fedsketch.secagg.pairwise.messages import ADVERT_BYTES
 
@@ -83,6 +85,21 @@ def test_every_client_sends_and_receives_what_is_expected(
     expected = _expected(options, n)
     assert len(expected) == (5 if options.consistency else 4)
     real = _real(in_process_grid(_app(), range(100, 100 + n)), options, n)
+    assert all(one == expected for one in real.values())
+
+
+def test_a_long_vector_is_an_array_of_its_own(
+    in_process_grid: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower sends arrays in pieces, and records whole."""
+    vector = vector_in(planned_traffic(SecAggOptions(), CODEC, _broadcast(), 9).usual[2].reply)
+    assert vector is not None
+    monkeypatch.setattr(names, "MOST_IN_RECORD", len(vector))
+    assert set(_expected(SecAggOptions(), 9)[2][1]) == {"secagg"}
+    monkeypatch.setattr(names, "MOST_IN_RECORD", len(vector) - 1)
+    expected = _expected(SecAggOptions(), 9)
+    assert set(expected[2][1]) == {"secagg", "secagg-vector"}
+    real = _real(in_process_grid(_app(), range(100, 109)), SecAggOptions(), 9)
     assert all(one == expected for one in real.values())
 
 

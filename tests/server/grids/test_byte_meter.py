@@ -94,6 +94,26 @@ def test_contents_of_all_sizes_types_and_rounds(grid: MeteredGrid) -> None:
         assert grid.take() == (_bytes(replies), _bytes(messages))
 
 
+VALUES = [0, 63, 64, -64, -65, 2**62, 2**64 - 1, True, 0.5, "", "a", "ä", b"", b"ab", b"ab" * 100]
+
+
+def test_every_value_of_a_record_weighs_what_it_is_sent_as(grid: MeteredGrid) -> None:
+    """One grid for all, which remembers the size of every shape."""
+    for value in [*VALUES, *([one] for one in VALUES), *([one, one] for one in VALUES), []]:
+        for key in ("x", "xyz"):
+            content = RecordDict({"c": ConfigRecord({key: value})})  # type: ignore[dict-item]
+            message = Message(content, 2, "query.echo")
+            replies = list(grid.send_and_receive([message]))
+            assert grid.take() == (_bytes(replies), _bytes([message])), value
+
+
+def test_an_empty_record_is_told_from_none(grid: MeteredGrid) -> None:
+    for records in ({}, {"a": ConfigRecord()}, {"abc": ConfigRecord()}, {"a": ArrayRecord()}):
+        message = Message(RecordDict(dict(records)), 2, "query.echo")
+        list(grid.send_and_receive([message]))
+        assert grid.take()[1] == _bytes([message])
+
+
 def test_taking_starts_the_count_anew(grid: MeteredGrid) -> None:
     list(grid.send_and_receive(_broadcast(_content(), [2])))
     assert grid.take() != (0, 0)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.secagg import RECORD, REFUSAL
+from fedsketch.strategies.rounds import codec
 from fedsketch.strategies.rounds.codec import delivered, summed
 
 DIM = 3
@@ -29,6 +30,10 @@ def _reply(content: RecordDict | None) -> Message:
 
 def _raw(data: bytes, stype: str = "numpy.ndarray") -> RecordDict:
     return RecordDict({"update": ArrayRecord({"sum": Array("float32", (DIM,), stype, data)})})
+
+
+def _bytes(kind: str, data: bytes | str) -> RecordDict:
+    return RecordDict({"update": ConfigRecord({"type": kind, "sum": data})})
 
 
 def _numpy_file(header: str) -> bytes:
@@ -52,6 +57,15 @@ HOSTILE: dict[str, Callable[[], RecordDict | None]] = {
         {"update": ArrayRecord({FORGED: Array(np.zeros(DIM, np.float32))})}
     ),
     "no numbers": lambda: _raw(b""),
+    "no type": lambda: RecordDict({"update": ConfigRecord({"sum": bytes(4 * DIM)})}),
+    "no bytes": lambda: _bytes("<f4", FORGED),
+    "a type that is none": lambda: _bytes(FORGED, bytes(4 * DIM)),
+    "objects": lambda: _bytes("O", bytes(8 * DIM)),
+    "half a number": lambda: _bytes("<f4", bytes(4 * DIM - 1)),
+    "too few numbers": lambda: _bytes("<f4", bytes(4 * DIM - 4)),
+    "several types": lambda: _bytes("<f4,<f4", bytes(8 * DIM)),
+    "more bytes than there is memory": lambda: _bytes(f"V{2**31 - 1}", bytes(4 * DIM)),
+    "a record of metrics": lambda: RecordDict({"update": MetricRecord({"sum": 1.0})}),
     "random bytes": lambda: _raw(bytes(range(256))),
     "another serialisation": lambda: _raw(b"", FORGED),
     "an archive": lambda: _raw(_archive()),
@@ -77,7 +91,9 @@ def test_it_is_a_dropout_with_a_clean_reason(kind: str) -> None:
     assert reason.isprintable()
 
 
-def test_an_honest_upload_passes() -> None:
+@pytest.mark.parametrize("most", [4 * DIM, 4 * DIM - 1], ids=["short", "long"])
+def test_an_honest_upload_passes(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MOST_IN_RECORD", most)
     vector, reason = delivered(
         _reply(summed(np.ones(DIM, np.float32))), GaussianNoise(local_multiplier=1.0, clip=1.0), DIM
     )
