@@ -1,6 +1,5 @@
 """`secagg.bits=auto`: every kind of round has the smallest ring that serves, for whichever protocol sums."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,29 +9,15 @@ from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.mechanisms.smallest_ring import LARGEST_COST, error_std
-from fedsketch.secagg import ProtocolName
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.noise import device_mechanism, rings, training
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
 from fedsketch.tasks.workload import Workload
 from tests.small import small
 
-CACHES = (rings.ring_of, rings._bits, device_mechanism.of_plan, training._bits)
 # 2,010 weights and three times as much noise as a clipped update is long, from a hundred clients.
 LONG = "data.shape=[200] data.classes=10 data.examples=200 privacy.epsilon=2"
 TRAINED = "strategy=fedpcdp strategy.projection=none privacy=example"
-
-
-@pytest.fixture
-def two_trips(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans runs with pairwise masks as if they were summed in two trips, modulo a prime."""
-    monkeypatch.setitem(rings._PROTOCOLS, "pairwise", ProtocolName.TWO_TRIPS)
-    for cached in CACHES:
-        cached.cache_clear()
-    yield
-    for cached in CACHES:
-        cached.cache_clear()
 
 
 def _config(*overrides: str, clients: int = 100) -> Config:
@@ -91,23 +76,21 @@ def test_a_given_small_ring_is_still_refused_for_vectors_of_two_lengths() -> Non
         _strategy("strategy=dome strategy.warm_up=1", "secagg.bits=20")
 
 
-@pytest.mark.usefixtures("two_trips")
 def test_in_two_trips_the_ring_is_that_of_a_prime() -> None:
-    trained = _strategy("evaluation=federated evaluation.groups=1 data.examples=400")
+    two_trips = "secagg=two_trips"
+    trained = _strategy(two_trips, "evaluation=federated evaluation.groups=1 data.examples=400")
     assert (_skellam(trained).bits, _skellam(trained).prime) == (16, 65521)
     assert _skellam(FederatedEvaluation(trained)).prime == 2**21 - 9
-    assert _skellam(_strategy("secagg.bits=20")).prime == 2**20 - 3
+    assert _skellam(_strategy(two_trips, "secagg.bits=20")).prime == 2**20 - 3
 
 
-@pytest.mark.parametrize("prime", [False, True])
-def test_noise_inside_of_training_has_a_ring_of_its_own(
-    prime: bool, request: pytest.FixtureRequest
-) -> None:
-    if prime:
-        request.getfixturevalue("two_trips")
+@pytest.mark.parametrize("protocol", ["pairwise", "two_trips"])
+def test_noise_inside_of_training_has_a_ring_of_its_own(protocol: str) -> None:
+    prime = protocol == "two_trips"
+    chosen = f"{TRAINED} secagg={protocol}"
     made = {}
     for bits in ("auto", "16"):
-        mechanism = _strategy(TRAINED, f"secagg.bits={bits}", clients=100).mechanism(1, 100)
+        mechanism = _strategy(chosen, f"secagg.bits={bits}", clients=100).mechanism(1, 100)
         assert isinstance(mechanism, NoisyTraining)
         assert (mechanism.ring is not None and mechanism.ring.modulus % 2) == prime
         made[bits] = mechanism
