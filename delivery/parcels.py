@@ -10,7 +10,7 @@ and gets the whole state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -18,30 +18,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS, STALE
+from fedsketch.delivery.steps import MOST_STEPS, Step, packed, unpacked
 
-# A device that missed more steps is sent the whole state. Each step costs it time, however short, before it charges
-# anything.
-MOST_STEPS = 1000
-
-
-@dataclass(frozen=True)
-class Step:
-    """Everything that a server step depends on beside the state: its round, the released mean, and the noise of each
-    number.
-
-    `given` are parts of the state that only the server can compute, for example from public data: their values after
-    the step.
-    """
-
-    round: int
-    mean: torch.Tensor
-    deviation: float
-    given: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers are sent for this step."""
-        return self.mean.numel() + sum(tensor.numel() for tensor in self.given.values())
+_STEPS = "steps"
 
 
 class Replayed(Protocol):
@@ -102,26 +81,20 @@ class Parcels:
             missed = self.version - version
             known = 0 <= missed <= len(self._steps)
             steps = self._steps[len(self._steps) - missed :]
-            self._made[version] = _steps_parcel(version, steps) if known else self.whole()
+            self._made[version] = steps_parcel(version, steps) if known else self.whole()
         return self._made[version]
 
     def whole(self) -> RecordDict:
         """Return the parcel for a device that has no usable state."""
         if -1 not in self._made:
             arrays = {name: _array(tensor) for name, tensor in self._state.state_dict().items()}
-            self._made[-1] = RecordDict(
-                {PARCEL: ConfigRecord({"kind": "whole"}), PARCEL_ARRAYS: ArrayRecord(arrays)}
-            )
+            self._made[-1] = RecordDict({PARCEL: ConfigRecord(), PARCEL_ARRAYS: ArrayRecord(arrays)})
         return self._made[-1]
 
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
     """Return the state in a parcel; None if it holds steps."""
-    return (
-        opened(content, PARCEL_ARRAYS)
-        if content.config_records[PARCEL]["kind"] == "whole"
-        else None
-    )
+    return opened(content, PARCEL_ARRAYS) if _STEPS not in content.config_records[PARCEL] else None
 
 
 def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
@@ -135,36 +108,26 @@ def opened(content: RecordDict, record: str) -> dict[str, torch.Tensor]:
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     """Return the version from which the steps of a parcel start, and the steps."""
     head = content.config_records[PARCEL]
-    rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
-    if len(rounds) > MOST_STEPS:
-        raise ValueError(f"The parcel has {len(rounds)} steps, and {MOST_STEPS} are allowed.")
-    if any(later <= earlier for earlier, later in pairwise(rounds)):
+    steps = unpacked(head[_STEPS])  # type: ignore[arg-type]
+    if any(later.round <= earlier.round for earlier, later in pairwise(steps)):
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
-    deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
-    parts: dict[int, dict[str, torch.Tensor]] = {current: {} for current in rounds}
-    for name, tensor in opened(content, PARCEL_ARRAYS).items():
-        current, _, part = name.partition(".")
-        parts[int(current)][part] = tensor
-    steps = [
-        Step(current, parts[current].pop(""), deviation, parts[current])
-        for current, deviation in zip(rounds, deviations, strict=True)
-    ]
-    return int(head["held"]), steps  # type: ignore[arg-type]
+    parts: dict[int, dict[str, torch.Tensor]] = {step.round: {} for step in steps}
+    if PARCEL_ARRAYS in content:
+        for name, tensor in opened(content, PARCEL_ARRAYS).items():
+            current, _, part = name.partition(".")
+            parts[int(current)][part] = tensor
+    return int(head["held"]), [replace(step, given=parts[step.round]) for step in steps]  # type: ignore[arg-type]
 
 
-def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
-    head = ConfigRecord(
-        {
-            "kind": "steps",
-            "held": held,
-            "rounds": [step.round for step in steps],
-            "deviations": [step.deviation for step in steps],
-        }
-    )
-    arrays = {str(step.round): _array(step.mean) for step in steps}
-    for step in steps:
-        arrays |= {f"{step.round}.{name}": _array(part) for name, part in step.given.items()}
-    return RecordDict({PARCEL: head, PARCEL_ARRAYS: ArrayRecord(arrays)})
+def steps_parcel(held: int, steps: list[Step]) -> RecordDict:
+    """Return the parcel with the steps that follow the version `held`."""
+    parcel = RecordDict({PARCEL: ConfigRecord({"held": held, _STEPS: packed(steps)})})
+    arrays = {
+        f"{step.round}.{name}": _array(part) for step in steps for name, part in step.given.items()
+    }
+    if arrays:
+        parcel[PARCEL_ARRAYS] = ArrayRecord(arrays)
+    return parcel
 
 
 def size_of(state: Replayed) -> int:
