@@ -84,8 +84,8 @@ def _steps(count: int) -> list[Step]:
 )
 def test_another_machine_makes_the_same_state(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     """As near as one machine can be to another: another number of threads, and other vector instructions. A step ends
-    in other bits where a last bit of float64 decides how a number rounds to float32: 610 numbers and three moments, each
-    with a chance of about 1e-7. Float32 products would change all 30 steps."""
+    in other bits where a last bit of float64 decides how a number rounds to float32: 610 numbers and three moments,
+    each with a chance of about 1e-7. Float32 products would change all 30 steps."""
     path, run = tmp_path / "states", [*SMALL, *SGM, *overrides]
     told = _fingerprints("lead", path, run, OMP_NUM_THREADS="1")
     assert len(set(told)) == 30
