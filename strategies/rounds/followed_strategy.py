@@ -3,7 +3,6 @@ model (`strategy.broadcast`, see `delivery.parcels`)."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -27,37 +26,62 @@ class FollowedStrategy(OptimizedStrategy[FollowedT], Generic[FollowedT]):
 
     def start(self) -> None:
         super().start()
-        self._state: OptimizedState | None = None
+        self.followed: OptimizedState | None = None
         self._parcels: Parcels | None = None
         if self._replays:
             # Devices repeat the steps on their CPUs, so the server also makes them on a CPU.
-            self._state = OptimizedState(self.config, self.model.vector.cpu(), self.expand)
-            self._parcels = Parcels(self._state)
+            self.followed = self.make_state(self.config, self.model, self.model.vector.cpu())
+            self._parcels = Parcels(self.followed)
 
     @staticmethod
-    @abstractmethod
     def expand(config: Config, size: int, step: Step) -> Tensor:
-        """Return the mean update of all numbers, of a model of this size, in the precision of the step's mean."""
+        """Return the mean update of all numbers, of a model of this size, in the precision of the step's mean. Every
+        strategy implements it whose state is no other than an `OptimizedState`."""
+        raise NotImplementedError
+
+    def expanded(self, step: Step) -> Tensor:
+        """Return the same on the server, if devices are sent the model."""
+        return self.expand(self.config, self.model.size, step)
+
+    @classmethod
+    def make_state(cls, config: Config, model: FlatModel, vector: Tensor) -> OptimizedState:
+        """Return the state that server and devices have in common, which moves `vector`."""
+        return OptimizedState(config, vector, cls.expand)
 
     @classmethod
     def replica(cls, config: Config, model: FlatModel) -> OptimizedState:
         """Return the state that a device starts from: version 0, made from the configuration alone."""
-        return OptimizedState(config, model.vector.to("cpu", copy=True), cls.expand)
+        return cls.make_state(config, model, model.vector.to("cpu", copy=True))
+
+    def mean(self, aggregate: Aggregate) -> Tensor:
+        """Return the mean that a step is made from."""
+        return aggregate.sum / self.units(aggregate)
 
     def given(self, server_round: int) -> dict[str, Tensor]:
         """Return what a step needs besides the mean and what the configuration tells."""
         return {}
 
+    def completed(self, step: Step) -> Step:
+        """Return a step that was just taken, with what holds after it and only the server can compute."""
+        return step
+
     def update(self, server_round: int, aggregate: Aggregate) -> None:
-        mean = aggregate.sum / self.units(aggregate)
-        step = Step(server_round, mean, 0.0, self.given(server_round))
-        if self._state is None or self._parcels is None:
-            self.optimizer.step(self.expand(self.config, self.model.size, step))
+        step = Step(server_round, self.mean(aggregate), 0.0, self.given(server_round))
+        if self.followed is None:
+            self.optimizer.step(self.expanded(step))
             return
-        step = replace(step, mean=mean.cpu())
-        self._state.apply(step)
-        self.model.load(self._state.vector)
+        step = replace(step, mean=step.mean.cpu())
+        self.followed.apply(step)
+        self.model.load(self.followed.vector)
+        self._remember(self.completed(step))
+
+    def _remember(self, step: Step) -> None:
+        assert self._parcels is not None
         self._parcels.remember(step)
+
+    def planned_given(self, server_round: int) -> dict[str, Tensor]:
+        """Return what a step will bring beside its mean, for the plan of a run."""
+        return {}
 
     @property
     def parcels(self) -> Parcels | None:
@@ -68,7 +92,8 @@ class FollowedStrategy(OptimizedStrategy[FollowedT], Generic[FollowedT]):
         if self._replays:
             last, mean = self.config.rounds, self.model.vector.new_zeros(self._step_length)
             rounds = range(max(1, last - self._usual_steps), last)
-            beside = steps_parcel(0, [Step(past, mean, 0.0) for past in rounds])
+            steps = [Step(past, mean, 0.0, self.planned_given(past)) for past in rounds]
+            beside = steps_parcel(0, steps)
         return payload, beside
 
     # ------------------------------------------------------------------ what is shorter
@@ -90,14 +115,14 @@ class FollowedStrategy(OptimizedStrategy[FollowedT], Generic[FollowedT]):
 
     # ------------------------------------------------------------------ checkpoints
     def state_dict(self) -> dict[str, Any]:
-        if self._state is None:
+        if self.followed is None:
             return super().state_dict()
-        return {"followed": self._state.state_dict()}
+        return {"followed": self.followed.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._state is None:
+        if self.followed is None:
             super().load_state_dict(state)
             return
-        self._state.load_state_dict(state["followed"])
-        self.model.load(self._state.vector)
-        self._parcels = Parcels(self._state)  # the steps that led here are not in the checkpoint
+        self.followed.load_state_dict(state["followed"])
+        self.model.load(self.followed.vector)
+        self._parcels = Parcels(self.followed)  # the steps that led here are not in the checkpoint
