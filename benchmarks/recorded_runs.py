@@ -142,7 +142,7 @@ RUNS |= {
     ],
 }
 # Devices that follow by replay make the server compute in float64. With the full broadcast it computes in float32.
-for followed in [name for name in RUNS if name.startswith(("fed_sgm", "csgm, common"))]:
+for followed in [name for name in RUNS if name.startswith(("fed_sgm", "fedpcdp", "csgm, common"))]:
     RUNS[f"{followed}, replay"] = RUNS[followed]
     RUNS[followed] = [*RUNS[followed], "strategy.broadcast=full"]
 COHORT = {

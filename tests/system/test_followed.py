@@ -28,6 +28,11 @@ RUN = (
 )
 SGM = small("strategy=fed_sgm strategy.sketch_dim=20", RUN, *LARGER)
 COMMON = small("strategy=csgm strategy.mask=common privacy=client strategy.rate=0.03", RUN, *LARGER)
+PCDP = [
+    *("strategy=fedpcdp", "data.public=24", "strategy.rank=4", "strategy.public_examples=8"),
+    *("strategy.local.steps=2", "strategy.local.batch=3", "strategy.refresh=2", "privacy.clip=0.1"),
+]
+PUBLIC = small(*PCDP, RUN, *LARGER)
 NUMBERS = 4 * 610  # bytes of the model
 
 
@@ -148,3 +153,35 @@ def test_where_steps_are_longer_than_the_model_it_is_sent() -> None:
     }
     assert sizes[long, "auto"] == sizes[long, "full"]
     assert sizes[half, "auto"] < sizes[half, "full"]
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp"])
+@pytest.mark.parametrize("projection", ["before", "after"])
+def test_directions_are_sent_only_when_they_are_new(
+    tmp_path: Path, model: str, projection: str
+) -> None:
+    """Every other round, and a client that comes back gets those that it missed. They are made from inputs that are
+    rounded to one part in 2,047, and so are nearly those of the full broadcast."""
+    run = [*PUBLIC, "secagg=none", f"model={model}", f"strategy.projection={projection}"]
+    run += ["clients.per_round=6", "privacy.noise_multiplier=0.01"]
+    full, told = _run(tmp_path / "full", *run, "strategy.broadcast=full")
+    replayed, followed = _run(tmp_path / "replay", *run, "strategy.broadcast=auto")
+    for name, tensor in full.items():
+        assert float((replayed[name] - tensor).norm()) < 0.05 * float(tensor.norm() + 1)
+    down = [row["downlink_bytes"] for row in followed]
+    assert down[1] < down[0] - 1000 < told[0]["downlink_bytes"]
+    assert down[3] < down[2]
+    assert down[5] < down[4]
+    assert [row["basis_rank"] for row in followed] == [row["basis_rank"] for row in told]
+
+
+def test_a_stopped_run_of_fedpcdp_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    config = compose([*PUBLIC, "secagg=none"])
+    with simulated_devices(config):
+        for folder, stop in (("whole", 0), ("stopped", 3)):
+            if stop:
+                with pytest.raises(Stopped):
+                    Rounds(config, tmp_path / folder, Recorder(stop)).run(_Wired(make_app(), 6))
+            Rounds(config, tmp_path / folder, Recorder()).run(_Wired(make_app(), 6))
+    models = [(tmp_path / f / "model.safetensors").read_bytes() for f in ("whole", "stopped")]
+    assert models[0] == models[1]
