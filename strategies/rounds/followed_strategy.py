@@ -91,7 +91,7 @@ class FollowedStrategy(OptimizedStrategy[FollowedT], Generic[FollowedT]):
         payload, beside = super().planned_broadcast()
         if self._replays:
             last, mean = self.config.rounds, self.model.vector.new_zeros(self._step_length)
-            rounds = range(max(1, last - self._usual_steps), last)
+            rounds = range(max(1, last - round(self._usual_steps)), last)
             steps = [Step(past, mean, 0.0, self.planned_given(past)) for past in rounds]
             beside = steps_parcel(0, steps)
         return payload, beside
@@ -104,10 +104,10 @@ class FollowedStrategy(OptimizedStrategy[FollowedT], Generic[FollowedT]):
         return self._usual_steps * self._step_length < self.model.size
 
     @property
-    def _usual_steps(self) -> int:
+    def _usual_steps(self) -> float:
         """How many steps there are from one round of a client to its next, on average."""
         clients = self.config.clients
-        return -(-clients.total // clients.per_round)
+        return clients.total / clients.per_round
 
     @property
     def _step_length(self) -> int:
