@@ -96,7 +96,10 @@ def test_devices_that_follow_make_the_run_of_devices_that_are_told(
     assert all(one > NUMBERS / 2 for one in saved)
 
 
-def test_no_device_asks_for_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run", [[*SGM, *UNMASKED], [*PUBLIC, "secagg=none", "model=mlp"]])
+def test_no_device_asks_for_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: list[str]
+) -> None:
     """So the models of devices are the server's, bit by bit: their fingerprint is compared."""
     problems = []
     receive = Replicas.receive
@@ -106,7 +109,7 @@ def test_no_device_asks_for_the_whole(tmp_path: Path, monkeypatch: pytest.Monkey
         return problems[-1]
 
     monkeypatch.setattr(Replicas, "receive", watched)
-    _run(tmp_path / "run", *SGM, *UNMASKED)
+    _run(tmp_path / "run", *run)
     assert len(problems) >= 18
     assert set(problems) == {None}
 
