@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsketch.attacks.canaries import Canary
 from fedsketch.attacks.devices import Devices
 from fedsketch.attacks.lattice import Lattices
-from fedsketch.delivery.records import PARCEL
+from fedsketch.delivery.parcels import open_steps, open_whole
 from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.rounds.coordinator import Coordinator
 
@@ -172,5 +172,6 @@ class Views:
             parcels = coordinator.strategy.parcels
             if parcels is not None:
                 last = parcels.parcel(parcels.version - 1)
-                announcement.append(str(last.config_records[PARCEL]))
+                steps = [] if open_whole(last) is not None else open_steps(last)[1]
+                announcement += [f"{step.round} {step.deviation}" for step in steps]
         return tuple(announcement)

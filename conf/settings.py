@@ -78,6 +78,14 @@ class StrategySettings(Settings):
         return False
 
 
+@frozen
+class FollowedSettings(StrategySettings):
+    """The settings of strategies whose devices can repeat the server's step instead of receiving the model."""
+
+    # A default for runs that are older than this key.
+    broadcast: Literal["auto", "full", "replay"] = Field(default="full", kw_only=True)
+
+
 # Bounds on patterns of parameter names: each is tried on all names, so a message must not bring many long ones.
 Pattern = Annotated[str, Field(max_length=200)]
 

@@ -115,8 +115,10 @@ def digest(parts: Iterable[DigestPart]) -> str:
 
 def _encoded(part: DigestPart) -> tuple[str, memoryview]:
     if isinstance(part, Tensor):
-        if part.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"Only float32 and float64 tensors can be hashed, not {part.dtype}.")
+        if part.dtype not in (torch.float16, torch.float32, torch.float64):
+            raise ValueError(
+                f"Only float16, float32 and float64 tensors can be hashed, not {part.dtype}."
+            )
         array = part.detach().cpu().contiguous().numpy()
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         return f"{little.dtype.str}{list(part.shape)}", little.reshape(-1).view(np.uint8).data

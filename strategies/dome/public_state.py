@@ -18,7 +18,7 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.dome.debiased_step import DebiasedStep

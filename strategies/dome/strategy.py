@@ -29,7 +29,8 @@ from torch import Tensor
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
-from fedsketch.delivery.parcels import Parcels, Step
+from fedsketch.delivery.parcels import Parcels
+from fedsketch.delivery.steps import Step
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probe_length

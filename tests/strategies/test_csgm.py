@@ -241,11 +241,11 @@ def test_a_common_mask_without_noise_steps_along_the_sampled_mean(
     (seen,) = _play(strategy, 1)
     assert len(seen.sum) == 8  # 0.4 of 21
     assert isinstance(strategy, csgm.Csgm)
-    sample = csgm._sample(strategy.settings, 21, strategy._seed(1))
+    sample = csgm._sample(strategy.settings, 21, csgm.mask_seed(strategy.config, 1))
     torch.testing.assert_close(seen.sum, sample.forward(plain.sum), rtol=1e-4, atol=1e-6)
     wanted = start - 0.5 * sample.adjoint(sample.forward(plain.sum)) / 6
     torch.testing.assert_close(strategy.model.vector, wanted, rtol=1e-4, atol=1e-6)
-    assert strategy._seed(1) != strategy._seed(2)
+    assert csgm.mask_seed(strategy.config, 1) != csgm.mask_seed(strategy.config, 2)
 
 
 def test_a_common_mask_is_summed_under_masks_and_binds_the_server(

@@ -27,8 +27,10 @@ from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of, rows_of
 
 MakeStrategy = Callable[..., Strategy]
-SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
-NOISELESS = ("strategy=fed_sgm", "privacy=none", "secagg=none")
+# These rounds are played without a Grid that delivers parcels: tests/system/test_replay.py has them.
+FULL = "strategy.broadcast=full"
+SGM = ("strategy=fed_sgm", FULL, "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
+NOISELESS = ("strategy=fed_sgm", FULL, "privacy=none", "secagg=none")
 LOCAL = ("strategy.local.steps=3", "strategy.local.batch=4", "strategy.local.lr=0.2")
 SECRET = ("rounds=1", "strategy.clip=before", "strategy.accounting=r_secret")
 
@@ -144,7 +146,7 @@ def test_devices_and_server_make_the_same_sketch_in_every_process_and_on_any_thr
         assert told == [threads, expected]
     # The server desketches with what it sent.
     device = _sketch_of(strategy, seed.to_bytes(16, "big"))
-    server = _sketch_of(strategy, strategy._seed)
+    server = _sketch_of(strategy, fed_sgm.public_seed(strategy.config, 1))
     assert device is not server
     assert device.fingerprint() == server.fingerprint()
 

@@ -21,7 +21,7 @@ from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.server.guarantee import guarantee
 from fedsketch.sketching.subspace import SubspaceSketch
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
+from fedsketch.strategies.fedpcdp.strategy import FedPcdp, Training, scaled
 from fedsketch.strategies.registry import make_strategy as built
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.workload import Workload
@@ -31,6 +31,7 @@ from tests.small import small
 MakeStrategy = Callable[..., Strategy]
 # 54 examples of clients, 9 each; logistic, so tensors of 18 and 3 numbers.
 NOISY = (
+    "strategy.broadcast=full",  # these rounds are played without a Grid that delivers parcels
     "strategy=fedpcdp",
     "data.examples=90",
     "data.public=36",
