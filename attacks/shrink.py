@@ -17,7 +17,7 @@ from typing import Any
 
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
-from fedsketch.conf.schema import Randomness
+from fedsketch.conf.schema import Randomness, SecAggConfig
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.strategies.noise.sizes import CohortSizes
@@ -69,6 +69,9 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
     privacy = config.privacy
     if privacy.fixed_clip is None:  # an adaptive clip stays at its start; its count is included
         privacy = replace(privacy, adaptive=replace(privacy.adaptive, rate=_STILL**2))
+    secagg = config.secagg
+    if isinstance(secagg, SecAggConfig):  # a number of colluders would be too many for few clients
+        secagg = replace(secagg, colluders=CohortSizes(config).colluding_share)
     evaluation = config.evaluation
     if isinstance(evaluation, FederatedEvaluationConfig):
         # As many evaluations as rounds; every loss is above its bound, where it counts most.
@@ -77,6 +80,7 @@ def shrink(config: Config, rounds: int = ROUNDS) -> AuditRun:
         config,
         evaluation=evaluation,
         privacy=privacy,
+        secagg=secagg,
         rounds=played,
         device="cpu",
         clients=_clients(config, strategy),
@@ -89,7 +93,8 @@ def _clients(config: Config, strategy: Any) -> Any:
     """Return a cohort that can contain a colluder and a dropout, if the run has any, and enough clients for the run's
     sampling rate."""
     clients = config.clients
-    shares = [share for share in (config.secagg.colluders, clients.tolerated_dropouts) if share > 0]
+    colluders = CohortSizes(config).colluding_share
+    shares = [share for share in (colluders, clients.tolerated_dropouts) if share > 0]
     wanted = max([_USUAL_COHORT, *(math.ceil(1 / share) for share in shares)])
     if strategy.noise_in_training:
         # The guarantee counts each device's own noise only, so the noise of other devices should be small.

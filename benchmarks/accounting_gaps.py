@@ -6,7 +6,8 @@ A line per kind of release: the epsilon that is stated, and the largest one that
 lies between the two. Both are computed to about three digits:
 
 - draw of a fixed size: all other clients send the opposite of the unit's vector, or the same one. The adversary may
-  choose anew in every round, knowing the loss so far: dynamic programming over the loss.
+  choose anew in every round, knowing the loss so far: dynamic programming over the loss. No attack known here makes
+  use of memory.
 - sampled coordinates (csgm, sgmf): the unit's vector is as long as it may be, and either all of it lies in as few
   numbers as the peak allows, or it is spread over very many.
 
@@ -42,7 +43,7 @@ from fedsketch.privacy.accounting.releases import (
 
 Array = NDArray[np.float64]
 DELTA = 1e-5
-RANGE = 6.0  # of the losses of a run that are looked at: more than any epsilon here
+RANGE = 18.0  # of the losses of a run that are looked at: more than any epsilon here
 
 
 class Gap(NamedTuple):
@@ -79,7 +80,8 @@ def losses(p: Array, q: Array, step: float) -> tuple[Array, int]:
     below = np.floor(np.log(p / q) / step)
     lower = (q - p * np.exp(-(below + 1) * step)) / (np.exp(-below * step) * -np.expm1(-step))
     index, first = below.astype(int), int(below.min())
-    mass = np.bincount(index - first, weights=lower, minlength=int(below.max()) - first + 2)
+    mass: Array = np.zeros(int(below.max()) - first + 2)
+    mass += np.bincount(index - first, weights=lower, minlength=len(mass))
     mass += np.bincount(index - first + 1, weights=p - lower, minlength=len(mass))
     return mass, first
 
@@ -125,17 +127,17 @@ def normals(noise: float, *means: float) -> list[Array]:
 
 
 def fixed_draw(
-    law: NoiseLaw, noise: float, size: int, population: int, rounds: int, step: float
+    law: NoiseLaw, noise: float, draw: WithoutReplacement, rounds: int, step: float
 ) -> Gap:
-    rate = size / population
+    rate = draw.size / draw.population
     one, zero, opposite = normals(noise, 1.0, 0.0, -1.0)
     pairs = [
         ((1 - rate) * other + rate * one, (1 - rate) * other + rate * zero)
         for other in (opposite, one)
     ]
-    told = stated(law, WithoutReplacement(size, population), rounds)
-    name = f"draw of {size} of {population}, {type(law).__name__} noise {noise:g}, {rounds} rounds"
-    return Gap(name, told, both_ways(pairs, rounds, step))
+    what = f"draw of {draw.size} of {draw.population}{' with memory' if draw.with_memory else ''}"
+    name = f"{what}, {type(law).__name__} noise {noise:g}, {rounds} rounds"
+    return Gap(name, stated(law, draw, rounds), both_ways(pairs, rounds, step))
 
 
 def sampled_coordinates(noise: float, rate: float, numbers: int, rounds: int) -> Gap:
@@ -149,11 +151,16 @@ def sampled_coordinates(noise: float, rate: float, numbers: int, rounds: int) ->
 
 def gaps(quick: bool = False) -> Iterator[Gap]:
     """Yield all lines of the table."""
-    for noise, size in ((3.0, 100), (7.0, 300), (11.0, 500))[: 1 if quick else None]:
+    draws = ((3.0, 100, 100), (7.0, 300, 100), (11.0, 500, 100))
+    extremes = ((1.5, 100, 100), (1.0, 100, 60), (10.0, 100, 1000))
+    for noise, size, rounds in draws[:1] if quick else (*draws, *extremes):
         steps = 4096.0  # per clip: so fine that Skellam noise is nearly Gaussian
         skellam = Skellam((noise * steps) ** 2, steps, steps * 1000.0)
         for law in (Gaussian(noise), skellam):
-            yield fixed_draw(law, noise, size, 1000, 100, 2e-3)
+            step = 1e-3 if rounds == 1000 else 2e-3
+            yield fixed_draw(law, noise, WithoutReplacement(size, 1000), rounds, step)
+    remembered = WithoutReplacement(100, 1000, with_memory=True)
+    yield fixed_draw(Gaussian(3.0), 3.0, remembered, 100, 2e-3)
     for rate, numbers in ((0.1, 900), (0.01, 900))[: 1 if quick else None]:
         for noise, rounds in ((20.0, 100), (2.0, 1))[: 1 if quick else None]:
             yield sampled_coordinates(noise, rate, numbers, rounds)

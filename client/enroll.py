@@ -300,7 +300,10 @@ def _show(folder: Path, *, verify: bool) -> None:
         f"(per {policy.unit}, against the server and the assumed colluders, zero-out)"
     )
     print(f"Witness: {policy.witness or 'none, so an older copy of the ledger is not noticed'}")
-    print(f"Rounds: {state.rounds} of {policy.most_rounds}, {state.settled} of them settled")
+    print(
+        f"Rounds: {state.rounds} of {policy.most_rounds}, {state.settled} of them settled, {state.answered} answered "
+        "in two trips"
+    )
     if state.unmasked:
         print(f"Unmasked replies: {state.unmasked}; no epsilon holds for this device any more")
 

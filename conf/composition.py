@@ -101,9 +101,13 @@ def to_json(config: Config) -> str:
 
 def device_json(config: Config) -> str:
     """Return the text of a configuration that devices receive. It leaves out the tracker, which need not be installed
-    on a device, the path of the first weights, which are sent with the model, and the server's own files where devices
-    have theirs."""
-    hidden: dict[str, Any] = {"tracking": True, "model": {"weights"}}
+    on a device, the path of the first weights, which are sent with the model, the losses, which the settings of secure
+    aggregation hold, and the server's own files where devices have theirs."""
+    hidden: dict[str, Any] = {
+        "tracking": True,
+        "model": {"weights"},
+        "clients": {"tolerated_losses"},
+    }
     if isinstance(config.data, TableSettings) and config.data.on_devices is not None:
         config = replace(config, data=config.data.on_devices)
     if isinstance(config.data, FolderConfig):

@@ -26,7 +26,15 @@ from fedsketch.conf.settings import (
     TaskSettings,
     TrackingSettings,
 )
-from fedsketch.conf.types import Bits, Count, Fraction, NotNegative, Positive, frozen
+from fedsketch.conf.types import (
+    Count,
+    Fraction,
+    FractionOrCount,
+    NotNegative,
+    Positive,
+    RingBits,
+    frozen,
+)
 from fedsketch.privacy.accounting.releases import Unit
 
 
@@ -81,6 +89,8 @@ class ClientsConfig:
     tolerated_dropouts: Fraction
     retries: Annotated[int, Field(ge=0)]
     timeout: Positive
+    # A default for runs that are older than this key.
+    tolerated_losses: FractionOrCount = 0.05
 
     @property
     def rounds_per_pass(self) -> int:
@@ -194,21 +204,36 @@ class NoSecAggConfig:
 
     name: Literal["none"]
     noise: Noise
-    bits: Bits
+    bits: RingBits
     colluders: ClassVar[float] = 0.0
+
+
+_MOST_BITS_IN_TWO_TRIPS = 32
 
 
 @frozen
 class SecAggConfig:
-    """The server sees only sums."""
+    """The server sees only sums. `auto` chooses between pairwise and two_trips for each kind of round."""
 
-    name: Literal["pairwise", "semi_honest"]
+    name: Literal["auto", "pairwise", "semi_honest", "two_trips"]
     noise: Literal[Noise.SKELLAM]
-    bits: Bits
-    colluders: Fraction
+    bits: RingBits
+    colluders: FractionOrCount
     merged: bool
     stage_timeout: Positive
     patience: NotNegative
+
+    def __post_init__(self) -> None:
+        if self.name == "two_trips" and self.merged:
+            raise ValueError(
+                "secagg.merged=true is for pairwise masks, and sums in two trips have nothing to merge: leave it out"
+            )
+        most = _MOST_BITS_IN_TWO_TRIPS
+        if self.name == "two_trips" and isinstance(self.bits, int) and self.bits > most:
+            raise ValueError(
+                f"secagg.bits={self.bits} is more than the {most} of sums in two trips: lower it, or set "
+                "secagg=pairwise"
+            )
 
 
 @frozen
@@ -310,6 +335,17 @@ class Config:
         if self.model.features is not None:
             chosen[FEATURES] = self.model.features
         return {group: name for group, name in chosen.items() if name not in built_in(group)}
+
+    @property
+    def draw_may_be_secret(self) -> bool:
+        """Whether an epsilon may rest on it that nobody is told which clients are drawn, and how many."""
+        return self.privacy.private and self.clients.are_drawn
+
+    @property
+    def metrics_are_secret(self) -> bool:
+        """Whether the numbers of rounds are for the server alone."""
+        without_noise = self.privacy.private and self.strategy.measures_without_noise
+        return self.draw_may_be_secret or without_noise
 
     def __post_init__(self) -> None:
         metrics = [metric.name for metric in self.task.all_metrics]

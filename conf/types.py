@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, TypeVar, dataclass_transform
+from typing import Annotated, Literal, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 _T = TypeVar("_T")
@@ -18,6 +19,12 @@ def frozen(settings: type[_T]) -> type[_T]:
     return dataclass(settings, frozen=True, config=_STRICT)  # type: ignore[return-value]
 
 
+def _whole_from_1(value: float) -> float:
+    if value >= 1 and not value.is_integer():
+        raise PydanticCustomError("no_count", "from 1 on it should be a whole number")
+    return value if value < 1 else int(value)
+
+
 Count = Annotated[int, Field(ge=1)]
 """A whole number from 1."""
 Positive = Annotated[float, Field(gt=0)]
@@ -26,4 +33,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 """A number from 0."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 """A number from 0 and below 1."""
+FractionOrCount = Annotated[float, Field(ge=0), AfterValidator(_whole_from_1)]
+"""A share below 1, or a whole number from 1 on, which is an int."""
 Bits = Annotated[int, Field(ge=16, le=64)]
+"""The size of a ring."""
+RingBits = Bits | Literal["auto"]
+"""The size of a ring, or that it is to be chosen."""

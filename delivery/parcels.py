@@ -41,7 +41,7 @@ class Step:
     given: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
-    def numbers(self) -> int:
+    def scalars(self) -> int:
         """How many numbers are sent for this step."""
         return self.mean.numel() + sum(tensor.numel() for tensor in self.given.values())
 
@@ -94,7 +94,7 @@ class Parcels:
         self._steps.append(step)
         self._made.clear()
         whole = size_of(self._state)
-        while len(self._steps) > MOST_STEPS or sum(old.numbers for old in self._steps) > whole:
+        while len(self._steps) > MOST_STEPS or sum(old.scalars for old in self._steps) > whole:
             del self._steps[0]
 
     def parcel(self, version: int) -> RecordDict:
@@ -141,11 +141,11 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     return int(head["held"]), steps  # type: ignore[arg-type]
 
 
-def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
+def _steps_parcel(version: int, steps: list[Step]) -> RecordDict:
     head = ConfigRecord(
         {
             "kind": "steps",
-            "held": held,
+            "held": version,
             "rounds": [step.round for step in steps],
             "deviations": [step.deviation for step in steps],
         }

@@ -21,6 +21,7 @@ _KEYS = {
     "clients.total": "clients that exist",
     "clients.per_round": "clients that are asked in a round",
     "clients.tolerated_dropouts": "share of a round's clients that may drop out",
+    "clients.tolerated_losses": "share of a sum's clients, or their number, that may be lost after they sent",
     "privacy.epsilon": "the privacy budget over all rounds, at privacy.delta",
     "privacy.clip": "largest norm of what a client sends in a round, or adaptive",
     "privacy.against": "who the budget is against: server, client (fellow participants), model (who sees models only)",

@@ -22,6 +22,7 @@ def main() -> None:
 
     from fedsketch.server.observers.tracking import refuse_a_missing_tracker
     from fedsketch.server.plan import make_plan
+    from fedsketch.server.sums import sums_facts
 
     with one_sentence():
         config, folder = compose_with_folder(sys.argv[1:])
@@ -63,7 +64,7 @@ def main() -> None:
         table.add_row("NOT PRIVATE", plan.not_private)
     table.add_row("sent per client and round", size(plan.uplink_bytes))
     table.add_row("received per client and round", size(plan.downlink_bytes))
-    for name, fact in plan.mechanism_facts.items():
+    for name, fact in {**sums_facts(plan.sums), **plan.mechanism_facts}.items():
         table.add_row(name, fact)
     for name, fact in plan.evaluation_facts().items():
         table.add_row(name, fact)

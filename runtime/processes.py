@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _SUPERLINK = "superlink"
 _STATE = "state.db"
 _START_TIMEOUT = 120.0
+_ANY = 0.99  # the largest share of a cohort that a policy can allow
 
 
 def run_processes(
@@ -189,8 +190,8 @@ class Network:
         variables = environment(self.private / "homes" / name)
         for secret in (SIMULATION_VARIABLE, SEED_VARIABLE, DEVICE_VARIABLE, ROSTER_VARIABLE):
             variables.pop(secret, None)  # settings of this process need not be those of a device
-        share = max(1, (os.cpu_count() or 1) // self.config.clients.total)
-        variables.setdefault("OMP_NUM_THREADS", str(share))
+        threads = max(1, (os.cpu_count() or 1) // self.config.clients.total)
+        variables.setdefault("OMP_NUM_THREADS", str(threads))
         return variables
 
 
@@ -204,11 +205,18 @@ def fitting_policy(config: Config) -> Policy:
     """Return the policy that the owners of these devices would have to agree to. It sets no budget: the devices exist
     only for this run, which has one."""
     masked = not isinstance(config.secagg, NoSecAggConfig)
-    default = Policy()
+    default, losses, colluders = (
+        Policy(),
+        config.clients.tolerated_losses,
+        config.secagg.colluders,
+    )
     return Policy(
         smallest_cohort=2,
         largest_drops=max(default.largest_drops, config.clients.tolerated_dropouts),
-        assumed_colluders=min(default.assumed_colluders, config.secagg.colluders),
+        largest_losses=max(default.largest_losses, losses) if losses < 1 else _ANY,
+        assumed_colluders=float(
+            colluders if colluders >= 1 else min(default.assumed_colluders, colluders)
+        ),
         largest_clip=max(default.largest_clip, config.privacy.largest_clip or 0.0),
         smallest_noise=0.0,
         unit=config.privacy.unit.value,

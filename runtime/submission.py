@@ -19,9 +19,9 @@ from fedsketch.errors import ConfigError, FlowerError, RunFailed
 from fedsketch.runtime.flower import Connection
 from fedsketch.secagg import clean_text
 from fedsketch.server.flower_keys import KEYS
-from fedsketch.server.observers.events import LARGEST_FILE, EventReader, Part
+from fedsketch.server.observers.events import LARGEST_FILE, EventReader, FilePart
 from fedsketch.server.report.number_format import size
-from fedsketch.server.run_folder import RunFolder
+from fedsketch.server.run_folder import RunFolder, create
 
 if TYPE_CHECKING:
     from fedsketch.server.observers.observer import Display
@@ -121,17 +121,16 @@ def _tell(
     elif kind == "played":
         observer.round_done(facts["row"])  # type: ignore[arg-type]
     elif kind == "file":
-        _receive(facts, folder)
+        _receive(facts, config, folder)
     elif kind == "ended":
-        RunFolder(folder).hide_draw(config)
         observer.ended(facts["summary"], RunFolder(folder).report)  # type: ignore[arg-type]
 
 
-def _receive(facts: dict[str, object], folder: Path) -> None:
+def _receive(facts: dict[str, object], config: Config, folder: Path) -> None:
     """Write a part of a result into the run's folder, and nothing else: the log comes from the server, which is not
     trusted."""
     try:
-        part = Part(**facts)  # type: ignore[arg-type]
+        part = FilePart(**facts)  # type: ignore[arg-type]
         content = part.content()
         known = RunFolder(folder).is_result(part.name)
     except (ValueError, TypeError) as error:
@@ -143,6 +142,7 @@ def _receive(facts: dict[str, object], folder: Path) -> None:
     target = folder / part.name
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + _ARRIVING)
+    create(draft, RunFolder(folder).mode_of(part.name, config))
     with draft.open("ab") as file:
         file.write(content)
         if file.tell() > LARGEST_FILE:

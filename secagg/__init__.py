@@ -19,6 +19,7 @@ from .grid import SecAggGrid
 from .guard import Guard, SimulationGuard, SimulationRoster
 from .identity import Directory, Identity, Roster
 from .mod import client_app
+from .moduli import modulus_of, ring_sizes
 from .names import (
     MOST_IN_RECORD,
     RECORD,
@@ -34,7 +35,7 @@ from .pairwise.settings import PairwiseSettings
 from .report import RoundReport
 from .round_trip import RoundTrip
 from .settings import RoundSettings, Sizes
-from .traffic import round_trips
+from .traffic import Traffic, cheapest, planned_traffic, protocol_bytes
 from .two_trips.settings import TwoTripsSettings
 from .wrapped_grid import WrappedGrid
 
@@ -66,15 +67,20 @@ __all__ = [
     "SimulationRoster",
     "Sizes",
     "Sum",
+    "Traffic",
     "TwoTripsSettings",
     "VectorFormat",
     "WrappedGrid",
     "centred",
+    "cheapest",
     "clean_text",
     "client_app",
     "is_train",
+    "modulus_of",
+    "planned_traffic",
+    "protocol_bytes",
     "reduce",
     "ring_dtype",
-    "round_trips",
+    "ring_sizes",
     "vector_in",
 ]

@@ -14,24 +14,26 @@ from typing import Protocol
 
 from flwr.app import RecordDict
 
+from .names import ProtocolName
 from .packing import Ring
 from .settings import RoundSettings, Scalar, Sizes
 
 
 @dataclass(frozen=True)
 class VectorFormat:
-    """Length and ring of the vector, what the application commits to in the round's hash, and into how many groups the
-    cohort is divided (None: as the options say)."""
+    """Length and ring of the vector, what the application commits to in the round's hash, into how many groups the
+    cohort is divided, and by which protocol vectors are summed (both None: as the options say)."""
 
     dim: int
     bits: int
     application: Mapping[str, Scalar] = field(default_factory=dict)
     groups: int | None = None
+    protocol: ProtocolName | None = None
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum of one group modulo 2^bits, and who is in it."""
+    """The sum of one group, modulo the modulus of the round, and who is in it."""
 
     total: Ring
     survivors: tuple[int, ...]
@@ -52,7 +54,8 @@ class Codec(Protocol):
         """Device: add again what `strip` removed, from the settings that the guard has admitted."""
 
     def encode(self, reply: RecordDict, settings: RoundSettings) -> Ring:
-        """Return, on a device, the vector of `settings.dim` numbers below 2^bits for a train handler's reply.
+        """Return, on a device, the vector of `settings.dim` numbers below `settings.modulus` for a train
+        handler's reply.
 
         Raise `Refusal` when the reply does not fit or `settings.application` is not acceptable;
         the sentence goes to the server, so it must not quote the reply.

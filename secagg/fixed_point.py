@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .codec import Sum, VectorFormat
 from .errors import Refusal, SettingsError
-from .packing import Ring, centred, ring_dtype
+from .packing import Ring, centred, residues, ring_dtype
 from .settings import RoundSettings, Scalar, Sizes
 
 
@@ -85,10 +85,8 @@ class FixedPoint:
         )
         if len(numbers) != settings.dim:
             raise Refusal(f"The reply has {len(numbers)} numbers where {settings.dim} belong.")
-        # Two's complement: negative numbers are their residues modulo 2^bits.
-        whole = np.rint(numbers).astype(np.int64).view(np.uint64)
-        whole &= np.uint64((1 << self.bits) - 1)
-        return whole.astype(ring_dtype(self.bits))
+        whole = np.rint(numbers).astype(np.int64)
+        return residues(whole, settings.modulus).astype(ring_dtype(self.bits))
 
     def encode_nothing(self, settings: RoundSettings) -> Ring:
         """Return the vector with weight zero."""
@@ -96,7 +94,7 @@ class FixedPoint:
 
     def decode(self, result: Sum, settings: RoundSettings, broadcast: RecordDict) -> RecordDict:
         """Return the weighted means of the arrays and of the metrics, and the sum of the weights."""
-        numbers = centred(result.total, self.bits).astype(np.float64)
+        numbers = centred(result.total, settings.modulus).astype(np.float64)
         weight = numbers[-1]
         if weight <= 0:
             raise SettingsError("No survivor has any example: the mean does not exist.")
@@ -135,7 +133,8 @@ class FixedPoint:
 
     def _scales(self, sizes: Sizes) -> tuple[float, float]:
         """Return the largest powers of two at which `sizes.most` clients cannot wrap the ring around."""
-        # The slack of one part in 1024 covers rounding to floats, `most` that to whole numbers.
+        # The slack of one part in 1024 covers rounding to floats, and that the modulus may be a prime below 2^bits;
+        # `most` covers rounding to whole numbers.
         room = 2.0 ** (self.bits - 1) * (1 - 2.0**-10) - sizes.most
         exponents = [
             math.log2(room / (sizes.most * self.weight_limit * limit)) if room > 0 else -math.inf

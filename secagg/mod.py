@@ -21,6 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from logging import getLogger
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -33,6 +34,7 @@ from .guard import Guard
 from .names import (
     ACTION,
     BODY,
+    EPOCHS,
     NEXT,
     NEXT_REFUSAL,
     NEXT_STEP,
@@ -42,9 +44,12 @@ from .names import (
     is_train,
     with_vector,
 )
+from .node import Node
 from .packing import Ring
-from .pairwise import device
-from .pairwise.device import Node
+from .pairwise import device as pairwise
+from .settings import RoundSettings
+from .two_trips import device as two_trips
+from .wire import MessageKind
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
@@ -53,12 +58,20 @@ Prepare = Callable[[RecordDict, RecordDict, Context], RecordDict | None]
 
 log = getLogger(__name__)
 
-_STEPS = {
-    "advertise": device.advertise,
-    "share": device.share,
-    "sign": device.sign,
-    "unmask": device.unmask,
+# What a device does for each kind of query, and where it keeps what it remembers.
+_STEPS: dict[str, tuple[Callable[[Node, bytes, bytes], tuple[bytes, bytes]], str]] = {
+    "advertise": (pairwise.advertise, STATE),
+    "share": (pairwise.share, STATE),
+    "sign": (pairwise.sign, STATE),
+    "unmask": (pairwise.unmask, STATE),
+    "hello": (two_trips.hello, EPOCHS),
+    "answer": (two_trips.answer, EPOCHS),
 }
+_AHEAD = (
+    "advertise",
+    "share",
+    "hello",
+)  # the steps of a later round that a message may ask for too
 
 
 def client_app(
@@ -143,22 +156,22 @@ def _masking_mod(
     ) -> Message:
         content, answer = message.content, ConfigRecord()
         try:
-            ticket = device.open_mask(
-                node, _state(context), _bytes(request, BODY), broadcast_hash(content)
-            )
+            body, model = _bytes(request, BODY), broadcast_hash(content)
+            device, key = _protocol_of(body)
+            ticket = device.open_mask(node, _state(node, context, key), body, model)
             codec.restore(content, ticket.settings)
             instead = _prepared(prepare, node, content, apart, context)
             if instead is not None:
                 return Message(instead, reply_to=message)
-            _keep(context, device.spend(node, ticket))
+            _keep(context, key, device.spend(node, ticket))
         except SecAggError as error:
             answer[REFUSAL] = _sentence(error, node)
             reply = RecordDict({RECORD: answer})
         else:
             # From here on nothing may refuse, because the vector is charged.
-            vector = _trained(codec, node, ticket, message, context, call_next)
+            vector = _trained(codec, node, ticket.settings, message, context, call_next)
             state, body = device.mask(ticket, vector)
-            _keep(context, state)
+            _keep(context, key, state)
             reply = with_vector(answer, body)
         _take_next_step(node, context, request, answer)
         return Message(reply, reply_to=message)
@@ -186,7 +199,7 @@ def _prepared(
 def _trained(
     codec: Codec,
     node: Node,
-    ticket: device.MaskTicket,
+    settings: RoundSettings,
     message: Message,
     context: Context,
     call_next: Handler,
@@ -196,12 +209,12 @@ def _trained(
         reply = call_next(message, context)
         if reply.has_error():
             raise Refusal(reply.error.reason)
-        return codec.encode(reply.content, ticket.settings)
+        return codec.encode(reply.content, settings)
     except Exception:
         if not node.guard.quiet:
             raise
         log.exception("Training failed; the vector of a device without data leaves instead")
-        return codec.encode_nothing(ticket.settings)
+        return codec.encode_nothing(settings)
 
 
 def _unmasked(
@@ -244,14 +257,15 @@ def _take_step(
     step: str, node: Node, context: Context, request: ConfigRecord, answer: ConfigRecord, key: str
 ) -> None:
     refusal = REFUSAL if key == BODY else NEXT_REFUSAL
+    take, kept = _STEPS[step]
     try:
-        state, reply = _STEPS[step](node, _state(context), _bytes(request, key))
+        state, reply = take(node, _state(node, context, kept), _bytes(request, key))
     except SecAggError as error:
         answer[refusal] = _sentence(error, node)
     except Exception:
         answer[refusal] = _unforeseen(node)
     else:
-        _keep(context, state)
+        _keep(context, kept, state)
         answer[key] = reply
 
 
@@ -260,7 +274,7 @@ def _take_next_step(
 ) -> None:
     """Take the step of the next round that came with this message, if there is one."""
     step = request.get(NEXT_STEP)
-    if step in ("advertise", "share"):
+    if step in _AHEAD:
         _take_step(str(step), node, context, request, answer, NEXT)
 
 
@@ -268,13 +282,23 @@ def _node(context: Context, guard_of: GuardFactory) -> Node:
     return Node(context.node_id, context.run_id, guard_of(context))
 
 
-def _state(context: Context) -> bytes:
+def _protocol_of(request: bytes) -> tuple[Any, str]:
+    """Return the device's side of the protocol of a request for a vector, and where it keeps what it remembers."""
+    in_two_trips = request[:1] == bytes([MessageKind.SHARING_REQUEST])
+    return (two_trips, EPOCHS) if in_two_trips else (pairwise, STATE)
+
+
+def _state(node: Node, context: Context, key: str) -> bytes:
     record = context.state.config_records.get(RECORD, ConfigRecord())
-    return _bytes(record, STATE) if STATE in record else b""
+    state = _bytes(record, key) if key in record else b""
+    if key == EPOCHS and (cleaned := two_trips.cleaned(node, state)) != state:
+        _keep(context, key, state := cleaned)
+    return state
 
 
-def _keep(context: Context, state: bytes) -> None:
-    context.state[RECORD] = ConfigRecord({STATE: state})
+def _keep(context: Context, key: str, state: bytes) -> None:
+    record = context.state.config_records.get(RECORD, ConfigRecord())
+    context.state[RECORD] = ConfigRecord({**record, key: state})
 
 
 def _bytes(record: ConfigRecord, key: str) -> bytes:

@@ -39,7 +39,8 @@ REFUSAL = "refusal"
 NEXT_STEP = "next-step"  # the step of the next round that is asked for with the same message
 NEXT = "next"  # the bytes of its request or of its answer
 NEXT_REFUSAL = "next-refusal"
-STATE = "state"  # what a device remembers
+STATE = "state"  # what a device remembers of rounds with pairwise masks
+EPOCHS = "epochs"  # and of those in two trips
 SURVIVORS = "survivors"
 """The nodes in a sum, in the reply that a strategy gets."""
 

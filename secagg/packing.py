@@ -1,8 +1,9 @@
-"""Vectors over Z_2^b: their machine type, and their b bits per coordinate on the wire.
+"""Vectors over Z_m for a modulus m of b bits: their machine type, and their b bits per coordinate on the wire.
 
-Arithmetic runs in the smallest unsigned machine type that holds b bits, where wraparound is free:
-a sum modulo 2^32 is also right modulo 2^20. Coordinate i takes the bits from i*b to (i+1)*b of
-the packed bytes, least significant first, and the last byte is padded with zeros.
+The modulus is 2^b, or less (the largest prime of b bits). Modulo 2^b arithmetic runs in the smallest unsigned machine
+type that holds b bits, where wraparound is free: a sum modulo 2^32 is also right modulo 2^20. Modulo anything else a
+sum must not wrap around before it is reduced, so it is added up in 64 bits. Coordinate i takes the bits from i*b to
+(i+1)*b of the packed bytes, least significant first, and the last byte is padded with zeros.
 """
 
 from __future__ import annotations
@@ -28,17 +29,29 @@ def ring_dtype(bits: int) -> np.dtype[Any]:
     return np.dtype("<u2" if bits == 16 else "<u4" if bits <= 32 else "<u8")
 
 
-def reduce(vector: Ring, bits: int) -> Ring:
-    """Take the vector modulo 2^bits, in place, and return it."""
-    if bits < 8 * vector.dtype.itemsize:
-        np.bitwise_and(vector, vector.dtype.type((1 << bits) - 1), out=vector)
+def reduce(vector: Ring, modulus: int) -> Ring:
+    """Take the vector modulo the modulus, in place, and return it."""
+    if modulus.bit_count() > 1:
+        np.remainder(vector, vector.dtype.type(modulus), out=vector)
+    elif modulus < 1 << 8 * vector.dtype.itemsize:
+        np.bitwise_and(vector, vector.dtype.type(modulus - 1), out=vector)
     return vector
 
 
-def centred(vector: Ring, bits: int) -> NDArray[np.int64]:
-    """Return the representatives in [-2^(bits-1), 2^(bits-1)), as signed integers."""
-    shift = np.uint64(64 - bits)
-    return (vector.astype(np.uint64) << shift).view(np.int64) >> shift.astype(np.int64)
+def residues(integers: NDArray[np.int64], modulus: int) -> NDArray[np.uint64]:
+    """Return signed integers modulo the modulus."""
+    if modulus.bit_count() > 1:
+        return np.mod(integers, np.int64(modulus)).view(np.uint64)
+    return integers.view(np.uint64) & np.uint64(modulus - 1)
+
+
+def centred(vector: Ring, modulus: int) -> NDArray[np.int64]:
+    """Return the representatives that are closest to 0, as signed integers: the inverse of `residues`. Of two, it is
+    the negative one."""
+    numbers = reduce(vector.astype(np.uint64), modulus)
+    negative = numbers > np.uint64((modulus - 1) // 2)
+    # In two's complement; 2^64 itself needs no step.
+    return (numbers - negative * np.uint64(modulus % 2**64)).view(np.int64)
 
 
 def packed_size(dim: int, bits: int) -> int:

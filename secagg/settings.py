@@ -186,7 +186,7 @@ class Sizes:
     def of(cls, n: int, drops: int | float, colluders: int | float, groups: int = 1) -> Sizes:
         """Return the numbers of a round with `n` clients. A float is a share (of the smallest group for `drops`, of all
         `n` clients for `colluders`), rounded down; an int is the number itself."""
-        return cls(n, _count(drops, n // groups), _count(colluders, n), groups)
+        return cls(n, count_of(drops, n // groups), count_of(colluders, n), groups)
 
     @property
     def fewest(self) -> int:
@@ -214,5 +214,6 @@ def majority(members: int, colluders: int) -> int:
     return (members + colluders) // 2 + 1
 
 
-def _count(value: int | float, n: int) -> int:
+def count_of(value: int | float, n: int) -> int:
+    """Return a share of n, rounded down, or the number itself."""
     return int(value * n) if isinstance(value, float) else value

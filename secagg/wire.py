@@ -21,7 +21,7 @@ HASH_BYTES = 32
 MAX_MEMBERS = 100_000
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The first byte of a message."""
 
     ADVERTISE_REQUEST = 1
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 class Writer:
     """The parts of a message, one after the other."""
 
-    def __init__(self, kind: Kind, digest: bytes = b"") -> None:
+    def __init__(self, kind: MessageKind, digest: bytes = b"") -> None:
         self._parts: list[bytes] = [bytes([kind]), digest]
 
     def raw(self, data: bytes) -> Writer:
@@ -90,7 +90,7 @@ class Writer:
 class Reader:
     """A message that is taken apart; every byte too few or too many is noticed."""
 
-    def __init__(self, data: bytes, kind: Kind) -> None:
+    def __init__(self, data: bytes, kind: MessageKind) -> None:
         self._data = memoryview(data)
         self._at = 0
         if self.u8() != kind:
@@ -102,7 +102,7 @@ class Reader:
 
     def view(self, size: int) -> memoryview:
         """Take so many bytes without copying them."""
-        if size > len(self._data) - self._at:
+        if size > self.left:
             raise Malformed("The message is too short.")
         self._at += size
         return self._data[self._at - size : self._at]
@@ -125,12 +125,21 @@ class Reader:
 
     def rest(self) -> memoryview:
         """Take all bytes that are left."""
-        return self.view(len(self._data) - self._at)
+        return self.view(self.left)
+
+    @property
+    def left(self) -> int:
+        """The number of bytes that are left."""
+        return len(self._data) - self._at
 
     def members(self, n: int) -> tuple[int, ...]:
         """Take a set over a cohort that has exactly n members, ascending."""
         if self.u32() != n:
             raise Malformed("A set is over a cohort of another size.")
+        return self.bitmap(n)
+
+    def bitmap(self, n: int) -> tuple[int, ...]:
+        """Take a set as n bits, ascending."""
         packed = np.frombuffer(self.view((n + 7) // 8), dtype=np.uint8)
         indices = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
         if len(indices) and indices[-1] >= n:
@@ -147,7 +156,7 @@ class Reader:
 
     def end(self) -> None:
         """Raise `Malformed` if bytes are left."""
-        if self._at != len(self._data):
+        if self.left:
             raise Malformed("The message is too long.")
 
 

@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord
 from fedsketch.errors import RoundAborted, TooFewClients
 from fedsketch.secagg import Aborted, WrappedGrid
 from fedsketch.server.accounts import Accounts
+from fedsketch.server.grids.config_errors import config_errors
 from fedsketch.server.grids.losses import LossTeller
-from fedsketch.server.grids.secagg_options import config_errors
 from fedsketch.server.run_folder import Attempt, RunFolder
 from fedsketch.strategies.rounds.coordinator import Coordinator
 
@@ -38,7 +38,7 @@ class Exchange:
         self._coordinator = coordinator
         self._accounts = accounts
 
-    def play(self, current: int, following: int | None, *, evaluation: bool = False) -> float:
+    def run(self, current: int, following: int | None, *, evaluation: bool = False) -> float:
         """Play one round, with as many attempts as allowed, and return the seconds spent waiting for clients.
         `following` is the next round, if the same cohort key draws it."""
         coordinator, clients = self._coordinator, self._coordinator.config.clients

@@ -7,23 +7,34 @@ from flwr.app import Message, Metadata, RecordDict
 from fedsketch.conf import Config
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
-from fedsketch.secagg import round_trips
+from fedsketch.secagg import RoundTrip, planned_traffic
 from fedsketch.server.grids.byte_meter import serialised_size
-from fedsketch.server.grids.secagg_options import config_errors, secagg_options
+from fedsketch.server.grids.config_errors import config_errors
+from fedsketch.strategies.noise.protocol import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
 def expected_traffic(
-    config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
+    config: Config, broadcast: RecordDict, mechanism: Mechanism, upload_length: int, cohort: int
 ) -> tuple[float, float]:
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
-        return message_size(summed(mechanism.typical_upload(numbers))), message_size(broadcast)
+        return message_size(summed(mechanism.typical_upload(upload_length))), message_size(
+            broadcast
+        )
     with config_errors():
-        planned = round_trips(secagg_options(config), RingCodec(), broadcast, cohort)
-    up = sum(message_size(one.reply) for one in planned)
-    return up, sum(message_size(one.request) for one in planned)
+        planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort)
+    first, usual, often = _sizes(planned.first), _sizes(planned.usual), 1 / planned.period
+    up, down = (often * one + (1 - often) * other for one, other in zip(first, usual, strict=True))
+    return up, down
+
+
+def _sizes(trips: list[RoundTrip]) -> tuple[int, int]:
+    """Return the bytes that a client sends and receives in these round trips."""
+    return sum(message_size(one.reply) for one in trips), sum(
+        message_size(one.request) for one in trips
+    )
 
 
 def message_size(content: RecordDict) -> int:

@@ -10,6 +10,7 @@ from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting, Against, CohortSampling, Randomness
 from fedsketch.conf.settings import DataSettings, PartitionedSettings
 from fedsketch.server.device_evaluations import Evaluations, NoEvaluations
+from fedsketch.server.sums import kinds_of, sums_sentence
 from fedsketch.strategies.algorithm import Strategy
 
 _NONE = NoEvaluations()
@@ -25,6 +26,7 @@ def guarantee(strategy: Strategy[Any], evaluations: Evaluations = _NONE) -> str:
         f"{_noise(strategy)}, per {privacy.unit.value} (its contribution zeroed out), against "
         f"{strategy.adversary(strategy.budget_adversary)}.{_memory(strategy)}{strategy.remarks()}"
         f"{_public_data(strategy.config.data)}{_validation(strategy.config)}{evaluations.sentence()}"
+        f"{sums_sentence(kinds_of(strategy, evaluations))}"
     )
     return f"{sentence} {warning}".strip()
 
@@ -71,13 +73,15 @@ def _memory(strategy: Strategy[Any]) -> str:
 
 def _public_data(data: DataSettings) -> str:
     """Return who holds public data, if a run has any."""
-    held = None
+    public = None
     if data.public_root is not None:
-        held = f"the public examples in {data.public_root}, which no device reads"
+        public = f"the public examples in {data.public_root}, which no device reads"
     elif isinstance(data, PartitionedSettings) and data.public:
-        held = f"{data.public:,} public examples of the training set, which no client has"
+        public = f"{data.public:,} public examples of the training set, which no client has"
     return (
-        "" if held is None else f" The server holds {held}: nothing about them counts as private."
+        ""
+        if public is None
+        else f" The server holds {public}: nothing about them counts as private."
     )
 
 

@@ -22,6 +22,7 @@ from fedsketch.server.guarantee import adversaries, guarantee, not_private
 from fedsketch.server.report.number_format import in_order, plain, size
 from fedsketch.server.report.plots import COLORS, Axis, Level, Line, line_chart
 from fedsketch.server.run_folder import RunFolder
+from fedsketch.server.sums import kinds_of, sums_planned
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.coordinator import Coordinator
@@ -61,6 +62,8 @@ class Plan:
     # If devices evaluate, all epsilons above are of training and evaluations together.
     epsilon_of_training: float | None  # against the adversary of the budget
     evaluations: Mapping[str, Any] | None
+    # For each kind of round its protocol, and what each protocol costs a client, beside the broadcast.
+    sums: Mapping[str, Mapping[str, Any]]
 
     def save(self, folder: Path) -> Path:
         """Write the plan and the plot of epsilon into a run's folder; returns the plot's path."""
@@ -153,6 +156,7 @@ def make_plan(config: Config) -> Plan:
         epsilon_over_rounds=curve,
         epsilon_of_training=accounts.epsilon_against(strategy.budget_adversary),
         evaluations=evaluations.planned(),
+        sums=sums_planned(kinds_of(strategy, evaluations)),
     )
 
 

@@ -169,7 +169,7 @@ class FedSgm(OptimizedStrategy[FedSgmConfig]):
 
     @property
     def _stretch(self) -> float:
-        return stretch(self.settings, self.model.size)
+        return stretch_by_sketch(self.settings, self.model.size)
 
     def _spent(self, seen: Release) -> str:
         """Return the epsilon of all rounds, as text."""
@@ -180,31 +180,31 @@ class FedSgm(OptimizedStrategy[FedSgmConfig]):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class FedSgmPrepared:
     """The sketch of a round, and the clip that is applied before it, if any."""
 
     sketch: Sketch
     clip_before: float | None
 
 
-class FedSgmDevice(DeviceHalf[Prepared]):
+class FedSgmDevice(DeviceHalf[FedSgmPrepared]):
     """The device half: R Delta for every privacy unit, clipped before if `strategy.clip=before`."""
 
-    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> FedSgmPrepared:
         settings, seed = cast(FedSgmConfig, broadcast.config.strategy), broadcast.scalars[SEED]
         assert isinstance(seed, bytes)
         clip = None if settings.clip == "after" else broadcast.config.privacy.fixed_clip
-        return Prepared(make_sketch(settings, model.size, seed), clip)
+        return FedSgmPrepared(make_sketch(settings, model.size, seed), clip)
 
-    def shorten(self, prepared: Prepared, rows: torch.Tensor) -> torch.Tensor:
+    def shorten(self, prepared: FedSgmPrepared, rows: torch.Tensor) -> torch.Tensor:
         clip = prepared.clip_before
         return prepared.sketch.forward(rows if clip is None else clip_rows(rows, clip))
 
-    def is_costly(self, prepared: Prepared) -> bool:
+    def is_costly(self, prepared: FedSgmPrepared) -> bool:
         return isinstance(prepared.sketch, GaussianSketch)
 
 
-def stretch(settings: FedSgmConfig, d: int) -> float:
+def stretch_by_sketch(settings: FedSgmConfig, d: int) -> float:
     """Return the norm to which an uploaded row is clipped, divided by privacy.clip.
 
     A device always clips the row that it uploads, as its last step. With `strategy.clip=before` the update was already

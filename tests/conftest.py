@@ -4,7 +4,6 @@ One thread per process: arrays are small here, and processes that share two core
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -19,6 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if TYPE_CHECKING:
     from fedsketch.conf import Config
     from fedsketch.strategies.algorithm import Strategy
+    from tests.packages import Install
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -79,36 +79,13 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def install(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    composed_before: "dict[object, tuple[Config, Path]]",
-) -> Iterator[Callable[..., None]]:
+    tmp_path: Path, composed_before: "dict[object, tuple[Config, Path]]"
+) -> "Iterator[Install]":
     """Puts a package with entry points on the path, as an installer leaves it; it is gone after the test."""
-    from fedsketch.conf.plugins import implementation, settings_class
+    from tests.packages import installing
 
-    before = set(sys.modules)
-    settings_class.cache_clear()
-
-    def call(package: str, files: dict[str, str], entries: dict[str, str]) -> None:
-        site = tmp_path / package
-        for name, text in files.items():
-            (site / package / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / package / name).write_text(text)
-        info = site / f"{package}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        lines = [f"[{group}]\n{line}\n" for group, line in entries.items()]
-        (info / "entry_points.txt").write_text("\n".join(lines))
-        monkeypatch.syspath_prepend(site)
-        composed_before.clear()
-
-    yield call
-    composed_before.clear()
-    settings_class.cache_clear()
-    implementation.cache_clear()
-    for name in set(sys.modules) - before:
-        if name.startswith("plugin_"):
-            del sys.modules[name]
+    with installing(tmp_path, composed_before.clear) as call:
+        yield call
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from flwr.app import Context
 
 from fedsketch.client.guard.card import DataCard
+from fedsketch.client.guard.clients import check_clients, check_protocol
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.ledger_state import RoundId
 from fedsketch.client.guard.offer import Offer, offer_of
@@ -40,7 +41,6 @@ from fedsketch.secagg import (
     RoundSettings,
     SettingsError,
     SimulationGuard,
-    Sizes,
     TwoTripsSettings,
 )
 
@@ -144,7 +144,7 @@ class DeviceGuard:
         offer = self.judge(settings)
         worst = offer.release(offer.least, self._unit)
         with reason_kept():
-            self.ledger.charge(_id(settings), worst, self.policy.budget)
+            self.ledger.charge(_id(settings), worst, self.policy.budget, _key(settings))
 
     def endorse(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         with reason_kept():
@@ -152,8 +152,7 @@ class DeviceGuard:
 
     def settle(self, settings: PairwiseSettings, survivors: tuple[int, ...]) -> None:
         offer = offer_of(settings)
-        if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
-            raise Refusal("The survivors are not distinct members of the cohort.")
+        _check_members(settings, survivors)
         if not offer.least <= len(survivors) <= settings.sizes.most:
             raise Refusal(f"{len(survivors)} survivors are not what the round was charged for.")
         real = offer.release(len(survivors), self._unit)
@@ -161,16 +160,21 @@ class DeviceGuard:
             self.ledger.settle(_id(settings), _digest(survivors), real, signed=settings.consistency)
 
     def answer(self, settings: TwoTripsSettings, survivors: tuple[int, ...]) -> None:
-        raise Refusal("This device takes no part in sums of two trips.")
+        _check_members(settings, survivors)
+        if len(survivors) < settings.shape.least:
+            raise Refusal(f"{len(survivors)} survivors are not what the round was charged for.")
+        with reason_kept():
+            self.ledger.answer(_id(settings), _digest(survivors))
 
     def last_charge(self, run: int) -> bytes | None:
-        raise Refusal("This device takes no part in sums of two trips.")
+        with reason_kept():
+            return bytes.fromhex(self.ledger.state().last_context(run))
 
     def admit_unmasked(self, message_type: str) -> None:
         if not self.policy.allow_unmasked:
             raise Refusal(
-                "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
-                "allow_unmasked)."
+                "This device answers only under secure aggregation: run with secagg="
+                f"{' or '.join(self.policy.protocols)} (its owner can set allow_unmasked)."
             )
         with reason_kept():
             self.ledger.note_unmasked(message_type)
@@ -209,29 +213,8 @@ class DeviceGuard:
         card = self.card  # a device without a card takes no part, and peers should know that before they rely on it
         policy, offer = self.policy, offer_of(settings)
         clip = offer.mechanism.bound
-        allowed = Sizes.of(
-            settings.n, policy.largest_drops, policy.assumed_colluders, settings.groups
-        )
-        if not settings.withstands_lies and not policy.allow_semi_honest:
-            raise Refusal(
-                "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its "
-                "owner can set allow_semi_honest)."
-            )
-        if offer.least < policy.smallest_cohort:
-            raise Refusal(
-                f"A sum over {offer.least} clients is too small for this device, and the round would release one if "
-                f"all tolerated dropouts happen: its owner asks for {policy.smallest_cohort}."
-            )
-        if settings.drops > allowed.drops:
-            raise Refusal(
-                f"The round tolerates {settings.drops} dropouts of {allowed.fewest} clients: this device's owner "
-                f"allows a share of {policy.largest_drops:g}."
-            )
-        if settings.colluders < allowed.colluders:
-            raise Refusal(
-                f"The round assumes {settings.colluders} clients who work with the server, this device's owner "
-                f"{allowed.colluders} of {settings.n}: set secagg.colluders to {policy.assumed_colluders:g}."
-            )
+        check_protocol(settings, policy)
+        check_clients(settings, policy)
         if clip is None or clip > policy.largest_clip:
             raise Refusal(
                 f"The round's clip {'none' if clip is None else f'{clip:g}'} is above the {policy.largest_clip:g} of "
@@ -241,8 +224,11 @@ class DeviceGuard:
             raise Refusal("The round asks for more local steps than this device's owner allows.")
         if settings.dim > policy.largest_model + 1:  # a weight may travel with the update
             raise Refusal("A vector of this round is longer than this device's owner allows.")
-        if settings.bits not in policy.rings:
-            raise Refusal(f"This device's owner does not allow a ring of {settings.bits} bits.")
+        if policy.rings and settings.bits not in policy.rings:
+            sizes = ", ".join(map(str, policy.rings))
+            raise Refusal(
+                f"This device's owner does not allow a ring of {settings.bits} bits: set secagg.bits to one of {sizes}."
+            )
         if offer.mechanism.unit is Unit.EXAMPLE and offer.mechanism.rows < card.most_records:
             raise Refusal(
                 f"The round has room for {offer.mechanism.rows} examples of a device, and the data card of this one "
@@ -278,6 +264,20 @@ class DeviceGuard:
 
 def _id(settings: RoundSettings) -> RoundId:
     return RoundId(settings.run, settings.round, settings.digest.hex())
+
+
+def _key(settings: RoundSettings) -> str | None:
+    """Return the hash of the device's key of the epoch; None in a round that has none."""
+    if not isinstance(settings, TwoTripsSettings):
+        return None
+    if not settings.key:
+        raise Refusal("A round of two trips needs this device's key of the epoch.")
+    return settings.key.hex()
+
+
+def _check_members(settings: RoundSettings, survivors: tuple[int, ...]) -> None:
+    if len(set(survivors)) != len(survivors) or not set(survivors) <= set(settings.cohort):
+        raise Refusal("The survivors are not distinct members of the cohort.")
 
 
 def _digest(survivors: tuple[int, ...]) -> str:

@@ -2,9 +2,13 @@
 
 Every round whose vector leaves is recorded in steps. It is charged at its worst case before the vector leaves, endorsed
 (with the one survivor list that was signed), and settled at what it really was. A round that is never settled stays
-charged at its worst case. In each run the charged rounds ascend, so none is charged twice. A round that was only opened
-has no line, because otherwise a server that opens rounds for ever would fill the disk. Only fresh keys and shares of
-them have left for such a round; they say nothing about the data, and each set of keys belongs to at most one vector.
+charged at its worst case. A round of two trips is charged together with the hash of the device's key of the epoch, and
+answered (with the hash of the one list that the answer is about). It is never settled. The same list may be answered
+again, another one never, whatever the rest of the device has forgotten.
+
+In each run the charged rounds ascend, so none is charged twice. A round that was only opened has no line, because
+otherwise a server that opens rounds for ever would fill the disk. Only fresh keys and shares of them have left for such
+a round; they say nothing about the data, and each set of keys belongs to at most one vector.
 
 Guarantee, against the server with as many colluding clients as each round assumed, for the unit named in the releases,
 under zero-out adjacency, over all runs together: all vectors that left under masks cost no more than
@@ -64,12 +68,12 @@ class Ledger:
         state.check_new(this)
         state.check_budget(worst, budget)
 
-    def charge(self, this: RoundId, worst: Release, budget: Budget) -> None:
-        with self._written(
-            "charged", {**this.to_json(), "release": release_to_json(worst)}
-        ) as state:
+    def charge(self, this: RoundId, worst: Release, budget: Budget, key: str | None = None) -> None:
+        """Count the worst case. A round of two trips names the hash of the device's `key` of the epoch."""
+        facts = {"release": release_to_json(worst), **({} if key is None else {"key": key})}
+        with self._written("charged", {**this.to_json(), **facts}) as state:
             state.check_budget(worst, budget)
-            state.charge(this, worst)
+            state.charge(this, worst, key)
 
     def endorse(self, this: RoundId, survivors: str) -> None:
         with self._written("endorsed", {**this.to_json(), "survivors": survivors}) as state:
@@ -81,6 +85,13 @@ class Ledger:
         facts = {"survivors": survivors, "signed": signed, "release": release_to_json(real)}
         with self._written("settled", {**this.to_json(), **facts}) as state:
             state.settle(this, survivors, real, signed)
+
+    def answer(self, this: RoundId, survivors: str) -> None:
+        """Record the one list about which the device answers in a round of two trips. The same list may come again."""
+        with self._opened() as (opened, state):
+            if state.answer(this, survivors):
+                facts = {**this.to_json(), "survivors": survivors}
+                self._append(opened, state, {"entry": "answered", "time": _now(), **facts})
 
     def note_unmasked(self, message_type: str) -> None:
         """Record that a reply leaves without masks and without any check. From now on no epsilon holds."""
@@ -141,18 +152,28 @@ class Ledger:
     @contextmanager
     def _written(self, kind: str, facts: dict[str, Any]) -> Iterator[LedgerState]:
         """Yield the current state. If the block does not refuse, the line is appended."""
+        with self._opened() as (opened, state):
+            yield state
+            self._append(opened, state, {"entry": kind, "time": _now(), **facts})
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[LedgerFile, LedgerState]]:
+        """Yield the file and the current state, which the witness knows."""
         with ledger_file.opened(self.path) as opened:
             state = _read(opened)
             behind = self._compare(opened, state)
             if self.witness is not None and behind:
                 self.witness.append(Mark(state.witness, opened.count, opened.head))
-            yield state
-            items = len(state.releases) + len(state.runs)
-            full = len(opened.tail) > max(_TAIL_LINES, _TAIL_FACTOR * items)
-            totals = {"entry": _TOTALS, **state.to_json()} if full else None
-            count, head = opened.append({"entry": kind, "time": _now(), **facts}, sealed=totals)
-            if self.witness is not None:
-                self.witness.append(Mark(state.witness, count, head))
+            yield opened, state
+
+    def _append(self, opened: LedgerFile, state: LedgerState, line: dict[str, Any]) -> None:
+        """Append a line, after which the state is this one, and tell the witness."""
+        items = len(state.releases) + len(state.runs)
+        full = len(opened.tail) > max(_TAIL_LINES, _TAIL_FACTOR * items)
+        totals = {"entry": _TOTALS, **state.to_json()} if full else None
+        count, head = opened.append(line, sealed=totals)
+        if self.witness is not None:
+            self.witness.append(Mark(state.witness, count, head))
 
     def _compare(self, opened: LedgerFile, state: LedgerState) -> bool:
         """Refuse a ledger that is not the one that its witness has seen; returns whether the witness is one step

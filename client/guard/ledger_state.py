@@ -43,31 +43,34 @@ class RoundId:
 
 @dataclass
 class _Round:
-    """A round whose vector has left, and which can still be settled."""
+    """A round whose vector has left, and which can still be settled or answered."""
 
     digest: str
     charged: Release
-    endorsed: str | None = None
+    survivors: str | None = None  # the one list that was signed, or answered
+    key: str | None = None  # hash of the device's key of the epoch, in a round of two trips
 
 
 @dataclass
 class _Run:
-    """The rounds of one run. `last` is the highest round whose vector has left; `rounds` are the open ones, in
-    order."""
+    """The rounds of one run. `last` is the highest round whose vector has left; `rounds` are the open ones, in order;
+    `context` is the digest of the last round of two trips whose vector has left."""
 
     last: int = -1
     rounds: dict[int, _Round] = field(default_factory=dict)
+    context: str = ""
 
 
 @dataclass
 class LedgerState:
-    """Open rounds by run, how often each release was made, the numbers of rounds charged, settled, and answered without
-    masks, and the name by which the ledger's witness knows it, if it has one."""
+    """Open rounds by run, how often each release was made, the numbers of rounds charged, settled, answered in two
+    trips, and answered without masks, and the name by which the ledger's witness knows it, if it has one."""
 
     runs: dict[int, _Run] = field(default_factory=dict)
     releases: dict[Release, int] = field(default_factory=dict)
     rounds: int = 0
     settled: int = 0
+    answered: int = 0
     unmasked: int = 0
     witness: str = ""
 
@@ -100,31 +103,51 @@ class LedgerState:
         if run is not None and this.round <= run.last:
             raise Refusal(f"{this} is over: the vector of round {run.last} has left this device.")
 
-    def charge(self, this: RoundId, worst: Release) -> None:
+    def charge(self, this: RoundId, worst: Release, key: str | None = None) -> None:
+        """Count a round; `key` makes it one of two trips, which stays at its worst case."""
         self.check_new(this)
         run = self.runs.setdefault(this.run, _Run())
         # As in the protocol's own state: of the earlier rounds, only the last may still end.
         earlier = list(run.rounds.items())[-1:]
-        run.rounds = {**dict(earlier), this.round: _Round(this.digest, worst)}
+        run.rounds = {**dict(earlier), this.round: _Round(this.digest, worst, key=key)}
         run.last = this.round
+        if key is not None:
+            run.context = this.digest
         self._add(worst, 1)
         self.rounds += 1
 
     def endorse(self, this: RoundId, survivors: str) -> None:
-        current = self._open(this)
-        if current.endorsed is not None:
+        current = self._signed(this)
+        if current.survivors is not None:
             raise Refusal(f"This device has signed a survivor list of {this} before.")
-        current.endorsed = survivors
+        current.survivors = survivors
 
     def settle(self, this: RoundId, survivors: str, real: Release, signed: bool) -> None:
-        current = self._open(this)
-        if signed and current.endorsed != survivors:
+        current = self._signed(this)
+        if signed and current.survivors != survivors:
             raise Refusal(f"This device signed no such survivor list of {this}.")
         _same_unit(current.charged, real)
         self._add(current.charged, -1)
         self._add(real, 1)
         self.settled += 1
         del self.runs[this.run].rounds[this.round]
+
+    def answer(self, this: RoundId, survivors: str) -> bool:
+        """Note the one list about which the device answers in a round of two trips; returns whether it is new."""
+        current = self._open(this)
+        if current.key is None:
+            raise Refusal(f"{this} has no answers: its survivor list is signed.")
+        if current.survivors not in (None, survivors):
+            raise Refusal(f"This device has answered about another survivor list of {this}.")
+        new = current.survivors is None
+        current.survivors = survivors
+        self.answered += new
+        return new
+
+    def last_context(self, run: int) -> str:
+        """Return the digest of the last round of two trips whose vector has left in this run; empty if none has."""
+        known = self.runs.get(run)
+        return "" if known is None else known.context
 
     def replay(self, line: dict[str, Any]) -> None:
         """Process one line that was read from the file."""
@@ -139,9 +162,12 @@ class LedgerState:
             return
         this = RoundId(line["run"], line["round"], line["digest"])
         if kind == "charged":
-            self.charge(this, release_from_json(line["release"]))
+            self.charge(this, release_from_json(line["release"]), line.get("key"))
         elif kind == "endorsed":
             self.endorse(this, line["survivors"])
+        elif kind == "answered":
+            if not self.answer(this, line["survivors"]):
+                raise ValueError("the same answer twice")
         elif kind == "settled":
             real = release_from_json(line["release"])
             self.settle(this, line["survivors"], real, line["signed"])
@@ -153,31 +179,37 @@ class LedgerState:
             **({"witness": self.witness} if self.witness else {}),
             "rounds": self.rounds,
             "settled": self.settled,
+            **({"answered": self.answered} if self.answered else {}),
             "unmasked": self.unmasked,
             "releases": [
                 [release_to_json(release), count] for release, count in self.releases.items()
             ],
-            "runs": [
-                [number, run.last, [self._round_to_json(n, one) for n, one in run.rounds.items()]]
-                for number, run in self.runs.items()
-            ],
+            "runs": [self._run_to_json(number, run) for number, run in self.runs.items()],
         }
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> LedgerState:
         made = cls(rounds=state["rounds"], settled=state["settled"], unmasked=state["unmasked"])
+        made.answered = state.get("answered", 0)
         made.witness = str(state.get("witness", ""))
         made.releases = {release_from_json(data): count for data, count in state["releases"]}
-        for number, last, rounds in state["runs"]:
-            made.runs[number] = _Run(last)
-            for this, digest, charged, endorsed in rounds:
+        # What rounds of two trips add comes last, so that older totals are read as before.
+        for number, last, rounds, *context in state["runs"]:
+            made.runs[number] = _Run(last, {}, *context)
+            for this, digest, charged, survivors, *key in rounds:
                 release = release_from_json(charged)
-                made.runs[number].rounds[this] = _Round(digest, release, endorsed)
+                made.runs[number].rounds[this] = _Round(digest, release, survivors, *key)
         return made
+
+    @classmethod
+    def _run_to_json(cls, number: int, run: _Run) -> list[Any]:
+        rounds = [cls._round_to_json(at, one) for at, one in run.rounds.items()]
+        return [number, run.last, rounds, *([run.context] if run.context else [])]
 
     @staticmethod
     def _round_to_json(number: int, one: _Round) -> list[Any]:
-        return [number, one.digest, release_to_json(one.charged), one.endorsed]
+        key = [] if one.key is None else [one.key]
+        return [number, one.digest, release_to_json(one.charged), one.survivors, *key]
 
     def _accountant(self, delta: float) -> Accountant:
         accountant = Accountant(delta)
@@ -189,6 +221,12 @@ class LedgerState:
         self.releases[release] = self.releases.get(release, 0) + count
         if not self.releases[release]:
             del self.releases[release]
+
+    def _signed(self, this: RoundId) -> _Round:
+        current = self._open(this)
+        if current.key is not None:
+            raise Refusal(f"{this} is one of two trips: it stays charged, and nothing is signed.")
+        return current
 
     def _open(self, this: RoundId) -> _Round:
         run = self.runs.get(this.run)

@@ -50,7 +50,7 @@ def offer_of(settings: RoundSettings) -> Offer:
     sizes = settings.sizes
     try:
         mechanism = mechanism_from_record(settings.application)
-        ring = RingShape(settings.dim, settings.bits)
+        ring = RingShape(settings.dim, settings.bits, settings.modulus)
         mechanism.check_round(ring, sizes.most, sizes.drops, sizes.colluders)
     except UnsoundMechanismError as error:
         raise Refusal(str(error)) from error

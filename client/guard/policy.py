@@ -11,6 +11,7 @@ from typing import ClassVar
 from fedsketch.client.guard.ledger_state import Budget
 from fedsketch.client.guard.owners_file import OwnersFile, key
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.secagg import ProtocolName
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,29 @@ class Policy(OwnersFile):
         "Fewest clients in a sum that is released, after all dropouts that the round tolerates (in each group, if a "
         "round\nhas groups).",
     )
+    protocols: tuple[str, ...] = key(
+        tuple(name.value for name in ProtocolName),
+        'How sums may be made: "pairwise" (five round trips, all sign the survivor list), "two_trips" (two round trips,'
+        "\nfewer bytes; its proof is not peer reviewed, and the ledger alone keeps this device from answering twice).",
+    )
     largest_drops: float = key(
         0.2, "Largest share of a sum's clients that may drop out; the noise of the others must do."
     )
+    largest_losses: float = key(
+        0.1,
+        "Largest share of a sum's clients that may be lost after they sent their vector (two_trips only). They are in\n"
+        "the sum. The fewer losses a round tolerates, the more devices must answer before it is known.",
+    )
     assumed_colluders: float = key(
         0.1,
-        "Share of a cohort that may work with the server. A round that assumes fewer (secagg.colluders) is refused:\n"
-        "its thresholds and its noise would not hold against so many.",
+        "Clients of a cohort that may work with the server: a share below 1, or a number from 1 on. A round that\n"
+        "assumes fewer (secagg.colluders) is refused: its thresholds and its noise would not hold against so many. The "
+        "server\nchooses the cohort, and says how many clients it has. A share is a share of that number: it does not "
+        "hold in a\nsmall cohort into which the server puts all who work with it. A number holds in every cohort.",
     )
     largest_clip: float = key(10.0, "Largest L2 norm that one unit's contribution is clipped to.")
     rings: tuple[int, ...] = key(
-        (16, 20, 24, 32, 40, 48, 64), "Sizes of the ring of integers, in bits."
+        (), "Sizes of the ring of integers that are allowed, in bits. Empty: all, from 16 to 64."
     )
     smallest_noise: float = key(
         1.0,
@@ -92,12 +105,21 @@ class Policy(OwnersFile):
         self.need(
             self.smallest_cohort >= 2, "smallest_cohort is at least 2: a sum of one is no sum."
         )
-        for name in ("largest_drops", "assumed_colluders"):
+        for name in ("largest_drops", "largest_losses"):
             self.need(0 <= getattr(self, name) < 1, f"{name} is a share: at least 0 and below 1.")
+        self.need(
+            0 <= self.assumed_colluders < 1
+            or (self.assumed_colluders >= 1 and self.assumed_colluders.is_integer()),
+            "assumed_colluders is a share from 0 and below 1, or a whole number of clients.",
+        )
+        self.need(
+            len(self.protocols) > 0 and set(self.protocols) <= set(ProtocolName),
+            f"protocols holds one at least of {', '.join(ProtocolName)}.",
+        )
         self.need(0 < self.largest_clip < math.inf, "largest_clip is positive and finite.")
         self.need(
-            len(self.rings) > 0 and all(16 <= bits <= 64 for bits in self.rings),
-            "rings holds one size at least, each from 16 to 64 bits.",
+            all(16 <= bits <= 64 for bits in self.rings),
+            "rings holds sizes from 16 to 64 bits.",
         )
         self.need(0 <= self.smallest_noise < math.inf, "smallest_noise is finite and not negative.")
         self.need(self.unit in list(Unit), 'unit is "client" or "example".')
@@ -115,6 +137,12 @@ class Policy(OwnersFile):
             not self.allow_unmasked or self.epsilon == math.inf,
             "allow_unmasked lets out what no budget can count: set epsilon = inf as well, or allow_unmasked = false.",
         )
+
+    @property
+    def colluders(self) -> int | float:
+        """The assumed colluders: a share of a cohort, or their number."""
+        number = self.assumed_colluders
+        return number if number < 1 else int(number)
 
     @property
     def allowed_plugins(self) -> tuple[str, ...]:

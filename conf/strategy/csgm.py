@@ -21,6 +21,10 @@ class CsgmConfig(StrategySettings):
     bits: Literal[8, 16, 32]
     peak: Positive | None
 
+    @property
+    def measures_without_noise(self) -> bool:
+        return self.mask == "own"
+
     def check(self, config: Config) -> None:
         if config.privacy.unit is not Unit.CLIENT:
             raise ValueError("strategy=csgm samples whole updates: set privacy.unit=client")
@@ -39,7 +43,7 @@ class CsgmConfig(StrategySettings):
         if config.privacy.private and config.privacy.against == "server":
             raise ValueError(
                 "with strategy.mask=own the server is trusted, and no budget can be against it: set "
-                "privacy.against=model or client, or strategy.mask=common with secagg=pairwise"
+                "privacy.against=model or client, or strategy.mask=common with secagg=auto"
             )
         if config.privacy.accounting == "paper":
             raise ValueError(

@@ -68,7 +68,7 @@ class DomeConfig(StrategySettings):
             )
 
     def check(self, config: Config) -> None:
-        if self.warm_up and config.secagg.bits <= 20:
+        if self.warm_up and config.secagg.bits in range(21):
             raise ValueError(
                 "strategy.warm_up sends vectors of two lengths, which a rotated ring cannot: set secagg.bits above 20"
             )

@@ -54,7 +54,7 @@ class FedCeoConfig(StrategySettings):
             )
         if not masked and self.groups is not None:
             raise ValueError(
-                "without masks the server sees each model separately: leave strategy.groups out, or set secagg=pairwise"
+                "without masks the server sees each model separately: leave strategy.groups out, or set secagg=auto"
             )
         if self.groups is not None and config.clients.per_round % self.groups:
             raise ValueError(

@@ -33,8 +33,7 @@ _CLOSED: dict[str, dict[str, Any]] = {
     "privacy": dict.fromkeys(("client", "example", "none", "trusted"), schema.PrivacyConfig),
     "secagg": {
         "none": schema.NoSecAggConfig,
-        "pairwise": schema.SecAggConfig,
-        "semi_honest": schema.SecAggConfig,
+        **dict.fromkeys(("auto", "pairwise", "semi_honest", "two_trips"), schema.SecAggConfig),
     },
     "runtime": {
         "local": schema.LocalRuntimeConfig,
@@ -76,7 +75,7 @@ def _types(settings: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         kind = hints[one.name]
         if is_dataclass(kind):
             yield from _types(kind, f"{prefix}{one.name}.")
-        elif not any(is_dataclass(part) for part in get_args(kind)):
+        elif not any(isinstance(part, type) and is_dataclass(part) for part in get_args(kind)):
             yield f"{prefix}{one.name}", in_words(kind)
 
 

@@ -46,14 +46,14 @@ with that probability, and the profile of the Poisson draw otherwise.
 **Memory.** A unit may remember when it was drawn, so that its vector depends on that (`error_feedback`). Composition
 needs that given all earlier outputs, each release is bounded by its profile.
 
-- Poisson draws: let the adversary also see which other units were drawn. Their vectors then follow from what she sees,
-  in both worlds alike, and the coin of the unit is new in every release. The unit's own vector is random, because she
-  does not see its earlier coins. So P is a mixture over vectors of norm at most 1, against the same Q for all of them
-  (zeros), and H_g is jointly convex: the profile holds.
+- Poisson draws: let the adversary also see which other units were drawn, and all that they decide at random. Their
+  vectors then follow from what she sees, in both worlds alike, and the coin of the unit is new in every release. The
+  unit's own vector is random, because she does not see its earlier coins. So P is a mixture over vectors of norm at
+  most 1, against the same Q for all of them (zeros), and H_g is jointly convex: the profile holds.
 - Fixed-size draws: the above fails. The draws of others are not independent of the unit's, so what she saw makes other
   draws likely with the unit than without it, and r has one law in P and another in Q (a test shows how this breaks the
-  profile). But if she sees the whole draw, the vectors of all others are the same in both worlds, and a draw depends on
-  no data. So `RevealedPair` holds. `WithoutReplacement.with_memory` is booked so.
+  profile). But if she sees the whole draw (and what the others decide), the vectors of all others are the same in both
+  worlds, and a draw depends on no data. So `RevealedPair` holds. `WithoutReplacement.with_memory` is booked so.
 - Full passes are accounted as if their order was seen, and releases without sampling hide no draw: nothing changes.
 
 **Draws of several units together** (whole clients, if the unit is an example): nothing is known about r. But given the

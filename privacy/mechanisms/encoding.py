@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
+from fedsketch.privacy.mechanisms.ring_integers import unreduced_sum
 
 # Each draw is accepted with probability at least 1 - exp(-1/2), so this limit is never reached in practice.
 _MOST_DRAWS = 1000
@@ -93,15 +94,15 @@ def round_conditionally(
 ) -> NDArray[np.int64]:
     """Return stochastic rounding to integers q. Each row is drawn again until |q|^2 <= `bound_squared`."""
     floor = np.floor(values)
-    share = values - floor
+    fraction = values - floor
     whole = floor.astype(np.int64)
-    rounded = whole + (stream.uniform(values.size).reshape(values.shape) < share)
+    rounded = whole + (stream.uniform(values.size).reshape(values.shape) < fraction)
     waiting = np.flatnonzero(exceeds(rounded, bound_squared))
     for _ in range(_MOST_DRAWS):
         if not len(waiting):
             return rounded
         draw = stream.uniform(len(waiting) * values.shape[1]).reshape(len(waiting), -1)
-        rounded[waiting] = whole[waiting] + (draw < share[waiting])
+        rounded[waiting] = whole[waiting] + (draw < fraction[waiting])
         waiting = waiting[exceeds(rounded[waiting], bound_squared)]
     raise UnsafeUpdateError(
         "rounding did not meet the norm bound; nothing was released: the mechanism does not fit this vector."
@@ -116,26 +117,6 @@ def real_sum(vectors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     return total
 
 
-def ring_sum(vectors: Sequence[NDArray[Any]], bits: int) -> NDArray[np.float64]:
-    """Return the sum modulo 2^bits, decoded to signed integers from -2^(bits-1) to 2^(bits-1) - 1."""
-    ring = _modular_sum(vectors)
-    # Shifting to the top of the word and back extends the sign of the integer.
-    unused = 64 - bits
-    return ((ring << np.uint64(unused)).view(np.int64) >> np.int64(unused)).astype(np.float64)
-
-
 def upload_sum(vectors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Return the sum of these uploads, still encoded: ring integers (not yet reduced), or real numbers in float64."""
-    return _modular_sum(vectors) if vectors[0].dtype == np.uint64 else real_sum(vectors)
-
-
-def _modular_sum(vectors: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
-    total = np.zeros(vectors[0].shape, dtype=np.uint64)
-    for vector in vectors:
-        total += vector  # modulo 2^64, and therefore also modulo 2^bits
-    return total
-
-
-def into_ring(integers: NDArray[np.int64], bits: int) -> NDArray[np.uint64]:
-    """Encode signed integers as ring integers in [0, 2^bits)."""
-    return integers.astype(np.uint64) & np.uint64((1 << bits) - 1)
+    return unreduced_sum(vectors) if vectors[0].dtype == np.uint64 else real_sum(vectors)

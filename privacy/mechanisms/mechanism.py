@@ -57,10 +57,12 @@ class Upload:
 
 
 class RingShape(NamedTuple):
-    """Uploads are vectors of `dim` integers modulo 2^bits. Only such vectors can be summed under masks."""
+    """Uploads are vectors of `dim` integers of `bits` bits, modulo `modulus`. Only such vectors can be summed under
+    masks."""
 
     dim: int
     bits: int
+    modulus: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,10 +42,17 @@ from fedsketch.privacy.accounting.releases import (
     Unit,
 )
 from fedsketch.privacy.mechanisms.bound_half import BoundHalf, TrainedModel
-from fedsketch.privacy.mechanisms.encoding import into_ring, real_sum, ring_sum
+from fedsketch.privacy.mechanisms.encoding import real_sum
 from fedsketch.privacy.mechanisms.gaussian import add_gaussian
 from fedsketch.privacy.mechanisms.mechanism import Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.ring_integers import (
+    into_ring,
+    is_modulus,
+    modulus_of,
+    ring_sum,
+    ring_text,
+)
 
 _RINGS = range(16, 65)
 _LARGEST_COUNT = 2**31  # of steps, rows, clients and numbers; floats are still exact there
@@ -57,8 +64,8 @@ class NoisyTraining(Mechanism):
     """`clip` is C, `local_multiplier` is sigma, `rate` is q, `steps` is T and `batch` is the expected batch size B.
     `lr` and `momentum` are those of a local step.
 
-    An upload has `dim` numbers. If `bits` is 0 they are real numbers. Otherwise they are integers modulo 2^bits, and
-    the ring has room for the sum of `clients` uploads.
+    An upload has `dim` numbers. If `bits` is 0 they are real numbers. Otherwise they are integers modulo 2^bits, or
+    modulo the `prime` below it, and the ring has room for the sum of `clients` uploads.
     """
 
     kind: ClassVar[str] = "noisy_training"
@@ -74,6 +81,7 @@ class NoisyTraining(Mechanism):
     dim: int
     bits: int = 0
     clients: int = 1
+    prime: int = 0
 
     # ------------------------------------------------------------------ on the device
     @property
@@ -128,11 +136,11 @@ class NoisyTraining(Mechanism):
         if not self.bits:
             return Upload(vector.astype(np.float32))
         cut = np.clip(vector, -self.limit, self.limit)
-        return Upload(into_ring(np.rint(cut * self.scale).astype(np.int64), self.bits))
+        return Upload(into_ring(np.rint(cut * self.scale).astype(np.int64), self._modulus))
 
     # ------------------------------------------------------------------ on the server
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        return ring_sum(vectors, self.bits) / self.scale if self.bits else real_sum(vectors)
+        return ring_sum(vectors, self._modulus) / self.scale if self.bits else real_sum(vectors)
 
     @property
     def variance_per_device(self) -> float:
@@ -154,7 +162,11 @@ class NoisyTraining(Mechanism):
 
     @property
     def ring(self) -> RingShape | None:
-        return RingShape(self.dim, self.bits) if self.bits else None
+        return RingShape(self.dim, self.bits, self._modulus) if self.bits else None
+
+    @property
+    def _modulus(self) -> int:
+        return modulus_of(self.bits, self.prime)
 
     @property
     def limit(self) -> float:
@@ -168,7 +180,15 @@ class NoisyTraining(Mechanism):
     @property
     def scale(self) -> float:
         """Integers per real unit: as many as the ring has room for. More than the 53 bits of a double gain nothing."""
-        return (2.0 ** (min(self.bits, 53) - 1) - self.clients) / (self.clients * self.limit)
+        room = min(self._modulus // 2, 1 << 52) - self.clients
+        return room / (self.clients * self.limit)
+
+    @property
+    def rounding_cost(self) -> float:
+        """The standard deviation of an upload's noise together with that of rounding to integers, divided by that of
+        its noise."""
+        steps = self.scale * self._upload_std
+        return math.hypot(1.0, 0.5 / steps) if steps > 0 else math.inf
 
     @property
     def reach(self) -> float:
@@ -179,15 +199,15 @@ class NoisyTraining(Mechanism):
             "local steps": f"{self.steps}, each example drawn with probability {self.rate:.4g}"
         }
         if self.bits:
-            facts["ring"] = f"{self.bits} bits, scale {self.scale:.6g}"
+            facts["ring"] = ring_text(self.bits, self.prime, self.scale)
         return facts
 
     # ------------------------------------------------------------------ for the accountant
     def release_to(
         self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
-        """Return the guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are
-        ignored."""
+        """Return what the steps of one round release. The guarantee comes from this device's steps alone: `variance`
+        and the `sampling` of cohorts are ignored."""
         law = Gaussian(self.noise_multiplier(variance, protected))
         own = Poisson(self.rate, Unit.EXAMPLE, DrawnBy.DEVICE)
         draw = own if protected is Unit.EXAMPLE else NoSampling()
@@ -211,6 +231,7 @@ class NoisyTraining(Mechanism):
             "rate": self.rate <= 1,
             "momentum": self.momentum < 1,
             "bits": self.bits == 0 or self.bits in _RINGS,
+            "prime": is_modulus(self.bits, self.prime),
         }.items():
             if not sound:
                 raise UnsoundMechanismError(f"The mechanism has an invalid {name!r}.")
@@ -223,6 +244,7 @@ class NoisyTraining(Mechanism):
         for name, value, wanted in (
             ("dim", self.dim, ring.dim),
             ("bits", self.bits, ring.bits),
+            ("modulus", self._modulus, ring.modulus),
             ("clients", self.clients, most),
         ):
             if value != wanted:

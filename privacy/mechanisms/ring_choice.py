@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from fedsketch.errors import RingTooSmallError
 from fedsketch.privacy.accounting.releases import Unit
+from fedsketch.privacy.mechanisms.ring_integers import modulus_of
 from fedsketch.privacy.mechanisms.rows import sum_bound
 from fedsketch.privacy.mechanisms.skellam_ring import (
     LARGEST_RING,
@@ -36,6 +37,7 @@ def choose_ring(
     unit: Unit = Unit.CLIENT,
     rows: int = 1,
     bits: int = 32,
+    prime: int = 0,
     drops: int = 0,
     colluders: int = 0,
     honest: float | None = None,
@@ -44,12 +46,12 @@ def choose_ring(
 ) -> SkellamRing:
     """Choose rotation, rounding and scale for the ring, ask `noise` for the variance, and check that the sum fits.
 
-    `rows` is the largest number of vectors of norm C (`clip`) that one client adds up: 1, or the number of its
-    examples if examples are the privacy unit. Rings of up to 20 bits rotate, and use the largest scale s that fits.
-    Larger rings do not rotate. They use s C = 2^12 (2^14 for more than ten thousand numbers), or less if the ring is
-    tight, but never so little that rounding doubles the noise. A given `scale` is checked, not changed. `honest` is
-    the number of devices that together add the required noise. By default these are all that neither drop out nor
-    collude.
+    `rows` is the largest number of vectors of norm C (`clip`) that one client adds up: 1, or the number of its examples
+    if examples are the privacy unit. The modulus is `prime`, or 2^`bits`. Rings of up to 20 bits rotate, and use the
+    largest scale s that fits. Larger rings do not rotate. They use s C = 2^12 (2^14 for more than ten thousand
+    numbers), or less if the ring is tight, but never so little that rounding doubles the noise. A given `scale` is
+    checked, not changed. `honest` is the number of devices that together add the required noise. By default these are
+    all that neither drop out nor collude.
 
     If examples are the unit, the sum of a device is rounded instead of each of its rows, because this is faster. Small
     rings are an exception: rows are rounded if rounding the sum would cost more than 1 % of noise. When sums are
@@ -66,14 +68,15 @@ def choose_ring(
         raise ValueError(f"the ring has {SMALLEST_RING} to {LARGEST_RING} bits, not {bits}.")
     if not (clip > 0.0 and math.isfinite(clip)):
         raise ValueError(f"the clip must be positive and finite, not {clip}.")
-    rotate = bits <= LARGEST_ROTATED_RING
+    rotate, half = bits <= LARGEST_ROTATED_RING, modulus_of(bits, prime) // 2
     search = _ScaleSearch(dim, clients, rows, honest, clip, noise, wraparound_probability)
     of_sums = replace(search, rounds_once=True)
-    if unit is Unit.EXAMPLE and rows > 1 and of_sums.cheap(found := of_sums.chosen(bits, scale)):
+    found = of_sums.chosen(bits, half, scale) if unit is Unit.EXAMPLE and rows > 1 else None
+    if of_sums.cheap(found):
         search, scale = of_sums, found
     else:
-        scale = search.chosen(bits, scale)
-    if scale is None or search.half_ring(scale, rotate=rotate) > 2.0 ** (bits - 1):
+        scale = search.chosen(bits, half, scale)
+    if scale is None or search.half_ring(scale, rotate=rotate) > half:
         raise RingTooSmallError(search.advice(bits, scale))
     local_variance = search.local_variance(scale)
     if local_variance > LARGEST_VARIANCE:
@@ -95,6 +98,7 @@ def choose_ring(
         local_variance=local_variance,
         wraparound_probability=wraparound_probability,
         rounds_once=search.rounds_once,
+        prime=prime,
     )
 
 
@@ -109,12 +113,13 @@ class _ScaleSearch:
     probability: float
     rounds_once: bool = False
 
-    def chosen(self, bits: int, scale: float | None) -> float | None:
-        """Return the given scale, or else the best scale for a ring of this size. None if no scale fits."""
+    def chosen(self, bits: int, half: int, scale: float | None) -> float | None:
+        """Return the given scale, or else the best scale for a ring of this size whose modulus has this half. None if
+        no scale fits."""
         if scale is not None:
             return scale
         rotate = bits <= LARGEST_ROTATED_RING
-        return self.largest(bits, rotate=rotate, most=math.inf if rotate else self.preferred)
+        return self.largest(half, rotate=rotate, most=math.inf if rotate else self.preferred)
 
     @property
     def preferred(self) -> float:
@@ -151,17 +156,16 @@ class _ScaleSearch:
             rounds_once=self.rounds_once,
         )
 
-    def largest(self, bits: int, *, rotate: bool, most: float) -> float | None:
-        """Return the largest scale up to `most` that fits the ring (to a relative 1e-9), or None. The search relies on
-        the required half ring growing with the scale."""
-        limit = 2.0 ** (bits - 1)
+    def largest(self, limit: int, *, rotate: bool, most: float) -> float | None:
+        """Return the largest scale up to `most` that fits this half of a ring (to a relative 1e-9), or None. The search
+        relies on the required half growing with the scale."""
         if math.isfinite(most) and self.half_ring(most, rotate=rotate) <= limit:
             return most
         # With a scale below `low`, rounding alone would double D2^2 and with it the variance of the noise. A ring that
         # needs such a scale counts as too small.
         slack = self.dim / 4.0 + math.sqrt(self.dim) / 2.0
         low = (1.0 + math.sqrt(1.0 + 4.0 * slack)) / 2.0 / self.clip
-        high = min(most, 2.0**bits / self.clip)
+        high = min(most, 2.0 * limit / self.clip)
         if low >= high:
             return None
         f_low = self.half_ring(low, rotate=rotate) - limit
@@ -184,8 +188,9 @@ class _ScaleSearch:
 
     def advice(self, bits: int, scale: float | None) -> str:
         for ring in range(bits + 1, LARGEST_RING + 1):
-            found, rotate = self.chosen(ring, scale), ring <= LARGEST_ROTATED_RING
-            if found is not None and self.half_ring(found, rotate=rotate) <= 2.0 ** (ring - 1):
+            half, rotate = 1 << ring - 1, ring <= LARGEST_ROTATED_RING
+            found = self.chosen(ring, half, scale)
+            if found is not None and self.half_ring(found, rotate=rotate) <= half:
                 break
         else:
             return "no ring up to 64 bits holds this sum: lower the scale, the clip or the noise."

@@ -1,9 +1,9 @@
-"""The Skellam mechanism: each device adds Skellam noise (integer noise) to integers modulo 2^b. Used under secure
+"""The Skellam mechanism: each device adds Skellam noise (integer noise) to integers modulo m. Used under secure
 aggregation; the noise of the sum is exactly known for every set of surviving devices.
 
-Notation: the `scale` s turns real numbers into integers, C is the clip of one row, k the length of a row and b the
-bits of the ring. Of n clients D may drop out and A may collude; each has at most u rows. Either each row is rounded
-separately, or the sum of a device's clipped rows is rounded once (`rounds_once`).
+Notation: the `scale` s turns real numbers into integers, C is the clip of one row, k the length of a row and m the
+modulus of the ring: 2^b, or the `prime` below it. Of n clients D may drop out and A may collude; each has at most u
+rows. Either each row is rounded separately, or the sum of a device's clipped rows is rounded once (`rounds_once`).
 
 - Bound if rows are rounded: the integer vector q of a row is drawn again until it satisfies |q|^2 <= D2^2 =
   min{s^2 C^2 + k/4 + s C + sqrt(k)/2, (s C + sqrt(k))^2} (Kairouz, Liu, Steinke 2021, Proposition 26, with beta =
@@ -12,13 +12,14 @@ separately, or the sum of a device's clipped rows is rounded once (`rounds_once`
 - Noise: every client adds Skellam noise of variance mu_l = ceil(mu / (n - D - A)), so that the honest survivors
   together always add at least the required variance mu. Skellam noise is closed under sums: the sum over m devices has
   variance m mu_l exactly.
-- Wraparound: with m = n u rows and r roundings (r = m if rows are rounded, n if sums are), a sum does not wrap around
-  with probability 1 - p if 2^(b-1) >= m s C + sqrt(2 ln(2k/p)) sqrt(r/4 + n mu_l) without rotation, or 2^(b-1) >=
-  sqrt(2 ln(2k/p)) sqrt(2 (m s C)^2 / k + r/4 + n mu_l) with rotation. A wraparound costs accuracy, never privacy.
+- Wraparound: with n u rows and r roundings (r = n u if rows are rounded, n if sums are), a sum does not wrap around
+  with probability 1 - p if h >= n u s C + sqrt(2 ln(2k/p)) sqrt(r/4 + n mu_l) without rotation, or h >=
+  sqrt(2 ln(2k/p)) sqrt(2 (n u s C)^2 / k + r/4 + n mu_l) with rotation. Here h is half of the modulus, rounded down. A
+  wraparound costs accuracy, never privacy.
 
 Formal guarantee of one upload if rows are rounded: for any rows, what leaves the device is a sum of integer vectors,
-one per row and each within the bound, plus exact Skellam noise from the operating system's randomness, modulo 2^b.
-Reduction modulo 2^b and decoding are post-processing.
+one per row and each within the bound, plus exact Skellam noise from the operating system's randomness, modulo m.
+Reduction modulo m and decoding are post-processing.
 
 **Theorem (sums).** Let x be s times the sum of the clipped rows of a device (rotated in small rings), t in [0, 1)^k a
 vector that does not depend on data, and q = floor(x + t). Replacing c of the rows by zeros changes q by an integer
@@ -60,14 +61,19 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.privacy.mechanisms.bound_half import BoundHalf
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
-    into_ring,
-    ring_sum,
     rotated,
     round_conditionally,
     unrotated,
 )
 from fedsketch.privacy.mechanisms.mechanism import WIRE_NAME, Mechanism, RingShape, Upload
 from fedsketch.privacy.mechanisms.randomness import Stream
+from fedsketch.privacy.mechanisms.ring_integers import (
+    into_ring,
+    is_modulus,
+    modulus_of,
+    ring_sum,
+    ring_text,
+)
 from fedsketch.privacy.mechanisms.rows import Factors, Rows, sum_bound, threshold_rounded
 from fedsketch.privacy.mechanisms.skellam_sampler import LARGEST_VARIANCE, sample_skellam
 
@@ -100,6 +106,8 @@ class SkellamRing(Mechanism):
     wraparound_probability: float
     # Whether the sum of a device is rounded instead of each row.
     rounds_once: bool = field(default=False, metadata={WIRE_NAME: "rounds_sum"})
+    # The modulus of the ring, if it is not 2^bits.
+    prime: int = 0
 
     # ------------------------------------------------------------------ on the device
     @property
@@ -115,7 +123,7 @@ class SkellamRing(Mechanism):
             return super().run(half, stream, round)
         total = self._noise(1, stream)
         total += self._rounded_sum(half.blocks(), stream, round)
-        return Upload(into_ring(total, self.bits))
+        return Upload(into_ring(total, self.ring.modulus))
 
     def protect(self, rows: torch.Tensor, stream: Stream, round: int) -> Upload:
         return Upload(self.encode(rows.cpu().numpy(), stream, round))
@@ -140,14 +148,14 @@ class SkellamRing(Mechanism):
         else:
             assert not isinstance(rows, Sequence)  # `Rows` are only for sums that are rounded
             total += self._rounded_rows(rows.cpu().numpy(), stream, round)
-        return Upload(into_ring(total, self.bits))
+        return Upload(into_ring(total, self.ring.modulus))
 
     def protect_nothing(self, stream: Stream) -> Upload:
         return Upload(self.encode(np.zeros((1, self.dim)), stream, 0))
 
     def encode(self, rows: NDArray[np.floating], stream: Stream, round: int) -> NDArray[np.uint64]:
         """Return one device's upload: clip every row; rotate (small rings only), scale and round each row or their
-        sum; add the noise; reduce to integers in [0, 2^b)."""
+        sum; add the noise; reduce to integers in [0, m)."""
         given = Rows((Factors(np.atleast_2d(rows)),))
         self._check_rows(given)
         total = self._noise(1, stream)
@@ -155,7 +163,7 @@ class SkellamRing(Mechanism):
             total += self._rounded_sum([given], stream, round)
         else:
             total += self._rounded_rows(np.atleast_2d(rows), stream, round)
-        return into_ring(total, self.bits)
+        return into_ring(total, self.ring.modulus)
 
     def _check_rows(self, rows: Rows) -> None:
         """Raise if one device may not have these rows: wrong length, or too many."""
@@ -211,11 +219,11 @@ class SkellamRing(Mechanism):
         return replace(self, clip=bound, scale=scaled / bound)
 
     def total(self, vectors: Sequence[NDArray[Any]], round: int) -> NDArray[np.float64]:
-        values = ring_sum(vectors, self.bits) / self.scale
+        values = ring_sum(vectors, self.ring.modulus) / self.scale
         return unrotated(values, round) if self.rotate else values
 
     def noise_alone(self, dim: int, variance: float, stream: Stream) -> NDArray[np.uint64]:
-        return into_ring(sample_skellam(int(variance), dim, stream), self.bits)
+        return into_ring(sample_skellam(int(variance), dim, stream), self.ring.modulus)
 
     @property
     def variance_per_device(self) -> int:
@@ -227,11 +235,11 @@ class SkellamRing(Mechanism):
 
     @property
     def ring(self) -> RingShape:
-        return RingShape(self.dim, self.bits)
+        return RingShape(self.dim, self.bits, modulus_of(self.bits, self.prime))
 
     def facts(self) -> dict[str, str]:
         return {
-            "ring": f"{self.bits} bits, scale {self.scale:.6g}",
+            "ring": ring_text(self.bits, self.prime, self.scale),
             "wraparound in a round": f"probability at most {self.wraparound_probability:g}",
         }
 
@@ -287,6 +295,8 @@ class SkellamRing(Mechanism):
         scaled = self.scale * self.clip
         if self.wraparound_probability >= 1:
             raise UnsoundMechanismError("The mechanism has an invalid 'wraparound_probability'.")
+        if not is_modulus(self.bits, self.prime):
+            raise UnsoundMechanismError("The mechanism has an invalid 'prime'.")
         if (
             scaled > _LARGEST_SCALED_CLIP
             or (self.rounds_once and self.rows * scaled > _LARGEST_SCALED_SUM)
@@ -301,7 +311,7 @@ class SkellamRing(Mechanism):
                 probability=self.wraparound_probability,
                 rounds_once=self.rounds_once,
             )
-            > 2.0 ** (self.bits - 1) * (1 + 1e-9)
+            > self.ring.modulus // 2 * (1 + 1e-9)
         ):
             raise UnsoundMechanismError(
                 f"The round's sum does not fit its ring of {self.bits} bits."
@@ -309,7 +319,7 @@ class SkellamRing(Mechanism):
 
     def check_round(self, ring: RingShape, most: int, drops: int, colluders: int) -> None:
         mine = (*self.ring, self.clients, self.drops, self.colluders)
-        names = ("dim", "bits", "clients", "drops", "colluders")
+        names = ("dim", "bits", "modulus", "clients", "drops", "colluders")
         for name, value, wanted in zip(names, mine, (*ring, most, drops, colluders), strict=True):
             if value != wanted:
                 raise UnsoundMechanismError(
@@ -339,8 +349,8 @@ def required_half_ring(
     probability: float,
     rounds_once: bool = False,
 ) -> float:
-    """Return the smallest 2^(b-1) for which the sum fits. It uses Gaussian tails; for such variances and distances the
-    exponent of Skellam tails differs from them by a relative 1e-6."""
+    """Return the smallest half of a modulus for which the sum fits. It uses Gaussian tails; for such variances and
+    distances the exponent of Skellam tails differs from them by a relative 1e-6."""
     deviations = math.sqrt(2.0 * math.log(2.0 * dim / probability))
     all_rows = clients * rows
     noise = 0.25 * (clients if rounds_once else all_rows) + clients * local_variance

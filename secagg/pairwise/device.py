@@ -23,25 +23,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .. import x25519
 from ..errors import Refusal
-from ..guard import Guard
 from ..identity import verify
+from ..node import Node
 from ..packing import Ring, pack, reduce, ring_dtype
 from ..wire import bitmap, digest_of
 from . import keys, messages, shamir
 from .graph import draw_groups, neighbours
 from .masking import apply_masks
 from .settings import PairwiseSettings
-from .state import DeviceState, Session, Stage
-
-
-@dataclass(frozen=True)
-class Node:
-    """This device: its id in the run, and its owner's guard."""
-
-    id: int
-    run: int
-    guard: Guard
+from .state import DeviceStage, DeviceState, Session
 
 
 def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
@@ -62,9 +54,12 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         raise Refusal(f"The roster has another key for node {node.id}: enrol this device again.")
     node.guard.admit(settings)
     session = Session(
-        settings, Stage.ADVERTISED, private_c=keys.new_private(), private_s=keys.new_private()
+        settings,
+        DeviceStage.ADVERTISED,
+        private_c=x25519.new_private(),
+        private_s=x25519.new_private(),
     )
-    public = keys.public_of(session.private_c) + keys.public_of(session.private_s)
+    public = x25519.public_of(session.private_c) + x25519.public_of(session.private_s)
     signature = node.guard.identity.sign(messages.key_statement(settings.digest, node.id, public))
     memory.open(session)
     return memory.encode(), messages.advertise_reply(settings, public + signature)
@@ -73,7 +68,7 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
 def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Check the peers' keys, and share this device's two secrets among them."""
     memory = DeviceState.decode(state)
-    session = memory.at(digest_of(request), Stage.ADVERTISED)
+    session = memory.at(digest_of(request), DeviceStage.ADVERTISED)
     settings, me = session.settings, _place(node, session.settings)
     present, adverts = messages.read_share_request(settings, request)
     public = _verified_keys(node, session, present, adverts)
@@ -90,7 +85,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     points = [index + 1 for index in holders]
     seed_shares = shamir.split(seed, threshold, points)
     key_shares = shamir.split(session.private_s, threshold, points)
-    private_c = keys.load_private(session.private_c)
+    private_c = x25519.load_private(session.private_c)
     sealed: dict[int, bytes] = {}
     peers: dict[int, bytes] = {}
     own_shares = b""
@@ -99,13 +94,13 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
             own_shares = seed_share + key_share
             continue
         peer = settings.cohort[index]
-        secret = keys.agree(private_c, public[index][:32])
+        secret = x25519.agree(private_c, public[index][:32])
         outgoing, incoming = keys.share_keys(secret, context, node.id, peer)
         sealed[index] = keys.seal(outgoing, seed_share + key_share, context, node.id, peer)
         peers[index] = public[index][32:] + incoming
     memory.sessions[settings.digest] = replace(
         session,
-        stage=Stage.SHARED,
+        stage=DeviceStage.SHARED,
         private_c=b"",
         seed=seed,
         context=context,
@@ -125,7 +120,7 @@ def _verified_keys(
     _need(me in present, "This device is missing among those who advertised keys.")
     needed = peers_of(settings, present, me)
     _need(set(adverts) == set(needed), "The keys that came are not those of this device's peers.")
-    own = keys.public_of(session.private_c) + keys.public_of(session.private_s)
+    own = x25519.public_of(session.private_c) + x25519.public_of(session.private_s)
     public = {me: own}
     for index, advert in adverts.items():
         public[index], signature = advert[: messages.PAIR_BYTES], advert[messages.PAIR_BYTES :]
@@ -153,7 +148,7 @@ class MaskTicket:
 def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> MaskTicket:
     """Check everything that can be checked before training starts."""
     memory = DeviceState.decode(state)
-    session = memory.at(digest_of(request), Stage.SHARED)
+    session = memory.at(digest_of(request), DeviceStage.SHARED)
     settings, me = session.settings, _place(node, session.settings)
     alive, sealed = messages.read_mask_request(settings, request)
     if settings.broadcast and settings.broadcast != broadcast:
@@ -173,10 +168,10 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
     # An invalid key of a peer is found here, before anything is charged.
     add = [keys.self_mask_key(session.seed, session.context, broadcast, node.id)]
     subtract: list[bytes] = []
-    private_s = keys.load_private(session.private_s)
+    private_s = x25519.load_private(session.private_s)
     for index in expected:
         peer = settings.cohort[index]
-        secret = keys.agree(private_s, session.peers[index][:32])
+        secret = x25519.agree(private_s, session.peers[index][:32])
         key = keys.pair_mask_key(secret, session.context, broadcast, node.id, peer)
         (add if node.id < peer else subtract).append(key)
     opened = replace(session, broadcast=broadcast, alive=alive, shares=shares)
@@ -190,7 +185,7 @@ def spend(node: Node, ticket: MaskTicket) -> bytes:
     """
     node.guard.charge(ticket.settings)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
-    memory.sessions[ticket.settings.digest] = replace(ticket.session, stage=Stage.SPENT)
+    memory.sessions[ticket.settings.digest] = replace(ticket.session, stage=DeviceStage.SPENT)
     return memory.encode()
 
 
@@ -206,16 +201,16 @@ def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     apply_masks(masked, ticket.add, ticket.subtract)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
     memory.sessions[settings.digest] = replace(
-        session, stage=Stage.MASKED, private_s=b"", seed=b"", peers={}
+        session, stage=DeviceStage.MASKED, private_s=b"", seed=b"", peers={}
     )
-    packed = pack(reduce(masked, settings.bits), settings.bits)
+    packed = pack(reduce(masked, settings.modulus), settings.bits)
     return memory.encode(), messages.mask_reply(settings, packed)
 
 
 def sign(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Sign the survivor list, once per round."""
     memory = DeviceState.decode(state)
-    session = memory.at(digest_of(request), Stage.MASKED)
+    session = memory.at(digest_of(request), DeviceStage.MASKED)
     settings = session.settings
     _need(settings.consistency, "The round was announced without signatures on survivors.")
     survivors = messages.read_sign_request(settings, request)
@@ -223,7 +218,7 @@ def sign(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     node.guard.endorse(settings, _ids(settings, survivors))
     statement = survivor_statement(session, survivors)
     memory.sessions[settings.digest] = replace(
-        session, stage=Stage.SIGNED, signed=hashlib.sha256(statement).digest()
+        session, stage=DeviceStage.SIGNED, signed=hashlib.sha256(statement).digest()
     )
     return memory.encode(), messages.sign_reply(settings, node.guard.identity.sign(statement))
 
@@ -232,12 +227,12 @@ def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Reveal one share per peer and forget the round."""
     memory = DeviceState.decode(state)
     digest = digest_of(request)
-    session = memory.at(digest, Stage.MASKED, Stage.SIGNED)
+    session = memory.at(digest, DeviceStage.MASKED, DeviceStage.SIGNED)
     settings = session.settings
     survivors, signatures = messages.read_unmask_request(settings, request)
     _check_survivors(node, session, survivors)
     if settings.consistency:
-        memory.at(digest, Stage.SIGNED)
+        memory.at(digest, DeviceStage.SIGNED)
         statement = survivor_statement(session, survivors)
         if hashlib.sha256(statement).digest() != session.signed:
             raise Refusal("The survivor list is not the one that this device signed.")

@@ -14,7 +14,6 @@ import struct
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -22,33 +21,9 @@ from ..errors import Malformed, Refusal
 from .masking import KEY_BYTES
 from .shamir import SHARE_BYTES
 
-PUBLIC_BYTES = 32
 SHARES_BYTES = 2 * SHARE_BYTES  # a share of the self mask's seed and one of the key s
 _NONCE_BYTES = 12
 SEALED_BYTES = _NONCE_BYTES + SHARES_BYTES + 16
-
-
-def new_private() -> bytes:
-    """Draw a new X25519 private key."""
-    return X25519PrivateKey.generate().private_bytes_raw()
-
-
-def public_of(private: bytes) -> bytes:
-    """Return the public key of a private one."""
-    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-
-
-def agree(private: X25519PrivateKey, public: bytes) -> bytes:
-    """Return the shared secret. Refuse if the other key is a low-order point."""
-    try:
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:
-        raise Refusal("A peer's public key is not a valid X25519 key.") from error
-
-
-def load_private(private: bytes) -> X25519PrivateKey:
-    """Return the private key in the form in which it is used several times."""
-    return X25519PrivateKey.from_private_bytes(private)
 
 
 def _derive(secret: bytes, length: int, label: bytes, *parts: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .. import x25519
 from ..errors import Malformed
 from ..packing import Ring
 from . import keys, shamir
@@ -68,12 +69,12 @@ def remove_masks(
     for index in dead:
         node = settings.cohort[index]
         private = secrets.join(index)
-        if keys.public_of(private) != public[index]:
+        if x25519.public_of(private) != public[index]:
             raise Malformed(f"the shares of node {node} do not give its private key")
-        loaded = keys.load_private(private)
+        loaded = x25519.load_private(private)
         for peer_index in peers_of(settings, survivors, index):
             peer = settings.cohort[peer_index]
-            secret = keys.agree(loaded, public[peer_index])
+            secret = x25519.agree(loaded, public[peer_index])
             key = keys.pair_mask_key(secret, context, broadcast, node, peer)
             # The survivor added this mask if its id is the lower one.
             (subtract if peer < node else add).append(key)

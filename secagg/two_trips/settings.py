@@ -12,13 +12,14 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 from ..errors import Malformed, SettingsError
 from ..settings import RoundSettings, Scalar, Sizes, get_application, put_application
-from ..wire import HASH_BYTES, Kind, Reader, Writer
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer
 from .shape import Shape
 
-EPOCH_ROUNDS = 256  # at most
+LONGEST_EPOCH = 256  # rounds
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Cohort:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical encoding."""
-        out = Writer(Kind.COHORT).u64(self.run).u64(self.epoch).u8(self.closed)
+        out = Writer(MessageKind.COHORT).u64(self.run).u64(self.epoch).u8(self.closed)
         return out.u32(len(self.ids)).raw(struct.pack(f"<{len(self.ids)}Q", *self.ids)).done()
 
     @cached_property
@@ -46,7 +47,7 @@ class Cohort:
     @lru_cache(maxsize=16)  # a process that simulates many devices decodes the same bytes for each
     def decode(cls, data: bytes) -> Cohort:
         """Return the cohort in these bytes."""
-        reader = Reader(data, Kind.COHORT)
+        reader = Reader(data, MessageKind.COHORT)
         run, epoch, closed, n = reader.u64(), reader.u64(), reader.u8(), reader.u32()
         if closed > 1:
             raise Malformed("A flag is neither 0 nor 1.")
@@ -71,7 +72,7 @@ class Terms:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical encoding."""
-        out = Writer(Kind.TERMS)
+        out = Writer(MessageKind.TERMS)
         for number in (self.total, self.groups, self.drops, self.losses, self.colluders, self.dim):
             out.u32(number)
         out.u8(self.bits)
@@ -87,11 +88,21 @@ class Terms:
     @lru_cache(maxsize=16)
     def decode(cls, data: bytes) -> Terms:
         """Return the terms in these bytes."""
-        reader = Reader(data, Kind.TERMS)
+        reader = Reader(data, MessageKind.TERMS)
         total, groups, drops, losses, colluders, dim = (reader.u32() for _ in range(6))
         bits, application = reader.u8(), get_application(reader)
         reader.end()
         return cls(total, groups, drops, losses, colluders, dim, bits, application)
+
+
+Part = TypeVar("Part", Cohort, Terms)
+_KNOWN = 4  # cohorts, and terms, that a device remembers
+
+
+def with_last(known: Mapping[bytes, Part], part: Part) -> dict[bytes, Part]:
+    """Return the parts that were used last, by their hashes. Both sides keep the same."""
+    others = [digest for digest in known if digest != part.digest]
+    return {**{digest: known[digest] for digest in others[-(_KNOWN - 1) :]}, part.digest: part}
 
 
 def static_digest(cohort: Cohort, terms: Terms) -> bytes:
@@ -101,17 +112,19 @@ def static_digest(cohort: Cohort, terms: Terms) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class TwoTripsSettings(RoundSettings):
-    """One round of one group. `keys` is the hash of the public keys of its clients, in the order of the cohort."""
+    """One round of one group. `keys` is the hash of the public keys of its clients, in the order of the cohort. `key`
+    is the hash of the device's own public key of the epoch, for its guard: empty on the server, and in no digest."""
 
     epoch: int
     closed: bool
     losses: int
     total: int
     keys: bytes
+    key: bytes = b""
 
     @classmethod
     def of(
-        cls, cohort: Cohort, terms: Terms, round: int, nonce: bytes, keys: bytes
+        cls, cohort: Cohort, terms: Terms, round: int, nonce: bytes, keys: bytes, key: bytes = b""
     ) -> TwoTripsSettings:
         """Return the settings of a round. Raise `SettingsError` if a rule is broken."""
         return cls(
@@ -130,6 +143,7 @@ class TwoTripsSettings(RoundSettings):
             losses=terms.losses,
             total=terms.total,
             keys=keys,
+            key=key,
         )
 
     @property
@@ -155,25 +169,27 @@ class TwoTripsSettings(RoundSettings):
     @cached_property
     def digest(self) -> bytes:
         """The round's context, by which everything of the round is bound together."""
-        named = static_digest(self._cohort, self._terms)
+        named = static_digest(self.announced, self.terms)
         moment = struct.pack("<Q", self.round) + self.nonce
         return hashlib.sha256(b"secagg/2 round" + named + moment + self.keys).digest()
 
     @property
-    def _cohort(self) -> Cohort:
+    def announced(self) -> Cohort:
+        """The cohort as it is announced."""
         return Cohort(self.run, self.epoch, self.closed, self.cohort)
 
     @property
-    def _terms(self) -> Terms:
+    def terms(self) -> Terms:
+        """What the rounds of this kind have in common."""
         return Terms(
             self.total, self.groups, self.drops, self.losses, self.colluders, self.dim, self.bits,
             self.application,
         )  # fmt: skip
 
     def _check_rules(self) -> None:
-        if not 0 <= self.round - self.epoch < EPOCH_ROUNDS:
+        if not 0 <= self.round - self.epoch < LONGEST_EPOCH:
             raise SettingsError(
-                f"An epoch has at most {EPOCH_ROUNDS} rounds, and begins with its first."
+                f"An epoch has at most {LONGEST_EPOCH} rounds, and begins with its first."
             )
         if not 1 <= self.groups <= self.total // 2:
             raise SettingsError("A group has 2 clients at least.")
@@ -183,4 +199,6 @@ class TwoTripsSettings(RoundSettings):
             )
         if self.losses < 0 or len(self.keys) != HASH_BYTES:
             raise SettingsError("The losses or the hash of the keys are no such thing.")
+        if len(self.key) not in (0, HASH_BYTES):
+            raise SettingsError("The hash of the device's key has a wrong length.")
         _ = self.shape  # raises if a rule of the sharing is broken

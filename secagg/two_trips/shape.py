@@ -7,8 +7,8 @@ N = n - A, the rule is
 
     N >= 2 (D + E + P) - 1,   N >= 4 D,   n + D + E + P <= q,   q an odd prime.
 
-The border is sharp: with one secret point more there are lists of
-survivors that give a lying server a single vector.
+The proof is in docs/explanation/two_trips_proof.md. The first border is sharp if D > 0: with one secret point more
+there are lists of survivors that give a lying server more than one sum, and with P = 1 a single vector.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from fedsketch.secagg import Directory, SecAggGrid, WrappedGrid
 from fedsketch.server.grids.byte_meter import MeteredGrid
 from fedsketch.server.grids.losses import LossGrid, LossTeller
 from fedsketch.server.grids.named_settings import NamedSettingsGrid
-from fedsketch.server.grids.secagg_options import secagg_options
 from fedsketch.server.grids.simulation import SimulatedGrid
+from fedsketch.strategies.noise.protocol import secagg_options
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.coordinator import Coordinator
 
@@ -35,10 +35,10 @@ def build_grids(
         grid = LossGrid(grid, coordinator.nodes, teller)
     meter = MeteredGrid(grid)
     parcels, frozen = coordinator.strategy.parcels, coordinator.frozen
-    return meter, aggregating(meter, coordinator.config, parcels, roster, frozen)
+    return meter, wrap_grid(meter, coordinator.config, parcels, roster, frozen)
 
 
-def aggregating(
+def wrap_grid(
     grid: WrappedGrid,
     config: Config,
     parcels: Parcels | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
-from fedsketch.conf.schema import Noise, NoSecAggConfig, Randomness
+from fedsketch.conf.schema import Against, Noise, NoSecAggConfig, Randomness
 from fedsketch.conf.settings import PartitionedSettings
 from fedsketch.conf.table_settings import TableSettings
 from fedsketch.privacy.accounting.releases import Unit
@@ -86,17 +86,27 @@ def _unit(config: Config) -> Iterator[str]:
         yield "- Whether a client is one person depends on who runs it: a person with two clients counts twice."
 
 
+def _epsilon(name: str, config: Config, summary: Mapping[str, Any]) -> str:
+    """Return the cells of one adversary. What those spent who know the cohorts tells how large these were, which is
+    not for the readers of a card if the draw is secret."""
+    value, delta, limit = summary["epsilon"][name], summary["delta"], ""
+    if value is None:
+        return "no guarantee | |"
+    if config.draw_may_be_secret and name != Against.MODEL:
+        budget = config.privacy.epsilon if name == summary["budget_against"] else None
+        if budget is None or value > budget:
+            return "in `summary.json`, because it tells how many were drawn | |"
+        value, limit = budget, "at most "
+    guess = f"{100 * readable.best_guess(value, delta):.4g} %"
+    return f"{limit}{value:.4g} | {delta:g} | {guess} (50 % without the run)"
+
+
 def _parameters(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
     delta = summary["delta"]
     yield "| against | epsilon | delta | a guess of whether a unit took part is right with at most |"
     yield "|---|---|---|---|"
     for name in in_order(summary["epsilon"]):
-        value = summary["epsilon"][name]
-        if value is None:
-            yield f"| {name} | no guarantee | | |"
-        else:
-            guess = f"{100 * readable.best_guess(value, delta):.4g} %"
-            yield f"| {name} | {value:.4g} | {delta:g} | {guess} (50 % without the run) |"
+        yield f"| {name} | {_epsilon(name, config, summary)} |"
     budget = config.privacy.epsilon
     if budget is not None:
         yield f"\n- The budget was epsilon {budget:g}, against {summary['budget_against']}."
@@ -239,9 +249,14 @@ def _access(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _why_hidden(config: Config) -> str:
-    if not (config.privacy.private and config.clients.are_drawn):
+    if not config.metrics_are_secret:
         return ""
-    return " The draw is secret here, so they have mode 600; keep them, and what a tracker was told, so."
+    why = (
+        "The draw is secret here"
+        if config.draw_may_be_secret
+        else "A number of theirs has no noise"
+    )
+    return f" {why}, so they have mode 600; keep them, and what a tracker was told, so."
 
 
 def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -34,5 +34,6 @@ def _server(config: Config) -> str:
     cohort = config.clients.per_round
     colluders = CohortSizes(config).colluders(cohort)
     # A share of a small cohort, rounded down, may be zero clients. So the number is shown too.
-    share = f"{config.secagg.colluders:.0%} of a cohort, rounded down"
-    return f"{server} and works with {colluders or 'none'} of {cohort} clients ({share})"
+    share = config.secagg.colluders
+    which = f"{share:.0%} of a cohort, rounded down" if share < 1 else "whatever the cohort"
+    return f"{server} and works with {colluders or 'none'} of {cohort} clients ({which})"

@@ -21,7 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fedsketch.conf.schema import Against, CohortSampling
+from fedsketch.conf.schema import Accounting, Against, CohortSampling
+from fedsketch.privacy.accounting.dome_theorem import paper_noise_multiplier
 from fedsketch.privacy.accounting.releases import (
     Adversary,
     NoSampling,
@@ -31,8 +32,10 @@ from fedsketch.privacy.accounting.releases import (
     WithoutReplacement,
 )
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
+from fedsketch.secagg import ProtocolName
 from fedsketch.strategies.noise import device_mechanism
 from fedsketch.strategies.noise.plan import NoisePlan
+from fedsketch.strategies.noise.rings import bits_of
 from fedsketch.strategies.noise.sizes import CohortSizes
 
 _ROUNDING = 1e-12  # relative rounding error of products of fractions
@@ -44,12 +47,14 @@ class DeviceNoise(NoisePlan):
     multiplier of the sum if the user sets it. If it is None, the accountant computes it from the budget.
 
     A round may reveal more than one sum: one for each of the `groups` of a cohort, or each client's upload by itself
-    (`single`). Then each of them has that much noise.
+    (`single`). Then each of them has that much noise. A `fine` plan needs the full resolution of a ring that does not
+    rotate.
     """
 
     multiplier: float | None
     groups: int = field(default=1, kw_only=True)
     single: bool = field(default=False, kw_only=True)
+    fine: bool = field(default=False, kw_only=True)
 
     @property
     def sizes(self) -> CohortSizes:
@@ -85,6 +90,22 @@ class DeviceNoise(NoisePlan):
             return super().accepts(cohort)
         least = cohort * self.contributing_fraction * (1.0 - _ROUNDING)
         return self.contributors(cohort) >= max(least if self.draw_is_secret else 1, 1)
+
+    def bits_under(self, protocol: ProtocolName) -> int:
+        """Return the size of the ring in which this protocol sums. Raises RingTooSmallError if it has none that
+        serves."""
+        return bits_of(self, protocol)
+
+    @property
+    def given_multiplier(self) -> float | None:
+        """The noise multiplier if the user or a paper's theorem gives it. None if the accountant computes it."""
+        privacy = self.config.privacy
+        if self.multiplier is not None or privacy.accounting is Accounting.EXACT:
+            return self.multiplier
+        assert privacy.epsilon is not None  # or the config would not have passed
+        return paper_noise_multiplier(
+            epsilon=privacy.epsilon, delta=privacy.delta, compositions=self.config.rounds
+        )
 
     @property
     def own_noise_suffices(self) -> bool:
@@ -180,7 +201,7 @@ class DeviceNoise(NoisePlan):
         settings, privacy, largest = self.config.clients, self.config.privacy, self.sizes.largest
         if self.size_is_hidden:
             return (largest - self.known(largest)) / largest
-        known = 0.0 if privacy.against is Against.MODEL else self.config.secagg.colluders
+        known = 0.0 if privacy.against is Against.MODEL else self.sizes.colluding_share
         if privacy.against is Against.CLIENT:
             known = max(known, 1.0 / max(2, settings.per_round // 2))
         return 1.0 - known - (0.0 if self._server_noise_counts else settings.tolerated_dropouts)

@@ -51,13 +51,19 @@ class CohortSizes:
         return max(1, self._of(cohort).least)
 
     def colluders(self, cohort: int) -> int:
-        """Return how many clients are assumed to tell the server their noise. It is a share of the whole cohort,
+        """Return how many clients are assumed to tell the server their noise. A share is one of the whole cohort,
         because they may all be in one group."""
         return self._of(cohort).colluders
 
     def needed(self, cohort: int) -> int:
         """Return how many clients of one sum secure aggregation needs to the end."""
         return self._of(cohort).needed
+
+    @property
+    def colluding_share(self) -> float:
+        """The assumed colluders of a usual cohort as a share of it, without rounding."""
+        colluders = self.config.secagg.colluders
+        return colluders if colluders < 1 else colluders / self.config.clients.per_round
 
     def colluding_clients(self, cohort: int) -> int:
         """Return how many clients are assumed to collude with each other as the adversary `client`: as many as collude

@@ -11,10 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from fedsketch.conf.schema import Accounting, Against, Noise
+from fedsketch.errors import RingTooSmallError
 from fedsketch.privacy.accounting.classic_conversion import classic_epsilon
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Release, SecretDraw
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
+from fedsketch.privacy.mechanisms.smallest_ring import LARGEST_COST
+from fedsketch.secagg import ProtocolName, ring_sizes
 from fedsketch.strategies.noise.plan import NoisePlan, calibrated
+from fedsketch.strategies.noise.protocol import prime_of, protocol_of
+
+_WITHOUT_NOISE = 32  # bits
 
 
 @dataclass(frozen=True)
@@ -26,13 +32,16 @@ class TrainingNoise(NoisePlan):
     examples_per_client: float
 
     def mechanism(self, cohort: int, dim: int | None = None) -> NoisyTraining:
-        masked = self.config.secagg.noise is Noise.SKELLAM
-        return replace(
-            _one_device(self),
-            dim=self.dim if dim is None else dim,
-            bits=self.config.secagg.bits if masked else 0,
-            clients=cohort,
-        )
+        mechanism = replace(_one_device(self), dim=self.dim if dim is None else dim, clients=cohort)
+        if self.config.secagg.noise is not Noise.SKELLAM:
+            return mechanism
+        protocol = _protocol(self)
+        return _in_ring(mechanism, self.bits_under(protocol), protocol)
+
+    def bits_under(self, protocol: ProtocolName) -> int:
+        """Return the size of the ring in which this protocol sums. Raises RingTooSmallError if it has none that
+        serves."""
+        return _bits(self, protocol)
 
     @property
     def draw_is_secret(self) -> bool:
@@ -101,6 +110,34 @@ def _one_device(plan: TrainingNoise) -> NoisyTraining:
             plan.config, lambda z: _release(plan, z), classic_epsilon if paper else None
         )
     return plan.round_of(multiplier)
+
+
+@lru_cache(maxsize=8)
+def _protocol(plan: TrainingNoise) -> ProtocolName:
+    return protocol_of(plan.config, 1, plan.dim, plan.bits_under)
+
+
+@lru_cache(maxsize=8)
+def _bits(plan: TrainingNoise, protocol: ProtocolName) -> int:
+    """Return the size of the ring: the given one, or the smallest in which rounding adds at most 1 % to the noise. If
+    there is no noise, it is 32 bits."""
+    given, largest = plan.config.secagg.bits, replace(_one_device(plan), clients=plan.sizes.largest)
+    if isinstance(given, int):
+        return given
+    if not largest.variance_per_device:
+        return _WITHOUT_NOISE
+    sizes = ring_sizes(protocol)
+    for bits in sizes:
+        if _in_ring(largest, bits, protocol).rounding_cost <= LARGEST_COST:
+            return bits
+    raise RingTooSmallError(
+        f"no ring of up to {sizes[-1]} bits holds the sum of {largest.clients} clients at a cost below 1 % of noise: "
+        "set its bits to a number, which accepts any cost, or take a protocol with larger rings."
+    )
+
+
+def _in_ring(mechanism: NoisyTraining, bits: int, protocol: ProtocolName) -> NoisyTraining:
+    return replace(mechanism, bits=bits, prime=prime_of(protocol, bits))
 
 
 def _release(plan: TrainingNoise, multiplier: float) -> Release:

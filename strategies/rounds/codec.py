@@ -1,7 +1,7 @@
 """The vector in a message: the records that hold it, and the codec by which secure aggregation sums it.
 
 The codec tells secure aggregation the length and the ring of our vectors, and the mechanism that devices commit to. A
-vector that reaches it has already been clipped, rounded to ring integers (integers modulo a power of 2) and
+vector that reaches it has already been clipped, rounded to ring integers (integers modulo a power of 2 or a prime) and
 noised (`Mechanism.protect`). So its own noise protects it as well as any upload without masks. The mechanism is part
 of the round's settings, which the device's guard has checked. If another part of the message describes a mechanism, it
 is overwritten.
@@ -21,6 +21,7 @@ from fedsketch.secagg import (
     MOST_IN_RECORD,
     RECORD,
     REFUSAL,
+    ProtocolName,
     Refusal,
     Ring,
     RoundSettings,
@@ -82,17 +83,17 @@ def delivered(
 
 
 def sketch_size(sketch_dim: float, d: int) -> int:
-    """Return how many numbers `sketch_dim` stands for: the number itself, or a share of d if it is below 1. Raises
+    """Return how many numbers `sketch_dim` stands for: the number itself, or a fraction of d if it is below 1. Raises
     ConfigError for more than d."""
     if sketch_dim < 1:
         return max(1, round(sketch_dim * d))
-    numbers = round(sketch_dim)
-    if numbers > d:
+    k = round(sketch_dim)
+    if k > d:
         raise ConfigError(
-            f"strategy.sketch_dim={numbers:,} is more than the {d:,} numbers that are trained: lower it, "
+            f"strategy.sketch_dim={k:,} is more than the {d:,} numbers that are trained: lower it, "
             "or set strategy=dp_fedavg, which sends all of them."
         )
-    return numbers
+    return k
 
 
 class RingCodec:
@@ -105,7 +106,9 @@ class RingCodec:
                 "Only ring integers can be summed under masks, and the broadcast asks for real numbers."
             )
         groups = broadcast.config_records.get(HEAD, ConfigRecord()).get(GROUPS, 1)
-        return VectorFormat(*mechanism.ring, mechanism.to_record(), int(groups))  # type: ignore[arg-type]
+        dim, bits, modulus = mechanism.ring
+        protocol = ProtocolName.TWO_TRIPS if modulus % 2 else ProtocolName.PAIRWISE
+        return VectorFormat(dim, bits, mechanism.to_record(), int(groups), protocol)  # type: ignore[arg-type]
 
     def strip(self, broadcast: RecordDict) -> RecordDict:
         return RecordDict({name: broadcast[name] for name in broadcast if name != MECHANISM})

@@ -70,9 +70,10 @@ class FeatureMap:
             try:
                 found.append(self._found_or_made(inputs, folder, whole=True))
                 failed.append(torch.zeros(_PLACES, dtype=torch.bool))
-            except Exception:
-                log.exception(
-                    "The features of a record cannot be computed; each is tried by itself"
+            except Exception as error:  # its text may repeat what a record contains
+                log.error(
+                    "The features of a record cannot be computed (%s); each is tried by itself",
+                    type(error).__name__,
                 )
                 rows, without = self._one_by_one(inputs)
                 found.append(rows)

@@ -31,10 +31,10 @@ from scipy import stats
 from fedsketch.client.app import make_app
 from fedsketch.conf import Config
 from fedsketch.privacy.accounting.releases import DrawnBy, Poisson
-from fedsketch.privacy.mechanisms.encoding import ring_sum
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.privacy.mechanisms.ring_integers import ring_sum
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import SERVER_ID, LocalGrid
 from fedsketch.strategies.registry import make_strategy
@@ -122,7 +122,7 @@ def _squared_move(mechanism: Mechanism, rows: NDArray[np.float64], seed: int) ->
     there, gone = released(rows), released(np.zeros_like(rows))
     if mechanism.ring is None:
         return float(((there - gone).astype(np.float64) ** 2).sum())
-    return float((ring_sum([there - gone], mechanism.ring.bits) ** 2).sum())
+    return float((ring_sum([there - gone], mechanism.ring.modulus) ** 2).sum())
 
 
 def stated_epsilons_are_true(config: Config) -> bool:

@@ -24,7 +24,7 @@ def _numbers(line: str) -> tuple[str, list[float]]:
 
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_page_says_what_the_command_prints(quick: bool) -> None:
-    """Up to the last digit, which rounding decides."""
+    """Up to the last digit, which rounding decides: 0.01 of an epsilon, 0.1 %."""
     told = dict(
         _numbers(line)
         for line in re.findall(r"^\| .*\d %? ?\|$", PAGE, re.MULTILINE)
@@ -32,7 +32,8 @@ def test_the_page_says_what_the_command_prints(quick: bool) -> None:
     )
     printed = [_numbers(gap.line) for gap in gaps(quick)]
     for release, numbers in printed:
-        assert told[release] == pytest.approx(numbers, abs=0.11), release
+        assert told[release][:2] == pytest.approx(numbers[:2], abs=0.011), release
+        assert told[release][2] == pytest.approx(numbers[2], abs=0.11), release
     if not quick:
         assert len(told) == len(printed)
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from fedsketch.client.guard.card import DataCard
 from fedsketch.tasks.data.schema import load_schema
+from tests.client import fragile
 
 BOUND = 8
 REPLACED = (
@@ -77,6 +78,35 @@ def arrays(root: Path) -> Kind:
             "a negative class": write("negative", 5, lambda x, y: y[4:].fill(-1)),
             "a class that is nan": write("label", 5, lambda x, y: y[1:2].fill(np.nan), np.float32),
             "an overflow in the model": write("huge", 5, lambda x, y: x[3].fill(3e38)),
+        },
+    )
+
+
+def packages(root: Path) -> Kind:
+    """Arrays for a task, a model and a feature map of an installed package, which raise for some records."""
+    rng = np.random.default_rng(2)
+    inputs = rng.random((BOUND + 2, *SHAPE), dtype=np.float32) * 0.5
+    targets = rng.integers(0, 2, BOUND + 2)
+
+    def write(name: str, count: int = 5, pixel: float = 0.0, target: int = 0) -> Path:
+        own = inputs[:count].copy(), targets[:count].copy()
+        own[0][1, 0, 0, 0] += pixel
+        own[1][1] += target
+        np.savez(root / f"{name}.npz", inputs=own[0], targets=own[1])
+        return root / f"{name}.npz"
+
+    return Kind(
+        DataCard("folder", SHAPE, ("0", "1", "2"), BOUND),
+        ("data.shape=[1,2,2]", "data.classes=3", *fragile.RUN[1:]),
+        write("packages5"),
+        {
+            "one more": write("packages6", 6),
+            "one fewer": write("packages4", 4),
+            "one at which the map raises": write("map", pixel=fragile.FOR_THE_MAP),
+            "one at which the model raises": write(
+                "model", pixel=fragile.FOR_THE_MODEL - inputs[1, 0, 0, 0]
+            ),
+            "one at which the task raises": write("task", target=fragile.FOR_THE_TASK),
         },
     )
 

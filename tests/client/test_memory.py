@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from flwr.app import RecordDict
 
+from fedsketch.client.app import app
 from fedsketch.client.workspace import memory_in
 from fedsketch.conf import compose
 from fedsketch.errors import UnsafeUpdateError
+from fedsketch.runtime.batched_grid import BatchedGrid
+from fedsketch.server.grids.stack import build_grids
+from fedsketch.strategies.algorithm import Strategy
+from tests.rounds import ask, coordinator_of
 
 
 def test_memory_is_kept_only_where_the_strategy_declares_it() -> None:
@@ -24,6 +31,18 @@ def test_memory_is_kept_only_where_the_strategy_declares_it() -> None:
         memory_in(state, remembers=False) as memory,
     ):
         memory["hidden"] = torch.ones(1)
+
+
+def test_a_simulated_cohort_gets_no_undeclared_memory_either(
+    make_strategy: Callable[..., Strategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = make_strategy("runtime=cohort", "strategy=dome", "strategy.error_feedback=0.5")
+    coordinator = coordinator_of(strategy)
+    _, grid = build_grids(BatchedGrid(app, strategy.config), coordinator)
+    coordinator.identify_clients(grid)
+    monkeypatch.setattr(type(strategy.config.strategy), "devices_remember", False)
+    with pytest.raises(UnsafeUpdateError, match="devices_remember"):
+        list(grid.send_and_receive(ask(strategy, 1, grid)))
 
 
 def test_only_error_feedback_remembers() -> None:

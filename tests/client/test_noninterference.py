@@ -7,41 +7,31 @@ leaves is compared byte for byte, and so is what the devices keep; the vectors m
 differ, and no more.
 
 Where the unit is the example, the data of one device differ in one record: one more, one fewer, another one, or one
-that cannot be read, in arrays, images, tables and texts. Then the vectors of all other devices are equal, and that of
-this device differs by what one clipped row can.
+that cannot be read, in arrays, images, tables and texts, or at which a map, a model or a task of a package raises. Then
+the vectors of all other devices are equal, and that of this device differs by what one clipped row can.
 """
 
-import hashlib
-import logging
 import math
-import os
 import random
 import resource
-import secrets
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedsketch.client.app import make_app
-from fedsketch.client.enroll import enrol
-from fedsketch.client.guard import ledger
-from fedsketch.client.guard.card import DataCard
-from fedsketch.client.guard.policy import Policy
 from fedsketch.errors import DataError
 from fedsketch.privacy.accounting.releases import Unit
-from fedsketch.privacy.mechanisms import randomness
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import Refusal, centred
 from fedsketch.tasks.data.bad_records import BadRecords
+from fedsketch.tasks.models.features import CACHE_VARIABLE
+from tests.client import fragile
 from tests.client.hostile_server import (
     CARD,
     COMMON,
@@ -51,75 +41,12 @@ from tests.client.hostile_server import (
     POLICY,
     RUNS,
     SHAPED,
-    Hostile,
-    attack,
     data_pool,
 )
-from tests.client.neighbours import REPLACED, Kind, kinds
-from tests.secagg.protocol import device, keys, packed_size, unpack
-
-
-# ---------------------------------------------------------------------------- two worlds
-class Dice:
-    """The operating system's randomness, made repeatable: what is drawn follows from the sequence, the number of the
-    message, who asks, and how often it has asked. So a device that draws once more in one place draws the same as
-    before in all others."""
-
-    def __init__(self) -> None:
-        self._moment: tuple[int, int] = (0, 0)
-        self._asked: dict[str, int] = {}
-
-    def turn(self, seed: int, message: int) -> None:
-        self._moment, self._asked = (seed, message), {}
-
-    def draw(self, size: int) -> bytes:
-        caller = sys._getframe(1)
-        while caller.f_back is not None and caller.f_code.co_filename == __file__:
-            caller = caller.f_back
-        place = f"{caller.f_code.co_filename}:{caller.f_code.co_name}"
-        self._asked[place] = self._asked.get(place, 0) + 1
-        if caller.f_globals["__name__"] == randomness.__name__:
-            # A device that fails late has drawn noise twice: let it be the same.
-            self._asked[place] = 1
-        label = f"{self._moment} {place} {self._asked[place]}".encode()
-        return hashlib.shake_256(label).digest(size)
-
-    def below(self, bound: int) -> int:
-        return int.from_bytes(self.draw((bound.bit_length() + 7) // 8 + 16), "big") % bound
-
-
-@dataclass
-class World:
-    """Devices that are put back to their first day before every sequence."""
-
-    root: Path
-    pristine: dict[Path, bytes]
-    dice: Dice
-    runs: Sequence[tuple[str, ...]] = RUNS
-    common: tuple[str, ...] = tuple(COMMON)
-    app: Any = field(default_factory=make_app)
-
-    def play(self, seed: int, data: dict[int, Path | None], hostility: float) -> "Played":
-        folders = {node: self.root / f"device{node}" for node in data}
-        for path in [file for folder in folders.values() for file in folder.iterdir()]:
-            path.unlink()
-        for path, content in self.pristine.items():
-            path.write_bytes(content)
-            path.chmod(0o600)
-        rng = random.Random(seed)
-        grid = Hostile(self.app, folders, data, rng, lambda number: self.dice.turn(seed, number))
-        self.dice.turn(seed, 0)
-        announced = attack(grid, rng, hostility, self.runs, self.common)
-        files = (path for path in sorted(self.root.rglob("*")) if path.is_file())
-        kept = {str(path.relative_to(self.root)): path.read_bytes() for path in files}
-        return Played(grid, kept, announced)
-
-
-@dataclass
-class Played:
-    grid: Hostile
-    kept: dict[str, bytes]
-    announced: list[Mechanism]
+from tests.client.neighbours import REPLACED, Kind, kinds, packages
+from tests.client.two_worlds import Dice, Played, Tally, World, enrolled, within
+from tests.packages import installing
+from tests.secagg.protocol import device, packed_size, unpack
 
 
 def same(one: Played, two: Played) -> None:
@@ -127,51 +54,12 @@ def same(one: Played, two: Played) -> None:
     assert one.grid.told == two.grid.told
     assert one.kept == two.kept
     for first, second in zip(one.grid.vectors, two.grid.vectors, strict=True):
-        assert any(_within(first, second, mechanism) for mechanism in one.announced)
+        assert any(within(first, second, mechanism) for mechanism in one.announced)
 
 
-def _within(first: bytes, second: bytes, mechanism: Mechanism) -> bool:
-    """Whether two vectors under equal masks and noise could be two sums of clipped rows."""
-    assert mechanism.ring is not None
-    dim, bits = mechanism.ring
-    size = packed_size(dim, bits)
-    if len(first) < size:
-        return False
-    numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
-    apart = centred(numbers[0] - numbers[1], bits).astype(np.float64)
-    # The noise is inside, so an upload is anything that fits the ring.
-    if isinstance(mechanism, NoisyTraining):
-        return float(np.abs(apart).max()) <= 2 * (mechanism.limit * mechanism.scale + 1)
-    assert isinstance(mechanism, SkellamRing)
-    return float(np.linalg.norm(apart)) <= 2 * mechanism.rows * mechanism.l2_sensitivity
-
-
+# So that several processes can share the ten thousand.
+QUARTERS = pytest.mark.parametrize("quarter", range(4))
 Worlds = tuple[World, World, list[Path | None]]
-
-
-@contextmanager
-def _enrolled(
-    root: Path, dice: Dice, policy: Policy, card: DataCard, *attacked: Any
-) -> Iterator[tuple[World, World]]:
-    """Two worlds of devices with this policy and this card."""
-    (root / "policy.toml").write_text(policy.to_toml())
-    folders = {node: root / "here" / f"device{node}" for node in range(2, NODES + 2)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(SIMULATION_VARIABLE, raising=False)
-        patch.setattr(ledger, "_now", lambda: "2026-01-01T00:00:00+00:00")
-        patch.setattr(os, "fsync", lambda _: None)  # nothing is cut off here
-        for node, folder in folders.items():
-            enrol(folder, node, root / "roster.json", root / "policy.toml", card)
-        for folder in folders.values():
-            enrol(folder, roster=root / "roster.json")
-        patch.setattr(os, "urandom", dice.draw)
-        patch.setattr(secrets, "randbelow", dice.below)
-        patch.setattr(keys, "new_private", lambda: dice.draw(32))
-        logging.disable(logging.CRITICAL)  # thousands of failures are the point
-        # In one place, one after the other, so that paths are equal too.
-        pristine = {file: file.read_bytes() for file in (root / "here").rglob("*.*")}
-        yield tuple(World(root / "here", pristine, dice, *attacked) for _ in range(2))  # type: ignore[misc]
-        logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
@@ -180,23 +68,26 @@ def dice() -> Dice:
     return Dice()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def package(
+    tmp_path_factory: pytest.TempPathFactory, composed_before: dict[object, object]
+) -> Iterator[None]:
+    """Installs a package whose task, model and feature map raise for some records, and gives features a place."""
+    root = tmp_path_factory.mktemp("package")
+    with (
+        installing(root, composed_before.clear) as install,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv(CACHE_VARIABLE, str(root / "features"))
+        install(fragile.PACKAGE, fragile.FILES, fragile.ENTRIES)
+        yield
+
+
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory, dice: Dice) -> Iterator[Worlds]:
     root = tmp_path_factory.mktemp("worlds")
-    with _enrolled(root, dice, POLICY, CARD) as (one, two):
+    with enrolled(root, dice, POLICY, CARD) as (one, two):
         yield one, two, data_pool(root)
-
-
-@dataclass
-class Tally:
-    """How much was tried."""
-
-    sequences: int = 0
-    messages: int = 0
-    vectors: int = 0
-    refusals: int = 0
-    moved: int = 0
-    slowest: float = 0.0
 
 
 def play(worlds: Worlds, seeds: Iterable[int], hostility: float = 0.3) -> Tally:
@@ -209,11 +100,7 @@ def play(worlds: Worlds, seeds: Iterable[int], hostility: float = 0.3) -> Tally:
         others = {node: rng.choice(pool) for node in nodes}
         one, two = first.play(seed, data, hostility), second.play(seed, others, hostility)
         same(one, two)
-        tally.sequences += 1
-        tally.messages += one.grid.delivered
-        tally.vectors += len(one.grid.vectors)
-        tally.refusals += sum("refusal" in str(told) for told in one.grid.told)
-        tally.slowest = max(tally.slowest, one.grid.slowest, two.grid.slowest)
+        tally.add(one, two)
     return tally
 
 
@@ -224,12 +111,33 @@ def test_what_leaves_a_device_does_not_depend_on_its_data(worlds: Worlds) -> Non
     assert tally.refusals > 100
 
 
+def test_no_kind_of_run_is_compared_in_vain(worlds: Worlds) -> None:
+    """Of each there are vectors that follow from the data, and not noise alone because all training fails."""
+    first, second, (good, low, *_) = *worlds[:2], worlds[2][::3]
+    for run in RUNS:
+        pair = replace(first, runs=(run,)), replace(second, runs=(run,))
+        assert _moves(pair, dict.fromkeys(range(2, NODES + 2), good), low), run
+
+
+def _moves(pair: tuple[World, World], data: dict[int, Path | None], other: Path | None) -> bool:
+    """Whether a vector moves in one of these sequences, if one device has other data."""
+    for seed in range(40):
+        tally = Tally()
+        one = pair[0].play(seed, data, hostility=0.0)
+        two = pair[1].play(seed, {**data, CHANGED: other}, hostility=0.0)
+        tally.add(one, two)
+        if tally.moved.total():
+            return True
+    return False
+
+
 @pytest.mark.slow
+@QUARTERS
 def test_what_leaves_a_device_does_not_depend_on_its_data_in_ten_thousand_sequences(
-    worlds: Worlds,
+    worlds: Worlds, quarter: int
 ) -> None:
     start = random.SystemRandom().randrange(2**32)
-    print(f"sequences from {start} on: {play(worlds, range(start, start + 10_000))}")
+    print(f"sequences from {start} on: {play(worlds, range(start, start + 2500))}")
 
 
 # ---------------------------------------------------------------------------- one record
@@ -249,14 +157,14 @@ def _rows_apart(first: bytes, second: bytes, mechanism: Mechanism, rows: int) ->
     """Whether two vectors under equal masks and noise could be sums that differ in this many clipped rows. With noise
     inside of training a record also moves the gradients of later steps, which the noise of each step hides."""
     if isinstance(mechanism, NoisyTraining):
-        return _within(first, second, mechanism)
+        return within(first, second, mechanism)
     assert isinstance(mechanism, SkellamRing)
-    dim, bits = mechanism.ring
+    dim, bits, modulus = mechanism.ring
     size = packed_size(dim, bits)
     if len(first) < size:
         return False
     numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
-    apart = centred(numbers[0] - numbers[1], bits).astype(np.float64)
+    apart = centred(numbers[0] - numbers[1], modulus).astype(np.float64)
     most = rows * mechanism.weight(Unit.EXAMPLE) * mechanism.l2_sensitivity
     if mechanism.unit is Unit.EXAMPLE and not mechanism.rounds_once:
         most += mechanism.rows * math.sqrt(dim)  # the others may be rounded by other random numbers
@@ -272,11 +180,11 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory, dice: Dice) -> Iterator
     root = tmp_path_factory.mktemp("neighbours")
     with ExitStack() as stack:
         made = {}
-        for name, kind in kinds(root).items():
+        for name, kind in {**kinds(root), "packages": packages(root)}.items():
             (root / name).mkdir()
             common = (*(key for key in COMMON if key not in SHAPED), *kind.run)
-            enrolled = _enrolled(root / name, dice, EXAMPLE_POLICY, kind.card, EXAMPLE_RUNS, common)
-            made[name] = (*stack.enter_context(enrolled), kind)
+            devices = enrolled(root / name, dice, EXAMPLE_POLICY, kind.card, EXAMPLE_RUNS, common)
+            made[name] = (*stack.enter_context(devices), kind)
         yield made
 
 
@@ -285,18 +193,15 @@ def play_neighbours(neighbours: Neighbours, seeds: Iterable[int], hostility: flo
     tally = Tally()
     for seed in seeds:
         rng = random.Random(-1 - seed)
-        first, second, kind = neighbours[rng.choice(sorted(neighbours))]
+        of = rng.choice(sorted(neighbours))
+        first, second, kind = neighbours[of]
         data: dict[int, Path | None] = dict.fromkeys(range(2, NODES + 2), kind.usual)
         name = rng.choice(sorted(kind.neighbours))
         others = {**data, CHANGED: kind.neighbours[name]}
         one, two = first.play(seed, data, hostility), second.play(seed, others, hostility)
         # Another record in the place of one is two rows: each is one row from a blank place.
         neighbouring(one, two, rows=2 if name in REPLACED else 1)
-        tally.sequences += 1
-        tally.messages += one.grid.delivered
-        tally.vectors += len(one.grid.vectors)
-        tally.refusals += sum("refusal" in str(told) for told in one.grid.told)
-        tally.moved += sum(a != b for a, b in zip(one.grid.vectors, two.grid.vectors, strict=True))
+        tally.add(one, two, of)
     return tally
 
 
@@ -304,15 +209,24 @@ def test_one_record_moves_the_vector_of_its_device_by_one_row(neighbours: Neighb
     tally = play_neighbours(neighbours, range(50))
     assert tally.vectors > 50
     assert tally.refusals > 10
-    assert tally.moved > 10
+    assert tally.moved.total() > 10
+
+
+def test_no_kind_of_records_is_compared_in_vain(neighbours: Neighbours) -> None:
+    for name, (first, second, kind) in neighbours.items():
+        usual: dict[int, Path | None] = dict.fromkeys(range(2, NODES + 2), kind.usual)
+        for run in EXAMPLE_RUNS:
+            pair = replace(first, runs=(run,)), replace(second, runs=(run,))
+            assert _moves(pair, usual, kind.neighbours["one more"]), (name, run)
 
 
 @pytest.mark.slow
+@QUARTERS
 def test_one_record_moves_the_vector_of_its_device_by_one_row_in_ten_thousand_sequences(
-    neighbours: Neighbours,
+    neighbours: Neighbours, quarter: int
 ) -> None:
     start = random.SystemRandom().randrange(2**32)
-    tally = play_neighbours(neighbours, range(start, start + 10_000))
+    tally = play_neighbours(neighbours, range(start, start + 2500))
     print(f"sequences from {start} on: {tally}")
 
 

@@ -10,6 +10,7 @@ import torch
 
 from fedsketch.client.guard.card import DataCard
 from fedsketch.conf.targets import Targets
+from fedsketch.strategies.rounds.evaluation import FederatedEvaluation
 from tests.client.fleet import NODES, POLICY, Fleet, npz, same
 
 OWN_SETTINGS = """
@@ -132,6 +133,28 @@ def test_a_task_that_breaks_looks_like_any_other(
     assert told[0][0] == "a sum"
     charged = [line for ledger in told[0][2] for line in ledger if line["entry"] == "charged"]
     assert len(charged) == NODES
+
+
+def test_what_a_task_says_of_a_record_is_not_in_the_log(
+    worlds: Any, tmp_path: Path, own_task: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text of an exception may hold a record."""
+    own_task(f"int('Meier Hans') if bool((targets == 1).any()) else {USUAL}")
+    policy = replace(POLICY, plugins="own", unit="example")
+
+    def attack(fleet: Fleet) -> str:
+        fleet.strategy = FederatedEvaluation(fleet.strategy)  # type: ignore[assignment]
+        return fleet.play(torch.zeros(fleet.strategy.model.size), task={"name": "own"})
+
+    run = ("privacy=example", "data.largest_shard=5", "privacy.epsilon=null")
+    run += ("evaluation=federated", "evaluation.groups=1", "evaluation.epsilon=20")
+    good, bad = npz(tmp_path / "good.npz", 0.5), tmp_path / "bad.npz"
+    np.savez(bad, inputs=np.zeros((4, 1, 2, 2), np.float32), targets=[0, 1, 1, 1])
+    run += ("evaluation.held_out=0.9", "privacy.noise_multiplier=1")
+    with caplog.at_level("WARNING"):
+        same(worlds(attack, good, bad, *run, policy=policy))
+    assert "(ValueError)" in caplog.text
+    assert "Meier" not in caplog.text
 
 
 def test_a_device_learns_numbers_from_its_own_table_by_an_installed_task(

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import re
+import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from fedsketch.server.flower_keys import KEYS
 from fedsketch.server.observers.events import StreamProgress
 from fedsketch.server.run_folder import RunFolder
 
+FORGED = "lost:\nfedsketch> {}\r\x1b[2J"
 DEPLOYMENT = ["runtime=deployment", "runtime.superlink=campus"]
 
 
@@ -58,11 +60,13 @@ class SuperLink(Connection):
 @dataclass
 class Recorder:
     heard: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
 
     def began(self, config: Config, done: int, guarantee: str) -> None:
         self.heard.append(f"began {done} {guarantee}")
 
-    def notes(self, sentence: str) -> None: ...
+    def notes(self, sentence: str) -> None:
+        self.noted.append(sentence)
 
     def round_done(self, row: dict[str, Any]) -> None:
         self.heard.append(f"played {row['round']}")
@@ -96,9 +100,9 @@ def lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
 WHOLE = ["began 0 g", "played 1", "played 2", "ended report.html"]
 
 
-def _follow(link: SuperLink, folder: Path) -> list[str]:
+def _follow(link: SuperLink, folder: Path, *overrides: str) -> list[str]:
     heard = Recorder()
-    follow(link, 7, compose(), folder, heard)
+    follow(link, 7, compose([*overrides]), folder, heard)
     return heard.heard
 
 
@@ -111,6 +115,24 @@ def test_a_run_is_told_and_its_files_arrive(tmp_path: Path, lines: list[str]) ->
         here, there = tmp_path / "here" / name, tmp_path / "server" / name
         assert here.read_bytes() == there.read_bytes()
     assert not list((tmp_path / "here").glob("*.arriving"))
+
+
+@pytest.mark.parametrize(
+    ("more", "mode"), [([], 0o644), (["clients.total=80"], 0o600)], ids=["all", "drawn"]
+)
+def test_what_shows_a_secret_draw_is_the_users_own_from_its_first_part_on(
+    tmp_path: Path, lines: list[str], more: list[str], mode: int
+) -> None:
+    """Also if the user does not follow the run to its end."""
+    (first, *_) = (number for number, line in enumerate(lines) if "metrics.jsonl" in line)
+    lines[first] = lines[first].replace('"last": true', '"last": false')
+    cut = SuperLink(logs=[lines[: first + 1]], states=[("finished:failed", "lost")])
+    with pytest.raises(RunFailed):
+        _follow(cut, tmp_path / "cut", *more)
+    assert (tmp_path / "cut" / "metrics.jsonl.arriving").stat().st_mode & 0o777 == mode
+    whole = SuperLink(logs=[lines], states=[("finished:completed", "")])
+    _follow(whole, tmp_path / "here", *more)
+    assert (tmp_path / "here" / "model.safetensors").stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("cut", range(0, 8))
@@ -175,8 +197,12 @@ def test_a_line_that_unfolds_to_very_much_is_refused(tmp_path: Path, lines: list
     bomb = base64.b64encode(zlib.compress(bytes(100_000_000))).decode()
     wicked = [re.sub('"data": "[^"]*"', f'"data": "{bomb}"', line) for line in lines]
     link = SuperLink(logs=[wicked], states=[("finished:completed", "")])
+    tracemalloc.start()
     with pytest.raises(ConfigError, match="cannot be read"):
         _follow(link, tmp_path / "here")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20_000_000  # and not first unfolded, and then refused
 
 
 def test_a_line_of_a_device_is_no_event(tmp_path: Path, lines: list[str]) -> None:
@@ -186,6 +212,15 @@ def test_a_line_of_a_device_is_no_event(tmp_path: Path, lines: list[str]) -> Non
     link = SuperLink(logs=[[lines[0], forged, *lines[1:]]], states=[("finished:completed", "")])
     assert _follow(link, tmp_path / "here") == WHOLE
     assert not (tmp_path / "here" / "overrides.txt").exists()
+
+
+def test_a_note_is_one_printable_line(tmp_path: Path, lines: list[str]) -> None:
+    """Also from a server that did not clean it."""
+    note = f"{lines[1].split('{')[0]}{json.dumps({'event': 'note', 'told': FORGED})}\n"
+    link = SuperLink(logs=[[*lines[:2], note]], states=[("finished:completed", "")])
+    recorder = Recorder()
+    follow(link, 7, compose(), tmp_path, recorder)
+    assert recorder.noted == ["lost: fedsketch> {} [2J"]
 
 
 def test_a_reason_is_one_printable_line(tmp_path: Path, lines: list[str]) -> None:

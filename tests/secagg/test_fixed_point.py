@@ -18,6 +18,8 @@ from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import reduce, ring_dtype
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.settings import RoundSettings, Sizes
+from fedsketch.secagg.two_trips.field import prime_below
+from fedsketch.secagg.two_trips.settings import Cohort, Terms, TwoTripsSettings
 
 
 def reply(values: Any, weight: Any = 10, **metrics: float) -> RecordDict:
@@ -33,14 +35,25 @@ def settings_for(codec: FixedPoint, like: RecordDict, n: int = 4) -> RoundSettin
     return PairwiseSettings.proposed(plan, 1, 1, range(n), vector, b"")
 
 
-@settings(max_examples=60, deadline=None)
+def in_two_trips(codec: FixedPoint, like: RecordDict, n: int) -> RoundSettings:
+    """The settings of a round that sums modulo a prime."""
+    vector = codec.describe(like, Sizes(n, 0, 0))
+    cohort = Cohort(run=1, epoch=1, closed=True, ids=tuple(range(n)))
+    terms = Terms(n, 1, 0, 0, 0, vector.dim, vector.bits, vector.application)
+    return TwoTripsSettings.of(cohort, terms, 1, bytes(16), bytes(32))
+
+
+@settings(max_examples=100, deadline=None)
 @given(
-    bits=st.sampled_from([32, 40, 64]),
+    bits=st.sampled_from([24, 32, 40, 64]),
+    prime=st.booleans(),
     n=st.integers(2, 30),
     seed=st.integers(0, 2**32),
     extreme=st.booleans(),
 )
-def test_the_mean_is_right_and_never_wraps(bits: int, n: int, seed: int, extreme: bool) -> None:
+def test_the_mean_is_right_and_never_wraps(
+    bits: int, prime: bool, n: int, seed: int, extreme: bool
+) -> None:
     rng = np.random.default_rng(seed)
     codec = FixedPoint(bits=bits, value_limit=4.0, weight_limit=100, metrics=("loss",))
     sign = rng.choice([-1.0, 1.0])
@@ -52,11 +65,16 @@ def test_the_mean_is_right_and_never_wraps(bits: int, n: int, seed: int, extreme
         )
         for _ in range(n)
     ]
-    chosen = settings_for(codec, replies[0], n)
-    total = np.zeros(chosen.dim, dtype=ring_dtype(bits))
+    prime = prime and bits <= 32
+    chosen = (in_two_trips if prime else settings_for)(codec, replies[0], n)
+    assert chosen.modulus % 2 == prime
+    total = np.zeros(chosen.dim, dtype=np.uint64 if prime else ring_dtype(bits))
     for one in replies:
-        total += codec.encode(one, chosen)
-    decoded = codec.decode(Sum(reduce(total, bits), tuple(range(n))), chosen, replies[0])
+        sent = codec.encode(one, chosen)
+        assert sent.dtype == ring_dtype(bits)
+        assert int(sent.max()) < chosen.modulus
+        total += sent
+    decoded = codec.decode(Sum(reduce(total, chosen.modulus), tuple(range(n))), chosen, replies[0])
     weights = np.array([one["metrics"]["num-examples"] for one in replies], dtype=float)
     values = np.array([one["arrays"]["b"].numpy() for one in replies])
     mean = (weights[:, None] * values).sum(0) / weights.sum()
@@ -162,3 +180,12 @@ def test_limits_are_committed_in_the_settings() -> None:
     one = settings_for(FixedPoint(value_limit=4.0), content)
     two = replace(one, application=settings_for(FixedPoint(value_limit=5.0), content).application)
     assert one.digest != two.digest
+
+
+@pytest.mark.parametrize("bits", range(16, 33))
+def test_the_room_of_a_ring_is_enough_modulo_its_prime(bits: int) -> None:
+    """All clients at the limits: the sum stays below half of the prime, which is below 2^bits."""
+    codec = FixedPoint(bits=bits, value_limit=1.0, metric_limit=1.0, weight_limit=1)
+    for n in (2, 3, 63, 1000):
+        value_scale, _ = codec._scales(Sizes(n, 0, 0))
+        assert n * round(value_scale) <= (prime_below(bits) - 1) // 2

@@ -18,7 +18,7 @@ from fedsketch.secagg import (
     SimulationGuard,
     client_app,
     names,
-    round_trips,
+    planned_traffic,
     vector_in,
 )
 from fedsketch.secagg.pairwise.messages import ADVERT_BYTES
@@ -65,7 +65,7 @@ def _real(inner: Any, options: SecAggOptions, n: int) -> dict[int, list[tuple[An
 
 
 def _expected(options: SecAggOptions, n: int) -> list[tuple[Any, Any]]:
-    planned = round_trips(options, CODEC, _broadcast(), n)
+    planned = planned_traffic(options, CODEC, _broadcast(), n).usual
     return [(_measured(one.request), _measured(one.reply)) for one in planned]
 
 
@@ -92,7 +92,7 @@ def test_a_long_vector_is_an_array_of_its_own(
     in_process_grid: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower sends arrays in pieces, and records whole."""
-    vector = vector_in(round_trips(SecAggOptions(), CODEC, _broadcast(), 9)[2].reply)
+    vector = vector_in(planned_traffic(SecAggOptions(), CODEC, _broadcast(), 9).usual[2].reply)
     assert vector is not None
     monkeypatch.setattr(names, "MOST_IN_RECORD", len(vector))
     assert set(_expected(SecAggOptions(), 9)[2][1]) == {"secagg"}
@@ -117,7 +117,7 @@ def test_with_groups_only_the_keys_of_other_groups_are_missing(in_process_grid: 
 
 def test_a_round_that_cannot_be_is_refused() -> None:
     with pytest.raises(SettingsError, match="At most 1024 clients"):
-        round_trips(SecAggOptions(), CODEC, _broadcast(), 1030)
+        planned_traffic(SecAggOptions(), CODEC, _broadcast(), 1030)
 
 
 def test_the_vector_says_into_how_many_groups_the_cohort_is_divided() -> None:
@@ -127,7 +127,7 @@ def test_the_vector_says_into_how_many_groups_the_cohort_is_divided() -> None:
             return type(vector)(vector.dim, vector.bits, vector.application, groups=4)
 
     options = SecAggOptions(drops=0)
-    grouped = round_trips(options, Grouped(), _broadcast(), 20)
+    grouped = planned_traffic(options, Grouped(), _broadcast(), 20).usual
     assert [(_measured(one.request), _measured(one.reply)) for one in grouped] == _expected(
         SecAggOptions(drops=0, groups=4), 20
     )

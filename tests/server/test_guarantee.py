@@ -55,6 +55,15 @@ def test_strategies_without_a_random_sketch_have_one_reading(
     assert "r_" not in sentence
 
 
+def test_a_draw_that_memory_shows_is_told(sentence_of: Sentence) -> None:
+    drawn = ("strategy=dome", "privacy.against=model", "clients.per_round=3")
+    feedback = "strategy.error_feedback=0.5"
+    told = "Devices remember when they took part"
+    assert told in sentence_of(*drawn, feedback)
+    assert told not in sentence_of(*drawn)
+    assert told not in sentence_of(*drawn, feedback, "clients.sampling=poisson")
+
+
 def test_a_sketched_run_is_calibrated_for_those_who_know_the_sketch(sentence_of: Sentence) -> None:
     sentence = sentence_of(*SGM, "privacy.against=model")
     assert _numbers(sentence)["model"] == pytest.approx(4, abs=0.01)

@@ -155,6 +155,12 @@ def test_a_small_ring_sends_fewer_bytes() -> None:
     assert large.uplink_bytes - small.uplink_bytes == pytest.approx(2 * small.upload_size, abs=8)
 
 
+def test_the_plan_says_which_ring_was_chosen() -> None:
+    plan = _plan()
+    assert plan.mechanism["bits"] == 16
+    assert plan.mechanism_facts["ring"].startswith("16 bits, scale ")
+
+
 def test_a_ring_that_cannot_hold_the_sum_is_refused_with_one_that_can() -> None:
     with pytest.raises(RingTooSmallError, match=r"smallest .* bits"):
         _plan("secagg.bits=16", "privacy.epsilon=0.001")

@@ -25,7 +25,7 @@ from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.server.guarantee import guarantee
 from fedsketch.strategies import csgm
 from fedsketch.strategies.algorithm import Aggregate, Strategy
@@ -44,7 +44,7 @@ FIXED = ("clients.total=40", "clients.per_round=10")
 def _play(strategy: Strategy, rounds: int) -> list[Aggregate]:
     """Rounds over the real app, and what the strategy made of their replies."""
     local = LocalGrid(app, strategy.config.clients.total)
-    grid = aggregating(WrappedGrid(local), strategy.config, strategy.parcels)
+    grid = wrap_grid(WrappedGrid(local), strategy.config, strategy.parcels)
     seen: list[Aggregate] = []
     update = strategy.update
 

@@ -307,7 +307,7 @@ def _settings(sketch: str, dim: int) -> FedSgmConfig:
 @pytest.mark.parametrize("rows", [1, 50, 2545])
 def test_a_gaussian_sketch_is_longer_than_its_bound_once_in_1e20(rows: int) -> None:
     """|R x|^2 is chi^2_b / b for a unit x. By the tail of the incomplete gamma function, Q(b/2, b k^2 / 2)."""
-    k = fed_sgm.stretch(_settings("gaussian", rows), 25_450)
+    k = fed_sgm.stretch_by_sketch(_settings("gaussian", rows), 25_450)
     tail = torch.special.gammaincc(
         torch.tensor(rows / 2, dtype=torch.float64),
         torch.tensor(rows * k**2 / 2, dtype=torch.float64),
@@ -317,7 +317,7 @@ def test_a_gaussian_sketch_is_longer_than_its_bound_once_in_1e20(rows: int) -> N
 
 @pytest.mark.parametrize(("dim", "d"), [(3, 10), (10, 10), (20, 100), (64, 64)])
 def test_no_vector_becomes_longer_in_a_hadamard_sketch_than_its_bound(dim: int, d: int) -> None:
-    bound = fed_sgm.stretch(_settings("hadamard", dim), d)
+    bound = fed_sgm.stretch_by_sketch(_settings("hadamard", dim), d)
     for seed in range(5):
         dense = HadamardSketch(dim, d, seed).forward(torch.eye(d).double())
         largest = float(torch.linalg.matrix_norm(dense, 2))

@@ -17,7 +17,7 @@ from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.server.guarantee import guarantee
 from fedsketch.sketching.subspace import SubspaceSketch
 from fedsketch.strategies.algorithm import Strategy
@@ -59,7 +59,7 @@ def make(make_strategy: MakeStrategy) -> Callable[..., FedPcdp]:
 def _play(strategy: FedPcdp, rounds: int = 1) -> torch.Tensor:
     """The model after some rounds less the initial one."""
     local, start = LocalGrid(app, strategy.config.clients.total), strategy.model.vector.clone()
-    grid = aggregating(WrappedGrid(local), strategy.config, None)
+    grid = wrap_grid(WrappedGrid(local), strategy.config, None)
     for round in range(1, rounds + 1):
         messages = ask(strategy, round, grid)
         coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))
@@ -147,7 +147,7 @@ def test_secure_aggregation_gives_the_plain_sum(
 ) -> None:
     asked = (f"strategy.projection={projection}", "strategy.local.steps=2")
     plain = _play(make(*asked))
-    masked = _play(make(*asked, "secagg=pairwise"))
+    masked = _play(make(*asked, "secagg=pairwise", "secagg.bits=32"))
     # Up to the rounding to the ring of 32 bits, and of the plain upload to float32.
     torch.testing.assert_close(masked, plain, atol=1e-6, rtol=1e-4)
 

@@ -93,6 +93,30 @@ def test_a_run_whose_superlink_was_restarted_goes_on_when_it_is_submitted_again(
     _goes_on(trio, settings, "restarted", rounds=2)
 
 
+@pytest.mark.parametrize("charged", [False, True], ids=["before the charge", "after the charge"])
+def test_a_client_app_that_is_killed_is_charged_at_most_once(trio: Network, charged: bool) -> None:
+    """Its node lives on, and starts another process for the same message."""
+    before, sent, known = _charged(trio), _vectors_sent(trio), _clientapps(trio)
+    received = (trio.private / "node-2.log").read_text().count("Receiving: train")
+    current = begin(trio, TRIO, f"app-{charged}")
+    current.wait_for(2, "Receiving: train", received + 1)
+    while not (doomed := _clientapps(trio) - known) or (charged and _charged(trio)[2] == before[2]):
+        assert current.thread.is_alive()
+        time.sleep(0.005)
+    for pid in doomed:
+        os.kill(pid, signal.SIGKILL)
+    current.thread.join(PATIENCE)
+    assert current.problems == []
+    assert _command(trio.pid(2))
+    (row,) = current.heard.rows
+    assert (row["clients"], row["dropped"]) in [(2, 1), (3, 0)]
+    booked = [now - then for now, then in zip(_charged(trio), before, strict=True)]
+    left = [now - then for now, then in zip(_vectors_sent(trio), sent, strict=True)]
+    assert booked[:2] == left[:2] == [1, 1]
+    assert left[2] <= booked[2] <= 1
+    assert booked[2] == 1 or not charged
+
+
 def test_a_submitted_run_comes_back_with_its_folder(trio: Network, tmp_path: Path) -> None:
     settings = [
         *(one for one in TRIO if not one.startswith("runtime=")),
@@ -209,6 +233,12 @@ def _connections(network: Network) -> list[int]:
     """How often each node has connected so far."""
     logs = [network.private / f"node-{client}.log" for client in range(3)]
     return [log.read_text().count("SuperNode ID: ") for log in logs]
+
+
+def _clientapps(network: Network) -> set[int]:
+    """The processes of node 2 that answer a message now."""
+    found = descendants([network.pid(2)])
+    return {pid for pid in found if "programs\0flwr-clientapp" in _command(pid)}
 
 
 def _command(pid: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from fedsketch.client.guard.guard import DeviceGuard
 from fedsketch.conf import compose
 from fedsketch.errors import FlowerError
 from fedsketch.runtime.processes import Network
@@ -133,8 +134,9 @@ def test_a_killed_superlink_ends_the_run_and_leaves_no_process_behind(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
-    fedsketch: Command, start: Start, tmp_path: Path
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_run_goes_on_after_its_command_was_ended_to_the_model_of_an_unbroken_one(
+    fedsketch: Command, start: Start, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     settings = [*DOME, *TWO, "strategy=dp_fedavg"]
     fedsketch(*settings, "hydra.run.dir=local")
@@ -145,9 +147,12 @@ def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
+    while _left(tmp_path / "run"):  # after a kill, another process ends them
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     again = start("-c", CLI, "resume=run")
     output, _ = again.communicate(timeout=900)
     assert again.returncode == 0, output
@@ -155,6 +160,12 @@ def test_a_run_goes_on_after_ctrl_c_to_the_model_of_an_unbroken_one(
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("local", "run")]
     assert models[0] == models[1]
     assert _left(tmp_path / "run") == {}
+    for client in range(2):
+        place = RunFolder(tmp_path / "run").processes
+        booked = DeviceGuard(place / "nodes" / str(client) / "device").ledger.verified()[0].rounds
+        sent = (place / f"node-{client}.log").read_text().count("Sending: train message")
+        assert sent <= booked <= sent + 1  # the kill may come between the two
+        assert booked >= 2
 
 
 def test_a_superlink_that_does_not_start_is_one_sentence_and_no_process(

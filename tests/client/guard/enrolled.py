@@ -15,15 +15,19 @@ from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.secagg import (
     PairwiseSettings,
+    ProtocolName,
     Roster,
     SecAggError,
     SecAggOptions,
+    Sizes,
+    TwoTripsSettings,
     VectorFormat,
+    modulus_of,
 )
-from tests.secagg.protocol import Coordinator, Node, Step, take_step
+from tests.secagg.protocol import Node, PairwiseSession, RoundStage, take_step
 
 CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
-RUN, DIM, MODEL = 1, 6, b"\x11" * 32
+RUN, DIM, MODEL, KEY = 1, 6, b"\x11" * 32, b"\x22" * 32
 POLICY = Policy(smallest_cohort=4, largest_drops=0.4, assumed_colluders=0.0, epsilon=100.0)
 
 
@@ -66,6 +70,29 @@ def settings_of(
     return PairwiseSettings.proposed(plan, RUN, round, range(2, n + 2), vector, MODEL)
 
 
+def two_trips(
+    n: int = 6,
+    *,
+    round: int = 1,
+    drops: int = 1,
+    losses: int = 0,
+    colluders: int = 0,
+    groups: int = 1,
+    key: bytes = KEY,
+    **options: Any,
+) -> TwoTripsSettings:
+    """What an honest server proposes for a sum in two trips of `n` clients in `groups`, to a device of the first."""
+    sizes = Sizes(n, drops, colluders, groups)
+    bits = options.get("bits", 32)
+    prime = modulus_of(ProtocolName.TWO_TRIPS, bits)
+    record = ring(sizes.most, drops, colluders, prime=prime, **options).to_record()
+    return TwoTripsSettings(
+        run=RUN, round=round, nonce=bytes(16), cohort=tuple(range(2, n + 2))[::groups], drops=drops,
+        colluders=colluders, groups=groups, dim=DIM, bits=bits, application=record,  # type: ignore[arg-type]
+        epoch=1, closed=False, losses=losses, total=n, keys=bytes(32), key=key,
+    )  # fmt: skip
+
+
 class Fleet:
     """Enrolled devices, each in its folder, with the protocol's state beside."""
 
@@ -90,24 +117,27 @@ class Fleet:
         policy = replace(self.guard(node).policy, **changes)
         (self.folders[node] / "policy.toml").write_text(policy.to_toml())
 
-    def answer(self, step: Step, node: int, request: bytes, model: bytes = MODEL) -> bytes:
+    def answer(self, step: RoundStage, node: int, request: bytes, model: bytes = MODEL) -> bytes:
         me, vector = Node(node, RUN, self.guard(node)), np.full(DIM, node, dtype=np.uint32)
         return take_step(step, me, self.states, request, vector, model)
 
     def run(
-        self, settings: PairwiseSettings, until: Step = Step.DONE, silent: Iterable[int] = ()
-    ) -> Coordinator:
+        self,
+        settings: PairwiseSettings,
+        until: RoundStage = RoundStage.DONE,
+        silent: Iterable[int] = (),
+    ) -> PairwiseSession:
         """A round up to a stage; those who are silent do not send their vector."""
-        coordinator = Coordinator(settings, Roster.load(self.roster))
-        coordinator.bind(MODEL)
-        while coordinator.step < until:
-            step = coordinator.step
-            for node, request in coordinator.requests().items():
-                if node in silent and step is Step.MASK:
+        server = PairwiseSession(settings, Roster.load(self.roster))
+        server.bind(MODEL)
+        while server.stage < until:
+            step = server.stage
+            for node, request in server.requests().items():
+                if node in silent and step is RoundStage.MASK:
                     continue
                 try:
-                    coordinator.receive(node, self.answer(step, node, request))
+                    server.receive(node, self.answer(step, node, request))
                 except SecAggError as error:
-                    coordinator.lose(node, str(error))
-            coordinator.close()
-        return coordinator
+                    server.lose(node, str(error))
+            server.close()
+        return server

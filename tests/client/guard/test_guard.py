@@ -153,7 +153,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
         ),
         (
             {"largest_drops": 0.1}, {},
-            "The round tolerates 1 dropouts of 6 clients: this device's owner allows a share of 0.1.",
+            "The round tolerates 1 dropouts of 6 clients, this device's owner 0: set clients.tolerated_dropouts to 0.1 "
+            "at most.",
         ),
         (
             {"assumed_colluders": 0.2}, {},
@@ -161,7 +162,10 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "to 0.2.",
         ),
         ({"largest_clip": 0.5}, {}, "The round's clip 1 is above the 0.5 of this device's owner."),
-        ({"rings": (20, 64)}, {}, "This device's owner does not allow a ring of 32 bits."),
+        (
+            {"rings": (20, 64)}, {},
+            "This device's owner does not allow a ring of 32 bits: set secagg.bits to one of 20, 64.",
+        ),
         (
             {"smallest_noise": 5.0}, {},
             "The noise multiplier of the honest clients is 4 per client in the worst case: this device's owner asks "
@@ -169,11 +173,11 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
         ),
         (
             {}, {"consistency": False},
-            "This device takes part only in rounds with signed survivor lists: run with secagg=pairwise (its owner "
-            "can set allow_semi_honest).",
+            "This device takes part only in rounds that hold against a server that lies: run with secagg=pairwise or "
+            "two_trips (its owner can set allow_semi_honest).",
         ),
-        ({"most_rounds": 0}, {}, BudgetSpent.told),
-        ({"epsilon": 0.5}, {}, BudgetSpent.told),
+        ({"most_rounds": 0}, {}, BudgetSpent.public_text),
+        ({"epsilon": 0.5}, {}, BudgetSpent.public_text),
         ({}, {"noise": 0.0}, "The noise multiplier of the honest clients is 0 per client"),
         ({}, {"rows": 40}, "The noise multiplier of the honest clients is 0.1 per client"),
         ({"unit": "example"}, {"noise": 1.5}, "The noise multiplier of the honest clients is 0.75 per example"),
@@ -203,8 +207,8 @@ def test_a_refusal_for_lack_of_budget_tells_the_owner_what_was_spent_and_nobody_
             with pytest.raises(Refusal) as caught:
                 step(settings_of(round=2))
             told.append(str(caught.value))
-    assert set(told) == {BudgetSpent.told}
-    assert not any(character.isdigit() for character in BudgetSpent.told)
+    assert set(told) == {BudgetSpent.public_text}
+    assert not any(character.isdigit() for character in BudgetSpent.public_text)
     assert f"of which {0.001 * epsilon:.4g} is left" in caplog.text
     assert "This device has taken part in 1 rounds" in caplog.text
 
@@ -214,6 +218,7 @@ def test_the_same_round_inside_the_policy_is_admitted(guard: DeviceGuard) -> Non
     guard.admit(settings_of())
     guard.admit(settings_of(12, groups=2))
     guard.admit(settings_of(round=2, bits=20))
+    guard.admit(settings_of(round=2, bits=19))
     guard.policy = replace(guard.policy, allow_semi_honest=True)
     guard.admit(settings_of(round=3, consistency=False))
 
@@ -239,6 +244,11 @@ def test_the_policies_that_we_make_ourselves_admit_three_devices_of_which_one_ma
         ({"unit": "user"}, "The mechanism has an invalid 'unit'."),
         ({"dim": DIM + 1}, "The mechanism was made for dim = 7, but the round has 6."),
         ({"bits": 31}, "The mechanism was made for bits = 31, but the round has 32."),
+        (
+            {"prime": 2**32 - 5},
+            "The mechanism was made for modulus = 4294967291, but the round has 4294967296.",
+        ),
+        ({"prime": 65521}, "The mechanism has an invalid 'prime'."),
         ({"clients": 60}, "The mechanism was made for clients = 60, but the round has 6."),
         ({"drops": 0}, "The mechanism was made for drops = 0, but the round has 1."),
         ({"colluders": 1}, "The mechanism was made for colluders = 1, but the round has 0."),
@@ -315,7 +325,7 @@ def test_plain_replies_are_refused_unless_the_owner_gave_up_the_budget(guard: De
     with pytest.raises(Refusal) as caught:
         guard.admit_unmasked("train")
     assert str(caught.value) == (
-        "This device answers only under secure aggregation: run with secagg=pairwise (its owner can set "
+        "This device answers only under secure aggregation: run with secagg=pairwise or two_trips (its owner can set "
         "allow_unmasked)."
     )
     guard.policy = replace(guard.policy, allow_unmasked=True, epsilon=math.inf)

@@ -198,12 +198,30 @@ def test_of_processes_that_race_for_the_last_budget_exactly_as_many_win_as_it_co
 
 steps = st.tuples(
     st.sampled_from(
-        ["several", "several", "admit", "charge", "endorse", "settle", "torn", "verify"]
+        [
+            *(
+                "several",
+                "several",
+                "two trips",
+                "two trips",
+                "admit",
+                "charge",
+                "endorse",
+                "settle",
+            ),
+            *("mask", "answer", "torn", "verify"),
+        ]
     ),
     st.integers(1, 2),  # run
     st.integers(1, 6),  # round
     st.integers(10, 13),  # survivors
 )
+
+
+SEVERAL = {
+    "several": ("admit", "charge", "endorse", "settle"),
+    "two trips": ("admit", "mask", "answer", "answer"),
+}
 
 
 class Model:
@@ -212,20 +230,27 @@ class Model:
     def __init__(self) -> None:
         self.last = {1: 0, 2: 0}
         self.stage: dict[tuple[int, int], str] = {}
+        self.context = {1: "", 2: ""}
+        self.answered: set[tuple[int, int]] = set()
         self.cost: dict[tuple[int, int], Release] = {}
 
     def step(self, what: str, run: int, round: int, survivors: int) -> bool:
         key, stage = (run, round), self.stage.get((run, round))
         if what == "admit":
             return round > self.last[run]
-        if what == "charge":
+        if what in ("charge", "mask"):
             if round <= self.last[run]:
                 return False
             mine = [k for k in sorted(self.stage) if k[0] == run and self.stage[k] != "ended"]
             for k in mine[:-1]:
                 self.stage[k] = "ended"
-            self.last[run], self.stage[key], self.cost[key] = round, "charged", release(10)
-        elif what == "endorse" and stage == "charged":
+            self.last[run], self.stage[key], self.cost[key] = round, what, release(10)
+            if what == "mask":
+                self.context[run] = f"{run}.{round}"
+        elif what == "answer" and stage in ("mask", f"list {survivors}"):
+            self.stage[key] = f"list {survivors}"
+            self.answered.add(key)
+        elif what == "endorse" and stage == "charge":
             self.stage[key] = "endorsed"
         elif what == "settle" and stage == "endorsed":
             self.stage[key], self.cost[key] = "ended", release(survivors)
@@ -236,12 +261,14 @@ class Model:
 
 def _take(path: Path, model: Model, what: str, run: int, round: int, survivors: int) -> None:
     """One step by a new process, of which model and ledger must say the same."""
-    ledger, here = Ledger(path), this(round, run)
+    ledger, here = Ledger(path), this(round, run, f"{run}.{round}")
     call: dict[str, Callable[[], None]] = {
         "admit": lambda: ledger.admit(here, release(10), ENDLESS),
         "charge": lambda: ledger.charge(here, release(10), ENDLESS),
         "endorse": lambda: ledger.endorse(here, "list"),
         "settle": lambda: ledger.settle(here, "list", release(survivors), signed=True),
+        "mask": lambda: ledger.charge(here, release(10), ENDLESS, "key"),
+        "answer": lambda: ledger.answer(here, f"list {survivors}"),
     }
     try:
         call[what]()
@@ -252,7 +279,7 @@ def _take(path: Path, model: Model, what: str, run: int, round: int, survivors: 
 
 
 @settings(
-    max_examples=60,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -274,13 +301,15 @@ def test_any_sequence_of_steps_and_restarts_agrees_with_a_model_in_memory(
                 file.write(path.read_bytes()[-survivors - 100 : -survivors].replace(b"\n", b""))
         elif what == "verify":
             Ledger(path).verified()
-        elif what == "several":
+        elif what in SEVERAL:
             next_round = model.last[run] + 1
-            for one in ("admit", "charge", "endorse", "settle")[: survivors - 9]:
+            for one in SEVERAL[what][: survivors - 9]:
                 _take(path, model, one, run, next_round, survivors)
         else:
             _take(path, model, what, run, round, survivors)
     state, _ = Ledger(path).verified()
     assert Ledger(path).state() == state
     assert state.rounds == len(model.cost)
+    assert {run: state.last_context(run) for run in (1, 2)} == model.context
+    assert state.answered == len(model.answered)
     assert state.spent(DELTA) == pytest.approx(epsilon(*model.cost.values()), rel=1e-12)

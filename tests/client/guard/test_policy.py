@@ -36,6 +36,18 @@ def test_changed_values_survive_writing_and_reading(tmp_path: Path) -> None:
     assert Policy.load(written(tmp_path / "policy.toml", policy.to_toml())) == policy
 
 
+def test_assumed_colluders_are_a_share_or_from_1_on_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    for text, colluders in (("0.25", 0.25), ("0", 0.0), ("1", 1), ("3.0", 3)):
+        read = Policy.load(written(path, f"assumed_colluders = {text}\n")).colluders
+        assert (read, type(read)) == (colluders, type(colluders))
+
+
+def test_a_policy_of_an_earlier_version_allows_both_protocols(tmp_path: Path) -> None:
+    policy = Policy.load(written(tmp_path / "policy.toml", "epsilon = 2\n"))
+    assert policy.protocols == ("pairwise", "two_trips")
+
+
 def test_a_policy_cannot_be_changed_by_the_program() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Policy().epsilon = 100.0  # type: ignore[misc]
@@ -49,12 +61,34 @@ def test_a_policy_cannot_be_changed_by_the_program() -> None:
         ("smallest_cohort", True, "smallest_cohort is a whole number."),
         ("largest_drops", 1.0, "largest_drops is a share: at least 0 and below 1."),
         ("largest_drops", math.nan, "largest_drops is a share: at least 0 and below 1."),
-        ("assumed_colluders", -0.1, "assumed_colluders is a share: at least 0 and below 1."),
+        ("largest_losses", 1.0, "largest_losses is a share: at least 0 and below 1."),
+        (
+            "assumed_colluders",
+            -0.1,
+            "assumed_colluders is a share from 0 and below 1, or a whole number of clients.",
+        ),
+        (
+            "assumed_colluders",
+            1.5,
+            "assumed_colluders is a share from 0 and below 1, or a whole number of clients.",
+        ),
+        (
+            "assumed_colluders",
+            math.inf,
+            "assumed_colluders is a share from 0 and below 1, or a whole number of",
+        ),
+        (
+            "assumed_colluders",
+            math.nan,
+            "assumed_colluders is a share from 0 and below 1, or a whole number of",
+        ),
+        ("protocols", (), "protocols holds one at least of pairwise, two_trips."),
+        ("protocols", ("semi_honest",), "protocols holds one at least of pairwise, two_trips."),
+        ("protocols", "pairwise", "protocols is a list of texts."),
         ("largest_clip", math.inf, "largest_clip is positive and finite."),
         ("largest_clip", math.nan, "largest_clip is positive and finite."),
         ("largest_clip", "1", "largest_clip is a number."),
-        ("rings", (), "rings holds one size at least, each from 16 to 64 bits."),
-        ("rings", (8,), "rings holds one size at least, each from 16 to 64 bits."),
+        ("rings", (8,), "rings holds sizes from 16 to 64 bits."),
         ("rings", (32.0,), "rings is a list of whole numbers."),
         ("smallest_noise", -1.0, "smallest_noise is finite and not negative."),
         ("unit", "user", 'unit is "client" or "example".'),

@@ -98,6 +98,8 @@ def test_every_step_is_synced_to_the_ledger_and_then_to_the_witness(
         lambda: witnessed.charge(this(1), release(), ENDLESS),
         lambda: witnessed.endorse(this(1), "list"),
         lambda: witnessed.settle(this(1), "list", release(), signed=True),
+        lambda: witnessed.charge(this(2), release(), ENDLESS, "key"),
+        lambda: witnessed.answer(this(2), "list"),
         lambda: witnessed.note_unmasked("train"),
     ]
     for step in steps:
@@ -318,7 +320,7 @@ def test_a_device_with_an_older_ledger_is_a_dropout_and_tells_nobody_why(
     assert fleet.run(settings_of(6)).lost == {}
     ledger.write_bytes(old)
     lost = fleet.run(settings_of(6, round=2)).lost
-    assert lost == {2: f"advertise: {LedgerProblem.told}"}
+    assert lost == {2: f"advertise: {LedgerProblem.public_text}"}
     assert "is not the one that its witness" in caplog.text
     assert ledger.read_bytes() == old
 

@@ -281,11 +281,15 @@ def test_records_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None
 
 def test_is_for_the_round_that_it_was_made_for() -> None:
     made = mechanism()
-    made.check_round(RingShape(DIM, 32), 3, 1, 1)
-    for ring, most in ((RingShape(7, 32), 3), (RingShape(DIM, 16), 3), (RingShape(DIM, 32), 4)):
+    made.check_round(RingShape(DIM, 32, 2**32), 3, 1, 1)
+    for ring, most in (
+        (RingShape(7, 32, 2**32), 3),
+        (RingShape(DIM, 16, 2**16), 3),
+        (RingShape(DIM, 32, 2**32), 4),
+    ):
         with pytest.raises(UnsoundMechanismError, match="but the round has"):
             made.check_round(ring, most, 0, 0)
     with pytest.raises(UnsoundMechanismError, match="Only ring integers"):
-        mechanism(bits=0).check_round(RingShape(DIM, 32), 3, 0, 0)
+        mechanism(bits=0).check_round(RingShape(DIM, 32, 2**32), 3, 0, 0)
     with pytest.raises(UnsoundMechanismError, match="Only ring integers"):
         mechanism(bits=0).protect_nothing(stream(1))

@@ -18,10 +18,11 @@ from scipy import stats
 
 from fedsketch.errors import UnsafeUpdateError, UnsoundMechanismError
 from fedsketch.privacy.accounting.releases import Adversary, NoSampling, Skellam, Unit
-from fedsketch.privacy.mechanisms.encoding import ring_sum, squared_norms
+from fedsketch.privacy.mechanisms.encoding import squared_norms
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
+from fedsketch.privacy.mechanisms.ring_integers import ring_sum
 from fedsketch.privacy.mechanisms.rows import Factors, Rows, allowance, threshold_rounded
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
@@ -46,7 +47,7 @@ def _plan(
 def _integers(plan: SkellamRing, rows: Matrix, key: int) -> NDArray[np.int64]:
     """Without noise, with the thresholds of this key."""
     sent = plan.encode(rows, Stream(derived_key(key)), 3)
-    return ring_sum([sent], plan.bits).astype(np.int64)
+    return ring_sum([sent], plan.ring.modulus).astype(np.int64)
 
 
 # ---------------------------------------------------------------------- what one row changes
@@ -141,7 +142,7 @@ def test_the_noise_of_a_sum_is_skellam() -> None:
     plan = replace(_plan(20_000, 3), local_variance=6)
     assert plan.rounds_once
     sent = plan.protect(torch.zeros(3, plan.dim), Stream(), 1).vector
-    drawn = ring_sum([sent], plan.bits)
+    drawn = ring_sum([sent], plan.ring.modulus)
     counts = np.histogram(drawn, np.arange(-8.5, 9))[0]
     within = stats.skellam(3, 3).pmf(np.arange(-8, 9))
     expected = plan.dim * np.append(within, 1 - within.sum())
@@ -168,7 +169,7 @@ def test_sums_of_many_devices_are_rounded_each_by_itself() -> None:
     together = plan.protect_sum(rows, [4, 3], Stream(derived_key(3)), 1).vector
     stream = Stream(derived_key(3))
     each = [plan.protect(own, stream, 1).vector for own in torch.split(rows, [4, 3])]
-    np.testing.assert_array_equal(ring_sum([together], 32), ring_sum(each, 32))
+    np.testing.assert_array_equal(ring_sum([together], 2**32), ring_sum(each, 2**32))
     for counts in ([4, 4], [5, 2]):
         with pytest.raises(UnsafeUpdateError, match="at most 4 rows"):
             plan.protect_sum(rows, counts, stream, 1)

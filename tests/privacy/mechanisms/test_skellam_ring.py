@@ -15,12 +15,12 @@ from fedsketch.errors import UnsafeUpdateError
 from fedsketch.privacy.mechanisms.encoding import (
     clip_rows,
     exceeds,
-    ring_sum,
     round_conditionally,
     squared_norms,
 )
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
+from fedsketch.privacy.mechanisms.ring_integers import ring_sum
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 
 
@@ -255,7 +255,7 @@ def test_noise_drawn_at_once_for_many_has_the_law_of_their_sum(at_once: bool) ->
             sums = [plan.protect_sum(nothing, [1] * 5, stream, 1).vector]
         else:
             sums = [plan.protect(nothing[i : i + 1], stream, 1).vector for i in range(5)]
-    drawn = ring_sum(sums, plan.bits)
+    drawn = ring_sum(sums, plan.ring.modulus)
     counts = np.histogram(drawn, np.arange(-12.5, 13))[0]
     for variance, likely in ((15, True), (20, False)):
         law = stats.skellam(variance / 2, variance / 2)
@@ -272,7 +272,9 @@ def test_rows_of_many_are_rounded_each_by_itself() -> None:
     together = plan.protect_sum(rows, [1] * 4, Stream(derived_key(3)), 1).vector
     stream = Stream(derived_key(3))
     each = [plan.protect(row[None], stream, 1).vector for row in rows]
-    np.testing.assert_array_equal(ring_sum([together], plan.bits), ring_sum(each, plan.bits))
+    np.testing.assert_array_equal(
+        ring_sum([together], plan.ring.modulus), ring_sum(each, plan.ring.modulus)
+    )
     with pytest.raises(UnsafeUpdateError, match="at most 1 rows"):
         plan.protect_sum(rows, [1] * 3, stream, 1)
 

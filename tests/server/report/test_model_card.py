@@ -85,6 +85,22 @@ def test_it_follows_the_configuration(overrides: list[str], says: str, never: st
     assert never not in card
 
 
+DRAWN = ("clients.total=40", "clients.per_round=10", "clients.sampling=poisson")
+
+
+def test_it_does_not_tell_how_many_clients_a_secret_draw_chose() -> None:
+    """Which the epsilon of those who know the cohorts does, to four digits."""
+    spent = {"model": 1.5, "client": 13.17, "server": 7.993}
+    card = _card(*DRAWN, epsilon=spent, budget_against="server")
+    assert "| model | 1.5 | 1e-05 |" in card
+    assert "| client | in `summary.json`, because it tells how many were drawn | | |" in card
+    assert "| server | at most 8 | 1e-05 |" in card
+    assert not {"13.17", "7.993"} & set(card.split())
+    assert "| client | in `summary" in _card(*DRAWN, epsilon=spent, budget_against="client")
+    for told in ((*DRAWN, "privacy=none"), (*DRAWN, "clients.sampling=passes")):
+        assert "| client | 13.17 |" in _card(*told, epsilon=spent)
+
+
 def test_a_trusted_server_is_named_as_the_one_who_adds_the_noise() -> None:
     card = _card(adversaries={"model": "all", "client": "2", "server": "trusted"})
     assert "added by the server, after it has seen the uploads" in card

@@ -74,13 +74,16 @@ def test_micro_batches_have_one_size_whatever_the_memory(monkeypatch: pytest.Mon
         assert set(sizes) == {size}
 
 
-def test_an_example_at_which_a_model_raises_has_no_row() -> None:
+def test_an_example_at_which_a_model_raises_has_no_row(caplog: pytest.LogCaptureFixture) -> None:
     model = FlatModel(Words())
     good = rows_of_examples(model, _words([1, 2], [3, 4], [0, 1]), None)
     mixed = _words([1, 2], [3, 99], [0, 1])
     with pytest.raises(IndexError):
         rows_of_examples(model, replace(mixed, present=None), None)
-    assert torch.equal(rows_of_examples(model, mixed, None), good[[0, 2]])
+    with caplog.at_level("ERROR"):
+        assert torch.equal(rows_of_examples(model, mixed, None), good[[0, 2]])
+    assert "(IndexError)" in caplog.text
+    assert "index out of range" not in caplog.text  # a text could hold the record
     assert len(rows_of_examples(model, _words([7, 7]), None)) == 0
 
 

@@ -43,3 +43,14 @@ def test_those_who_see_models_take_part_in_none() -> None:
 
 def test_an_adversary_of_one_strategy_goes_by_its_name() -> None:
     assert _words("eavesdropper", 20) == "eavesdropper"
+
+
+def test_a_number_of_colluders_is_the_same_in_every_cohort() -> None:
+    for cohort in (10, 39):
+        words = _words("server", cohort, "secagg.colluders=3")
+        assert f"works with 3 of {cohort} clients (whatever the cohort)" in words
+
+
+@pytest.mark.parametrize("protocol", ["auto", "pairwise", "two_trips"])
+def test_whatever_the_protocol_the_server_may_lie(protocol: str) -> None:
+    assert "a server that may lie" in _words("server", 10, f"secagg={protocol}")

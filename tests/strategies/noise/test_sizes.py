@@ -29,3 +29,11 @@ def test_without_masks_nobody_colludes() -> None:
     sizes = CohortSizes(compose(["secagg=none", "privacy.against=model"]))
     assert not sizes.masked
     assert (sizes.smallest, sizes.colluders(100), sizes.colluding_clients(100)) == (1, 0, 1)
+
+
+def test_a_number_of_colluders_does_not_depend_on_the_cohort() -> None:
+    sizes = CohortSizes(
+        compose(["clients.total=80", "clients.per_round=40", "secagg.colluders=10"])
+    )
+    assert [sizes.colluders(cohort) for cohort in (12, 40, 80)] == [10, 10, 10]
+    assert sizes.colluding_share == 0.25

@@ -8,15 +8,24 @@ from flwr.app import ConfigRecord, RecordDict
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.privacy.mechanisms.ring_choice import choose_ring
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.secagg import PairwiseSettings, Refusal, SecAggOptions, SettingsError, Sizes
+from fedsketch.secagg import (
+    PairwiseSettings,
+    ProtocolName,
+    Refusal,
+    SecAggOptions,
+    SettingsError,
+    Sizes,
+)
 from fedsketch.strategies.rounds.codec import MECHANISM, RingCodec, summed
 
 DIM = 5
 SIZES = Sizes(4, 0, 0)
 
 
-def _mechanism(noise: float) -> SkellamRing:
-    return choose_ring(dim=DIM, clients=4, clip=1.0, noise=lambda l2, l1: (noise * l2) ** 2)
+def _mechanism(noise: float, **options: int) -> SkellamRing:
+    return choose_ring(
+        dim=DIM, clients=4, clip=1.0, noise=lambda l2, l1: (noise * l2) ** 2, **options
+    )
 
 
 def _broadcast(mechanism: SkellamRing) -> RecordDict:
@@ -63,3 +72,10 @@ def test_a_vector_of_the_round_passes() -> None:
 def test_what_is_no_vector_of_the_round_is_refused(size: int, dtype: type) -> None:
     with pytest.raises(Refusal, match="ring integers"):
         RingCodec().encode(summed(np.ones(size, dtype)), _settings(_mechanism(4.0)))
+
+
+def test_the_mechanism_says_which_protocol_sums() -> None:
+    for prime, protocol in ((0, ProtocolName.PAIRWISE), (65521, ProtocolName.TWO_TRIPS)):
+        vector = RingCodec().describe(_broadcast(_mechanism(4.0, bits=16, prime=prime)), SIZES)
+        assert (vector.bits, vector.protocol) == (16, protocol)
+        assert SecAggOptions().for_vector(vector).protocol is protocol

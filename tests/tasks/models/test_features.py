@@ -274,9 +274,9 @@ def test_a_map_that_makes_another_shape_than_it_says_is_refused(own: Install) ->
 
 
 def test_an_example_at_which_a_map_raises_leaves_its_place_blank(
-    own: Install, monkeypatch: pytest.MonkeyPatch
+    own: Install, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The features of the others are those that they have without it."""
+    """The features of the others are those that they have without it, and the log repeats nothing of it."""
     own()
     images = _images(5)
     good = seen_through("own", images)
@@ -295,6 +295,8 @@ def test_an_example_at_which_a_map_raises_leaves_its_place_blank(
     assert found.present is not None
     assert found.present.tolist() == [True, True, True, False, True]
     assert torch.equal(found.there().inputs, good.inputs[found.present])
+    assert "cannot be computed (ValueError)" in caplog.text
+    assert "a record of a kind" not in caplog.text
 
 
 def test_features_in_places_have_the_same_bits_whatever_is_already_there() -> None:

@@ -1,5 +1,4 @@
-"""The settings of secure aggregation in the form that `secagg` takes, and its errors in the words of the
-configuration."""
+"""Errors of secure aggregation in the words of the configuration."""
 
 from __future__ import annotations
 
@@ -7,34 +6,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedsketch.conf import Config
-from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.errors import ConfigError
-from fedsketch.secagg import SecAggOptions, SettingsError
+from fedsketch.secagg import SettingsError
 
 # What the sentences of `secagg` speak of, and where a user sets it.
 _KEYS = {
     "clients": "clients.per_round or evaluation.clients",
     "groups": "strategy.groups or evaluation.groups",
     "drops": "clients.tolerated_dropouts",
+    "losses": "clients.tolerated_losses",
     "colluders": "secagg.colluders",
     "consistency": "secagg=pairwise or semi_honest",
     "bits": "secagg.bits",
+    "pairwise masks": "secagg=pairwise",
 }
-
-
-def secagg_options(config: Config) -> SecAggOptions:
-    """Return the options of secure aggregation in this run."""
-    assert not isinstance(config.secagg, NoSecAggConfig)
-    return SecAggOptions(
-        drops=config.clients.tolerated_dropouts,
-        colluders=config.secagg.colluders,
-        consistency=config.secagg.name == "pairwise",
-        merged=config.secagg.merged,
-        stage_timeout=config.secagg.stage_timeout,
-        train_timeout=config.clients.timeout,
-        patience=config.secagg.patience,
-    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from fedsketch.conf import compose
 from fedsketch.errors import ConfigError
 from fedsketch.secagg import SettingsError
-from fedsketch.server.grids.secagg_options import config_errors
+from fedsketch.server.grids.config_errors import config_errors
 from fedsketch.server.plan import make_plan
 from tests.small import plain
 
