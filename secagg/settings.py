@@ -45,7 +45,7 @@ class RoundSettings(ABC):
 
     def __post_init__(self) -> None:
         self._check_fields()
-        self._check_rules()
+        self.check_rules()
 
     @property
     def n(self) -> int:
@@ -102,7 +102,7 @@ class RoundSettings(ABC):
             raise SettingsError(f"The application commits to at most {MAX_APPLICATION} values.")
 
     @abstractmethod
-    def _check_rules(self) -> None:
+    def check_rules(self) -> None:
         """Raise `SettingsError` if the numbers break a rule of the protocol."""
 
 

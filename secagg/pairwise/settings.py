@@ -155,7 +155,7 @@ class PairwiseSettings(RoundSettings):
             dim=dim, bits=bits, broadcast=broadcast, application=application,
         )  # fmt: skip
 
-    def _check_rules(self) -> None:
+    def check_rules(self) -> None:
         if len(self.broadcast) not in (0, HASH_BYTES):
             raise SettingsError("The hash of the broadcast has a wrong length.")
         if not 1 <= self.groups <= self.n // 2:

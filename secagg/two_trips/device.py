@@ -69,7 +69,7 @@ def _new_epoch(node: Node, number: int) -> Epoch:
 
 
 @dataclass(frozen=True)
-class MaskTicket:
+class SharingTicket:
     """A checked request for the masked vector: what is needed when the vector is there."""
 
     settings: TwoTripsSettings
@@ -80,7 +80,7 @@ class MaskTicket:
     me: int  # this device's id
 
 
-def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> MaskTicket:
+def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> SharingTicket:
     """Check everything that can be checked before training starts."""
     asked, memory = SharingRequest.decode(request), Memory.decode(state)
     cohort, terms = _parts(memory, asked)
@@ -102,7 +102,7 @@ def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> Mas
     _need(len(absent) <= settings.drops, "Too few clients have keys.")
     _need(asked.round - epoch.number >= epoch.index, "The secrets of this round were erased.")
     node.guard.admit(settings)
-    return MaskTicket(settings, memory, epoch, absent, broadcast, node.id)
+    return SharingTicket(settings, memory, epoch, absent, broadcast, node.id)
 
 
 def _parts(memory: Memory, asked: SharingRequest) -> tuple[Cohort, Terms]:
@@ -146,7 +146,7 @@ def _met(node: Node, epoch: Epoch, cohort: Cohort, adverts: Mapping[int, bytes])
     return replace(epoch, peers=peers)
 
 
-def spend(node: Node, ticket: MaskTicket) -> bytes:
+def spend(node: Node, ticket: SharingTicket) -> bytes:
     """Charge the guard, end the only attempt of the round, and return the state to keep before the train handler runs.
 
     Whatever happens afterwards, the server gets no second vector for the same round. The secrets of all rounds before
@@ -161,7 +161,7 @@ def spend(node: Node, ticket: MaskTicket) -> bytes:
     return _remembered(ticket, TwoTripsStage.CHARGED)
 
 
-def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
+def mask(ticket: SharingTicket, vector: Ring) -> tuple[bytes, bytes]:
     """Add the secrets of fresh polynomials to the vector, and forget the polynomials."""
     settings = ticket.settings
     _need(vector.shape == (settings.dim,), f"The vector does not have {settings.dim} numbers.")
@@ -182,7 +182,7 @@ def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     return _remembered(ticket, TwoTripsStage.SHARED), reply
 
 
-def _remembered(ticket: MaskTicket, stage: TwoTripsStage) -> bytes:
+def _remembered(ticket: SharingTicket, stage: TwoTripsStage) -> bytes:
     """Return the state with this round as the last. Epochs before its own are over."""
     settings, memory = ticket.settings, ticket.memory
     epochs = {number: one for number, one in memory.epochs.items() if number > settings.epoch}

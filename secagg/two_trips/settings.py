@@ -186,7 +186,7 @@ class TwoTripsSettings(RoundSettings):
             self.application,
         )  # fmt: skip
 
-    def _check_rules(self) -> None:
+    def check_rules(self) -> None:
         if not 0 <= self.round - self.epoch < LONGEST_EPOCH:
             raise SettingsError(
                 f"An epoch has at most {LONGEST_EPOCH} rounds, and begins with its first."

@@ -79,8 +79,8 @@ def _receive(device: Workspace, content: RecordDict, folder: Path | None) -> str
     return device._replicas.receive(
         content,
         Assignment(config),
-        bytes(numbers["fingerprint"]).hex(),
-        folder,  # type: ignore[arg-type]
+        bytes(numbers["fingerprint"]).hex(),  # type: ignore[arg-type]
+        folder,
     )
 
 

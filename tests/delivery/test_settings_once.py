@@ -13,7 +13,7 @@ from fedsketch.delivery.settings_once import SettingsOnce, remember, text_named
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted, WrappedGrid
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.workload import Workload
@@ -92,7 +92,7 @@ class _Run:
         self.strategy: Strategy[Any] = make_strategy(config, workload, workload.model())
         self.local = LocalGrid(make_app(), 3)
         self.wire = _Wire(self.local)
-        self.grid = aggregating(self.wire, config)
+        self.grid = wrap_grid(self.wire, config)
 
     def round(self, number: int, text: str | None = None) -> list[Message]:
         asked = ask(self.strategy, number, self.grid)
