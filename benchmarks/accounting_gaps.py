@@ -152,12 +152,12 @@ def sampled_coordinates(noise: float, rate: float, numbers: int, rounds: int) ->
 def gaps(quick: bool = False) -> Iterator[Gap]:
     """Yield all lines of the table."""
     draws = ((3.0, 100, 100), (7.0, 300, 100), (11.0, 500, 100))
-    extremes = ((1.5, 100, 100), (1.0, 100, 60), (10.0, 100, 1000))
+    extremes = ((1.5, 100, 100), (1.0, 100, 60), (8.0, 100, 700), (10.0, 100, 1000))
     for noise, size, rounds in draws[:1] if quick else (*draws, *extremes):
         steps = 4096.0  # per clip: so fine that Skellam noise is nearly Gaussian
         skellam = Skellam((noise * steps) ** 2, steps, steps * 1000.0)
         for law in (Gaussian(noise), skellam):
-            step = 1e-3 if rounds == 1000 else 2e-3
+            step = 1e-3 if rounds > 100 else 2e-3
             yield fixed_draw(law, noise, WithoutReplacement(size, 1000), rounds, step)
     remembered = WithoutReplacement(100, 1000, with_memory=True)
     yield fixed_draw(Gaussian(3.0), 3.0, remembered, 100, 2e-3)
