@@ -27,7 +27,7 @@ from fedsketch.privacy.mechanisms import rows as rows_module
 from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.noise import device_mechanism
+from fedsketch.strategies.noise import rings
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.sizes import CohortSizes
 from fedsketch.strategies.rounds.sampling import CohortSampler
@@ -184,7 +184,7 @@ def size_of_the_cohort_in_the_scale(patch: pytest.MonkeyPatch) -> None:
     healthy = DeviceNoise.mechanism
 
     def mechanism(self: DeviceNoise, cohort: int, dim: int | None = None) -> Any:
-        ring, _ = device_mechanism._ring(self, cohort)
+        ring, _ = rings.ring_of(self, cohort)
         return replace(healthy(self, cohort, dim), scale=ring.scale)  # type: ignore[arg-type]
 
     patch.setattr(DeviceNoise, "mechanism", mechanism)

@@ -28,7 +28,7 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.secagg import Refusal, centred
+from fedsketch.secagg import Malformed, Refusal, centred
 from fedsketch.tasks.data.bad_records import BadRecords
 from fedsketch.tasks.models.features import CACHE_VARIABLE
 from tests.client import fragile
@@ -163,7 +163,10 @@ def _rows_apart(first: bytes, second: bytes, mechanism: Mechanism, rows: int) ->
     size = packed_size(dim, bits)
     if len(first) < size:
         return False
-    numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
+    try:
+        numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
+    except Malformed:  # a vector of another announced ring
+        return False
     apart = centred(numbers[0] - numbers[1], modulus).astype(np.float64)
     most = rows * mechanism.weight(Unit.EXAMPLE) * mechanism.l2_sensitivity
     if mechanism.unit is Unit.EXAMPLE and not mechanism.rounds_once:

@@ -28,7 +28,7 @@ from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.secagg import centred
 from tests.client.hostile_server import COMMON, NODES, RUNS, Hostile, attack
-from tests.secagg.protocol import keys, packed_size, unpack
+from tests.secagg.protocol import packed_size, unpack, x25519
 
 
 class Dice:
@@ -127,7 +127,7 @@ def enrolled(
             enrol(folder, roster=root / "roster.json")
         patch.setattr(os, "urandom", dice.draw)
         patch.setattr(secrets, "randbelow", dice.below)
-        patch.setattr(keys, "new_private", lambda: dice.draw(32))
+        patch.setattr(x25519, "new_private", lambda: dice.draw(32))
         logging.disable(logging.CRITICAL)  # thousands of failures are the point
         # In one place, one after the other, so that paths are equal too.
         pristine = {file: file.read_bytes() for file in (root / "here").rglob("*.*")}

@@ -1,9 +1,10 @@
 """The protocol step by step. Tests of other packages take it from here, because they may import from secagg only what
 it exports."""
 
+from fedsketch.secagg import x25519
 from fedsketch.secagg.node import Node
 from fedsketch.secagg.packing import Ring, packed_size, unpack
-from fedsketch.secagg.pairwise import device, keys, messages
+from fedsketch.secagg.pairwise import device, messages
 from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.server_session import RoundStage
 
@@ -12,11 +13,11 @@ __all__ = [
     "PairwiseSession",
     "RoundStage",
     "device",
-    "keys",
     "messages",
     "packed_size",
     "take_step",
     "unpack",
+    "x25519",
 ]
 
 _STEPS = {
