@@ -16,9 +16,9 @@ import numpy as np
 from fedsketch.attacks import scores
 from fedsketch.attacks.canaries import CanaryWorkload
 from fedsketch.attacks.cohorts import Draw
-from fedsketch.attacks.evaluations import EvaluationStage
+from fedsketch.attacks.evaluations import EvaluationSimulator
+from fedsketch.attacks.scene import Scene, SceneSimulator, Trial
 from fedsketch.attacks.shrink import ROUNDS, AuditRun, shrink
-from fedsketch.attacks.stage import Scene, Stage, Trial
 from fedsketch.attacks.statistics import GaussianFit, Sample, counted_epsilon
 from fedsketch.conf import Config
 from fedsketch.conf.evaluation_settings import FederatedEvaluationConfig
@@ -108,9 +108,9 @@ def audit(
     """Simulate a run until each of these adversaries has about this many scores. Its evaluations on devices, if it has
     any, are audited separately: what both cost together follows from composition."""
     run = shrink(config, rounds)
-    kinds: dict[str, type[Stage]] = {TRAINING: Stage}
+    kinds: dict[str, type[SceneSimulator]] = {TRAINING: SceneSimulator}
     if isinstance(config.evaluation, FederatedEvaluationConfig):
-        kinds[EVALUATIONS] = EvaluationStage
+        kinds[EVALUATIONS] = EvaluationSimulator
     with simulated_devices(run.config), _processes(workers) as pool:
         findings = [
             finding
@@ -123,7 +123,7 @@ def audit(
 def _findings(
     run: AuditRun,
     what: str,
-    kind: type[Stage],
+    kind: type[SceneSimulator],
     trials: int,
     workers: int,
     adversaries: Sequence[str],
@@ -134,10 +134,12 @@ def _findings(
     claims, delta = _claims(strategy), run.config.privacy.delta
     releases = {name: one for name, one in _releases(strategy).items() if name in adversaries}
     for scene in scenes(releases, strategy.sizes.masked):
-        played = _play(run, scene, kind, trials, workers, pool)
+        trials_of_scene = _simulate(run, scene, kind, trials, workers, pool)
         for name in scene.adversaries:
-            values = _scored(run, scene, name, played, releases[name])
-            yield Finding(name, scene, claims[name], delta, scores.sample(played, values), what)
+            values = _scored(run, scene, name, trials_of_scene, releases[name])
+            yield Finding(
+                name, scene, claims[name], delta, scores.sample(trials_of_scene, values), what
+            )
 
 
 def scenes(releases: Mapping[str, Release], masked: bool) -> list[Scene]:
@@ -169,7 +171,7 @@ def _draw(name: str, release: Release, masked: bool) -> tuple[Draw, bool]:
     if name == Against.CLIENT and masked:
         return Draw.SHOWN, False
     if isinstance(sampling, WithoutReplacement):
-        return Draw.BESIDE_FELLOWS if name == Against.CLIENT else Draw.FIXED, True
+        return Draw.BESIDE_COLLUDING if name == Against.CLIENT else Draw.FIXED, True
     return Draw.POISSON, False
 
 
@@ -184,9 +186,9 @@ def _scored(
     clients = run.config.clients
     if scene.draw is Draw.POISSON:
         return scores.poisson_draw(trials, name, clients.per_round / clients.total)
-    if scene.draw in (Draw.FIXED, Draw.BESIDE_FELLOWS):
+    if scene.draw in (Draw.FIXED, Draw.BESIDE_COLLUDING):
         beside = CohortSizes(run.config).colluding_clients(clients.per_round)
-        always = beside if scene.draw is Draw.BESIDE_FELLOWS else 0
+        always = beside if scene.draw is Draw.BESIDE_COLLUDING else 0
         size, drawn_from = clients.per_round - always, clients.total - always
         return scores.fixed_draw(trials, name, size=size, clients=drawn_from, opposed=scene.opposed)
     rate = 1.0
@@ -223,24 +225,24 @@ def _processes(workers: int) -> Iterator[Executor | None]:
         yield pool
 
 
-def _play(
+def _simulate(
     run: AuditRun,
     scene: Scene,
-    kind: type[Stage],
+    kind: type[SceneSimulator],
     trials: int,
     workers: int,
     pool: Executor | None,
 ) -> list[Trial]:
     """Simulate as many trials as are needed for this many scores."""
     if pool is None:
-        return _played(run, scene, kind, trials)
-    share = math.ceil(trials / workers)
-    told = zip(*[(run, scene, kind, share)] * workers, strict=True)
-    return [trial for part in pool.map(_played, *told) for trial in part]
+        return _simulated(run, scene, kind, trials)
+    each = math.ceil(trials / workers)
+    work = zip(*[(run, scene, kind, each)] * workers, strict=True)
+    return [trial for part in pool.map(_simulated, *work) for trial in part]
 
 
-def _played(run: AuditRun, scene: Scene, kind: type[Stage], trials: int) -> list[Trial]:
+def _simulated(run: AuditRun, scene: Scene, kind: type[SceneSimulator], trials: int) -> list[Trial]:
     """Simulate trials. The audit draws the coins; everything else is as random as in the run."""
-    stage, coin = kind(run, scene), np.random.default_rng()
-    count = len(stage.canaries)
-    return [stage.play(coin.random(count) < 0.5) for _ in range(math.ceil(trials / count))]
+    simulator, coin = kind(run, scene), np.random.default_rng()
+    count = len(simulator.canaries)
+    return [simulator.simulate(coin.random(count) < 0.5) for _ in range(math.ceil(trials / count))]

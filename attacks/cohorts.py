@@ -18,15 +18,15 @@ class Draw(StrEnum):
     - SHOWN: the run's own draw, and the adversary's own clients, who see the draw.
     - POISSON: the run's own secret draw.
     - FIXED: a secret set of known size.
-    - BESIDE_FELLOWS: a secret set of known size, and the adversary's own clients, who are in every cohort.
+    - BESIDE_COLLUDING: a secret set of known size, and the adversary's own clients, who are in every cohort.
     """
 
     CHOSEN = "chosen"
     KNOWN = "known"
-    SHOWN = "shown to fellows"
+    SHOWN = "shown to colluding clients"
     POISSON = "poisson"
     FIXED = "fixed"
-    BESIDE_FELLOWS = "fixed, beside fellows"
+    BESIDE_COLLUDING = "fixed, beside colluding clients"
 
 
 class ChosenCohorts(CohortSampler):
@@ -57,12 +57,12 @@ class FixedSizeCohorts(CohortSampler):
         return self._drawn[round]
 
 
-class WithFellows(CohortSampler):
+class WithColludingClients(CohortSampler):
     """The run's own draw, and always the first clients."""
 
     def __init__(self, settings: ClientsConfig, colluding_clients: int) -> None:
         super().__init__(settings, secrets.randbits(128))
-        self._fellows = set(range(colluding_clients))
+        self._colluding_clients = set(range(colluding_clients))
 
     def draw(self, round: int) -> list[int]:
-        return sorted(self._fellows.union(super().draw(round)))
+        return sorted(self._colluding_clients.union(super().draw(round)))

@@ -34,7 +34,7 @@ QUIET: dict[str, Any] = {"local_variance": 0, "local_multiplier": 0.0, "rate": 1
 
 
 @dataclass
-class Exchange:
+class ObservedRound:
     """One round as the devices saw it: what they were sent, what each arriving device sent, and which uploads were
     summed."""
 
@@ -45,7 +45,7 @@ class Exchange:
 
 
 class Devices(LocalGrid):
-    """All clients of a job in this process. The caller sets who drops out of the next round, and the parcels of a
+    """All clients of a run in this process. The caller sets who drops out of the next round, and the parcels of a
     strategy."""
 
     def __init__(self, workload: CanaryWorkload, clients: int, masked: bool) -> None:
@@ -53,15 +53,15 @@ class Devices(LocalGrid):
         self.workload = workload
         self.dropping: list[int] = []
         self.parcels: Parcels | None = None
-        self.last: Exchange | None = None
+        self.last: ObservedRound | None = None
         self._masked = masked
         self._workspace = Workspace(lambda config, kind: workload)
         self._states: dict[int, RecordDict] = {}
-        self._held = 0
+        self._version = 0
 
     def begin(self, parcels: Parcels | None) -> None:
         """Begin a new trial: devices remember nothing."""
-        self.parcels, self._states, self._held, self.last = parcels, {}, 0, None
+        self.parcels, self._states, self._version, self.last = parcels, {}, 0, None
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -72,7 +72,7 @@ class Devices(LocalGrid):
         content = asked[0].content
         self._deliver(content)
         mechanism = mechanism_from_record(content.config_records[MECHANISM])
-        self.last = Exchange(content, mechanism)
+        self.last = ObservedRound(content, mechanism)
         by_client = {message.metadata.dst_node_id - _FIRST_NODE: message for message in asked}
         for client in by_client:
             if client not in self.dropping:
@@ -96,7 +96,7 @@ class Devices(LocalGrid):
         return replies
 
     def alone(self, client: int, state: RecordDict, round: int) -> NDArray[np.float64]:
-        """Return what this client would contribute to the last round's sum with the present job, without noise.
+        """Return what this client would contribute to the last round's sum with the present workload, without noise.
         Whoever knows the code and the broadcast can compute that. `state` is the client's memory."""
         assert self.last is not None
         known = self.last.mechanism.to_record()
@@ -110,9 +110,9 @@ class Devices(LocalGrid):
 
     def _deliver(self, content: RecordDict) -> None:
         if self.parcels is not None:
-            parcel = self.parcels.parcel(self._held)
+            parcel = self.parcels.parcel(self._version)
             self._workspace.prepare(content, parcel, RecordDict(), SimulatedGuard(0))
-            self._held = self.parcels.version
+            self._version = self.parcels.version
 
     def _groups(self, content: RecordDict) -> list[list[int]]:
         """Return random disjoint groups of equal size."""

@@ -10,14 +10,14 @@ import secrets
 import numpy as np
 
 from fedsketch.attacks.canaries import FEATURES, CanaryWorkload
+from fedsketch.attacks.scene import Matrix, SceneSimulator
 from fedsketch.attacks.shrink import AuditRun
-from fedsketch.attacks.stage import Matrix, Stage
 from fedsketch.strategies.rounds.coordinator import Coordinator
 from fedsketch.strategies.rounds.evaluation import FederatedEvaluation, sampler_of
 from fedsketch.strategies.rounds.sampling import CohortSampler
 
 
-class EvaluationStage(Stage):
+class EvaluationSimulator(SceneSimulator):
     """Simulates evaluations of the model with which a run starts."""
 
     @classmethod

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
-from fedsketch.attacks.stage import Trial
+from fedsketch.attacks.scene import Trial
 from fedsketch.attacks.statistics import Sample
 from fedsketch.attacks.views import Seen
 
@@ -129,7 +129,7 @@ def _poisson_round(seen: Sequence[Seen], clues: _Clues, rate: float) -> Array:
     out = np.log1p(-rate) + heard(without, np.zeros(1))
     with_coin = np.logaddexp(out, np.log(rate) + heard(beside, contribution))
     without_coin = np.logaddexp(out, np.log(rate) + heard(beside, np.zeros(1)))
-    return clues.where_played(with_coin - without_coin)
+    return clues.where_simulated(with_coin - without_coin)
 
 
 def fixed_draw(
@@ -152,7 +152,7 @@ def fixed_draw(
         inside = np.log(size / clients)
         with_coin = np.logaddexp(out, inside + density(length - push * (size - 1)))
         without_coin = np.logaddexp(out, inside + density(-push * (size - 1)))
-        total += clues.where_played(with_coin - without_coin)
+        total += clues.where_simulated(with_coin - without_coin)
     return total
 
 
@@ -168,7 +168,7 @@ class _Clues:
         freedom = np.array([one.freedom for one in seen])
         self.size = np.array([one.size for one in seen])
         self.sizes = sorted({one.size for one in seen if one.freedom})
-        self._played = freedom > 0
+        self._simulated = freedom > 0
         self.x = np.nan_to_num([one.x for one in seen])
         if not self.sizes:
             return
@@ -176,26 +176,29 @@ class _Clues:
         for one in seen:
             self.asked[one.size] |= one.asked
         self.length = np.nanmedian([one.length for one in seen if one.freedom], axis=0)
-        chosen = [(self.size == c) & self._played for c in self.sizes]
+        chosen = [(self.size == c) & self._simulated for c in self.sizes]
         self.variances = np.array([energy[c].sum() / freedom[c].sum() for c in chosen])
-        told = _told([one.told for one in seen], self.size, self.sizes)
+        likelihoods = _likelihoods([one.announcement for one in seen], self.size, self.sizes)
         least = np.maximum(self.variances, 1e-300)
         clues = freedom[:, None] * np.log(least) + energy[:, None] / least
         with np.errstate(divide="ignore"):
-            self.weights = np.maximum(np.log(told), -_LARGEST) - 0.5 * clues
+            self.weights = np.maximum(np.log(likelihoods), -_LARGEST) - 0.5 * clues
 
-    def where_played(self, scores: Array) -> Array:
-        return np.where(self._played[:, None] & np.isfinite(scores), scores, 0.0)
+    def where_simulated(self, scores: Array) -> Array:
+        return np.where(self._simulated[:, None] & np.isfinite(scores), scores, 0.0)
 
 
-def _told(told: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int]) -> Array:
-    """Return how likely what each trial was told is for every size: its share among the other trials of that size.
+def _likelihoods(
+    announcements: Sequence[Hashable], size: NDArray[np.int64], sizes: Sequence[int]
+) -> Array:
+    """Return how likely what each trial was told is for every size: its fraction among the other trials of that size.
     What no other trial was told says nothing."""
     counts = {
-        c: Counter(word for word, one in zip(told, size, strict=True) if one == c) for c in sizes
+        c: Counter(word for word, one in zip(announcements, size, strict=True) if one == c)
+        for c in sizes
     }
-    result = np.ones((len(told), len(sizes)))
-    for i, word in enumerate(told):
+    result = np.ones((len(announcements), len(sizes)))
+    for i, word in enumerate(announcements):
         heard = np.array([counts[c][word] - (c == size[i]) for c in sizes], dtype=float)
         others = np.array([counts[c].total() - (c == size[i]) for c in sizes], dtype=float)
         if heard.any():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedsketch.attacks.canaries import Canary
 from fedsketch.attacks.devices import Devices
 from fedsketch.attacks.lattice import Lattices
-from fedsketch.delivery.records import PARCEL
+from fedsketch.delivery.parcels import open_steps, open_whole
 from fedsketch.strategies.algorithm import Aggregate
 from fedsketch.strategies.rounds.coordinator import Coordinator
 
@@ -33,8 +33,8 @@ class Seen:
     The length is nan for a canary that is known not to be in the cohort. What is left in the sum is then noise, or nan
     if the canary belongs to no sum. `drawn` says which canaries are in the cohort. `energy` is the squared norm of what
     is left outside of all canaries' directions, in `freedom` dimensions, which is only noise. `size` is that of the
-    draw, which adversaries may not know, `asked` is whether the cohort was asked, and `told` is what they are told
-    about it.
+    draw, which adversaries may not know, `asked` is whether the cohort was asked, and `announcement` is what they are
+    told about it.
     """
 
     x: Vector
@@ -44,7 +44,7 @@ class Seen:
     freedom: int
     size: int
     asked: bool
-    told: Hashable
+    announcement: Hashable
 
 
 class Contributions:
@@ -58,7 +58,7 @@ class Contributions:
         self.span = basis[values > 1e-6 * max(float(values[0]), 1e-300)]
 
 
-Part = tuple[Sequence[int], Vector]
+PartialSum = tuple[Sequence[int], Vector]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Views:
             freedom,
             len(draw),
             coordinator.cohort_size > 0,
-            self._told(name, coordinator, devices, round, aggregate),
+            self._announcement(name, coordinator, devices, round, aggregate),
         )
 
     def _parts(
@@ -132,27 +132,27 @@ class Views:
         devices: Devices,
         round: int,
         aggregate: Aggregate,
-    ) -> list[Part]:
+    ) -> list[PartialSum]:
         """Return the sums that this adversary sees, without the uploads of clients that share theirs with it."""
         if not coordinator.cohort_size:
             return [((), aggregate.sum.double().numpy())]
         assert devices.last is not None
         last = devices.last
         if name == "server":
-            parts: list[Part] = [
+            parts: list[PartialSum] = [
                 (who, last.mechanism.total([vector], round)) for who, vector in last.parts
             ]
         else:
             shown = aggregate.parts or (aggregate,)
             parts = [(part.members, part.sum.double().numpy()) for part in shown]
         friends = {"server": self.colluders, "client": self.colluding_clients}.get(name, 0)
-        result: list[Part] = []
+        result: list[PartialSum] = []
         for members, total in parts:
             known = [last.uploads[c] for c in members if c < friends and len(members) > 1]
             result.append((members, total - last.mechanism.total(known, round) if known else total))
         return result
 
-    def _told(
+    def _announcement(
         self,
         name: str,
         coordinator: Coordinator,
@@ -161,16 +161,17 @@ class Views:
         aggregate: Aggregate,
     ) -> Hashable:
         """Return every number that may depend on the cohort's size."""
-        told: list[Hashable] = [
+        announcement: list[Hashable] = [
             f"{aggregate.noise_std:.{_DIGITS}g}",
             f"{coordinator.strategy.units(aggregate):.{_DIGITS}g}",
             self.lattices.fitting(coordinator.strategy, round, aggregate.sum.double().numpy()),
         ]
         if name == "client" and coordinator.cohort_size:
             assert devices.last is not None
-            told += sorted(map(str, devices.last.mechanism.to_record().items()))
+            announcement += sorted(map(str, devices.last.mechanism.to_record().items()))
             parcels = coordinator.strategy.parcels
             if parcels is not None:
                 last = parcels.parcel(parcels.version - 1)
-                told.append(str(last.config_records[PARCEL]))
-        return tuple(told)
+                steps = [] if open_whole(last) is not None else open_steps(last)[1]
+                announcement += [f"{step.round} {step.deviation}" for step in steps]
+        return tuple(announcement)

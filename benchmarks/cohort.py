@@ -147,14 +147,14 @@ class _Clock:
     """Watches a run, and notes clock and CPU after each round."""
 
     def __init__(self) -> None:
-        self.notes: list[tuple[float, float, int]] = []
+        self.readings: list[tuple[float, float, int]] = []
 
     def began(self, config: Config, done: int, guarantee: str) -> None: ...
 
     def notes(self, sentence: str) -> None: ...
 
     def round_done(self, row: dict[str, Any]) -> None:
-        self.notes.append((time.monotonic(), time.process_time(), row["clients"]))
+        self.readings.append((time.monotonic(), time.process_time(), row["clients"]))
 
     def ended(self, summary: dict[str, Any], report: Path) -> None: ...
 
@@ -171,7 +171,7 @@ def _timed(settings: Config) -> Speed:
         cohort = isinstance(settings.runtime, CohortRuntimeConfig)
         grid = BatchedGrid(app, settings) if cohort else LocalGrid(app, settings.clients.total)
         Rounds(settings, Path(folder) / "run", clock).run(grid)
-    (start, cpu, _), *counted, (stop, cpu_then, last) = clock.notes[WARM_UP - 1 : -1]
+    (start, cpu, _), *counted, (stop, cpu_then, last) = clock.readings[WARM_UP - 1 : -1]
     updates = sum(clients for *_, clients in counted) + last
     return Speed(updates / (stop - start), 1e3 * (cpu_then - cpu) / updates)
 

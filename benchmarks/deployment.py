@@ -1,14 +1,14 @@
 """What a round costs on a real SuperLink with three SuperNodes: training alone and under secure aggregation, stock
 polling and ours.
 
-    python benchmarks/deployment.py [--rounds 4] [--data digits] [--settings stock ours]
+    python benchmarks/deployment.py [--rounds 4] [--data digits] [--settings stock ours] [--reply-seconds 0]
 
 Every node starts a Python process per message. "Stock" looks for replies every 3 s, as Flower's grid does, starts tasks
 every 1 s, as its SuperExec does, and takes five round trips per round of secure aggregation; "ours" is what
 runtime=processes does, with secagg.merged=true. Both run the same app with TLS, node authentication and device ledgers.
 The first round is not timed, because it also exchanges the first keys. Training on digits imports scikit-learn, which a
-device with its own data does not need; with `--data synthetic` nothing but torch is imported. On a machine that others
-use, trust the CPU seconds more than the clock.
+device with its own data does not need; with `--data synthetic` nothing but torch is imported. `--reply-seconds` sets
+that key in the policies of all nodes. On a machine that others use, trust the CPU seconds more than the clock.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from rich.console import Console
 from rich.table import Table
 
+from fedsketch.client.guard.guard import POLICY
+from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import Config, compose
 from fedsketch.runtime.children import descendants
 from fedsketch.runtime.processes import Network
@@ -96,7 +99,7 @@ def stock() -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         app = Path(folder) / "app"
         kept = shutil.ignore_patterns(
-            ".*", "outputs", "multirun", "certs", "tests", "typings", "docs", "*.egg-info"
+            ".*", "outputs", "multirun", "certs", "tests", "docs", "*.egg-info"
         )
         shutil.copytree(ours, app, ignore=kept)
         # By pyproject.toml, and Flower wants them to be there then.
@@ -121,11 +124,21 @@ def stock() -> Iterator[None]:
             fedsketch.runtime.submission.APP, fedsketch.runtime.processes.polling = ours, polling
 
 
-def measure(asked: list[str], *, merged: bool) -> tuple[tuple[float, float], tuple[float, float]]:
+def pad_replies(network: Network, seconds: float) -> None:
+    """Set the policies of all nodes to replies at multiples of this time."""
+    for client in range(NODES):
+        file = network.private / "nodes" / str(client) / "device" / POLICY
+        file.write_text(replace(Policy.load(file), reply_seconds=seconds).to_toml())
+
+
+def measure(
+    asked: list[str], padding: float, *, merged: bool
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return costs of a plain and of a secure round on one set of nodes."""
     with tempfile.TemporaryDirectory() as folder:
         plain = [*PLAIN, *asked]
         with Network(compose(plain), Path(folder) / "run").running() as network:
+            pad_replies(network, padding)
             alone = cost_of_a_round(network, plain, "plain")
             secure = [*COMMON, *asked, f"secagg.merged={str(merged).lower()}", "secagg.colluders=0"]
             return alone, cost_of_a_round(network, secure, "secure")
@@ -138,6 +151,7 @@ def main() -> None:
     parser.add_argument(
         "--settings", nargs="+", choices=["stock", "ours"], default=["stock", "ours"]
     )
+    parser.add_argument("--reply-seconds", type=float, default=0.0)
     arguments = parser.parse_args()
     rounds, data = arguments.rounds, arguments.data
     asked = [f"rounds={rounds}", f"data={data}"]
@@ -155,7 +169,7 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "settings" else "right")
     for name in arguments.settings:
         with stock() if name == "stock" else contextlib.nullcontext():
-            costs = measure(asked, merged=name == "ours")
+            costs = measure(asked, arguments.reply_seconds, merged=name == "ours")
         (alone, alone_cpu), (secure, secure_cpu) = costs
         round_trips = 3 if name == "ours" else 5
         cells = (f"{alone:.1f} s", f"{secure:.1f} s", f"{secure / alone:.2f}")

@@ -25,12 +25,12 @@ from safetensors.numpy import load
 
 from fedsketch.conf import Config, compose
 from fedsketch.delivery.records import PARCEL
-from fedsketch.secagg import RECORD, round_trips
+from fedsketch.secagg import RECORD, planned_traffic
 from fedsketch.secagg.names import VECTOR_RECORD
 from fedsketch.secagg.packing import packed_size
 from fedsketch.server.expected_traffic import message_size
 from fedsketch.server.grids.named_settings import planned_broadcast
-from fedsketch.server.grids.secagg_options import secagg_options
+from fedsketch.strategies.noise.protocol import secagg_options
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.codec import RingCodec
 from fedsketch.strategies.rounds.coordinator import Coordinator
@@ -76,7 +76,9 @@ def messages(config: Config) -> Iterator[Sent]:
     options = secagg_options(config)
     vector = codec.describe(broadcast, options.sizes(clients))
     size = packed_size(vector.dim, vector.bits)
-    for number, trip in enumerate(round_trips(options, codec, broadcast, clients), start=1):
+    for number, trip in enumerate(
+        planned_traffic(options, codec, broadcast, clients).usual, start=1
+    ):
         trains = set(trip.request) != {RECORD}  # this request has the broadcast too
         yield Sent(f"{number} down", "down", list(_entries(trip.request, 0)))
         yield Sent(f"{number} up", "up", list(_entries(trip.reply, size if trains else 0)))
@@ -92,7 +94,7 @@ def _entries(content: RecordDict, vector: int) -> Iterator[Entry]:
         size, before = message_size(whole), size
         yield Entry(name, "", {}, size - before)
         for key, value in record.items():
-            whole[name][key] = value
+            whole[name][key] = value  # type: ignore[assignment]
             size, before = message_size(whole), size
             held = _held(name, value, vector)
             yield Entry(name, key, held, size - before - sum(held.values()))
@@ -124,9 +126,9 @@ def _listed(name: str, sent: list[Sent]) -> Table:
     table = Table("message", "record", "key", "for", "bytes", "around", title=name)
     for one in sent:
         for entry in one.entries:
-            purposes = ", ".join(entry.held)
-            held = f"{sum(entry.held.values()):,}" if entry.held else ""
-            table.add_row(one.label, entry.record, entry.key, purposes, held, f"{entry.around:,}")
+            held = {purpose: size for purpose, size in entry.held.items() if size}
+            purposes, sizes = ", ".join(held), ", ".join(f"{size:,}" for size in held.values())
+            table.add_row(one.label, entry.record, entry.key, purposes, sizes, f"{entry.around:,}")
     return table
 
 

@@ -35,9 +35,9 @@ from fedsketch.conf import compose
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.server.report.page import write_page
-from fedsketch.strategies.algorithm import Aggregate, LocalWork, Strategy
-from fedsketch.strategies.dome.strategy import DomeDevice
+from fedsketch.strategies.algorithm import Aggregate, LocalWork
 from fedsketch.strategies.fedceo import FedCeo
+from fedsketch.strategies.local.forms import rows
 from fedsketch.strategies.registry import make_device_half, make_strategy
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.workload import Workload
@@ -66,12 +66,13 @@ class Scene:
         self.config = compose([*COMMON, *overrides])
         self.workload = Workload(self.config)
         self.model = self.workload.model()
-        self.strategy: Strategy = make_strategy(self.config, self.workload, self.model)
+        self.strategy = make_strategy(self.config, self.workload, self.model)
         self.mechanism = self.strategy.mechanism(1, CLIENTS)
-        extra, numbers = self.strategy.broadcast(1)
-        arrays = {"model": self.model.vector.clone(), **extra}
-        self.broadcast = Broadcast(self.config, 1, self.mechanism, arrays, numbers)
+        payload = self.strategy.broadcast(1)
+        arrays = {"model": self.model.vector.clone(), **payload.tensors}
+        self.broadcast = Broadcast(self.config, 1, self.mechanism, arrays, payload.scalars)
         self.half = make_device_half(self.config.strategy.name)
+        self.prepared = self.half.prepare(self.broadcast, self.model)
 
     def work(self, client: int) -> LocalWork:
         shard = self.workload.shard(client)
@@ -81,7 +82,9 @@ class Scene:
     def upload(self, client: int) -> Tensor:
         """Return what leaves a device, in real numbers: clipped, rounded and noised by the product's own code."""
         with simulated_devices(self.config), Stream(derived_key(0, "inversion", client)) as stream:
-            made = self.mechanism.protect(self.half.rows(self.work(client)), stream, 1)
+            made = self.mechanism.protect(
+                rows(self.half, self.prepared, self.work(client)), stream, 1
+            )
         return torch.from_numpy(self.mechanism.total([made.vector], 1)).float()
 
 
@@ -156,9 +159,7 @@ def attack(options: argparse.Namespace) -> dict[str, list[tuple[Tensor, Tensor, 
     moved = smoothing.broadcast.model - ceo.slots
 
     def sketched(gradient: Tensor) -> Tensor:
-        assert isinstance(default.half, DomeDevice)
-        sketch, _ = default.half._sketch(default.broadcast, default.model)
-        return sketch.forward(gradient[None])[0]
+        return default.prepared.sketch.forward(gradient[None])[0]
 
     def same(gradient: Tensor) -> Tensor:
         return gradient

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 # This file has the name of a module of the package, so the folder above is searched first.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsketch.conf.plugins import settings_class
+from fedsketch.conf.settings import ModelSettings
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.flat_model import FlatModel
@@ -51,7 +53,7 @@ Step = Callable[[], Tensor]
 
 
 def module(name: str) -> nn.Module:
-    chosen = settings_class("model", name)(name=name, **OPTIONS[name])
+    chosen = cast(ModelSettings, settings_class("model", name)(name=name, **OPTIONS[name]))
     return networks.build(chosen, (1, 28, 28), 10, 0)
 
 
@@ -76,7 +78,7 @@ def projected(model: FlatModel, inputs: Tensor, targets: Tensor) -> Step:
     def step() -> Tensor:
         rows = found.projected(inputs, targets, bases)
         total = weights(rows.square().sum(dim=1).sqrt()) @ rows
-        pieces = total.split(widths)
+        pieces = total.split(widths)  # type: ignore[no-untyped-call]
         return torch.cat([basis @ piece for basis, piece in zip(bases, pieces, strict=True)])
 
     return step
@@ -91,7 +93,7 @@ def of_samples(wrapped: nn.Module, inputs: Tensor, targets: Tensor) -> Step:
 
     def step() -> Tensor:
         optimizer.zero_grad()
-        functional.cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
+        functional.cross_entropy(wrapped(inputs), targets, reduction="sum").backward()  # type: ignore[no-untyped-call]
         optimizer.clip_and_accumulate()
         return torch.cat([p.summed_grad.flatten() for p in optimizer.params])
 

@@ -128,7 +128,7 @@ def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks:
         accuracy=100 * float(summary["accuracy"]),
         numbers=masked.noise.dim,
         parameters=masked.model.size,
-        noise_multiplier=masked.noise_multiplier,
+        noise_multiplier=masked.noise.noise_multiplier,
         guarantee=f"epsilon {epsilon:g} against {masked.adversary(masked.budget_adversary)}",
         uplink_bytes=summary["uplink_bytes"] / ROUNDS,
         downlink_bytes=summary["downlink_bytes"] / ROUNDS,
@@ -136,18 +136,18 @@ def new_record(row: str, epsilon: float, seed: int, overrides: list[str], masks:
     )
 
 
-def _strategy(overrides: list[str]) -> Strategy:
+def _strategy(overrides: list[str]) -> Strategy[Any]:
     config = compose(overrides)
     workload = Workload(config)
     return make_strategy(config, workload, workload.model())
 
 
-def _unmasked(overrides: list[str], masked: Strategy) -> list[str]:
+def _unmasked(overrides: list[str], masked: Strategy[Any]) -> list[str]:
     """Return the same devices without masks: all noise that they bring, that of colluders too, is given as a
     multiplier."""
     wanted = _ring(masked)
     honest = CLIENTS - masked.sizes.colluders(CLIENTS)
-    multiplier = masked.noise_multiplier * math.sqrt(CLIENTS / honest)
+    multiplier = masked.noise.noise_multiplier * math.sqrt(CLIENTS / honest)
     chosen = [
         *overrides,
         *("secagg=none", "secagg.noise=skellam", "privacy.against=model"),
@@ -159,7 +159,7 @@ def _unmasked(overrides: list[str], masked: Strategy) -> list[str]:
     return chosen
 
 
-def _ring(strategy: Strategy) -> SkellamRing:
+def _ring(strategy: Strategy[Any]) -> SkellamRing:
     mechanism = strategy.mechanism(1, CLIENTS)
     assert isinstance(mechanism, SkellamRing)
     return mechanism

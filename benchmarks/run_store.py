@@ -116,7 +116,7 @@ class Played:
     """What a run said about itself, and its strategy."""
 
     config: Config
-    strategy: Strategy
+    strategy: Strategy[Any]
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -159,19 +159,19 @@ def _seconds(device: str, work: Callable[[], object]) -> float:
 def _peak_beyond(device: str, work: Callable[[], object]) -> float:
     """Return bytes that a call needs at its worst, beyond what is held before it."""
     if device != "cpu":
-        before = torch.cuda.memory_allocated()
+        allocated = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         work()
-        return torch.cuda.max_memory_allocated() - before
+        return torch.cuda.max_memory_allocated() - allocated
     try:
         Path("/proc/self/clear_refs").write_text("5")  # the largest so far is forgotten
         before = _status("VmRSS")
         work()
         return _status("VmHWM") - before
     except OSError:  # not Linux: the largest of the process, which may have been before the call
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         work()
-        return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - largest)
 
 
 def _status(field: str) -> float:

@@ -57,19 +57,16 @@ from fedsketch.secagg import (
     SimulationGuard,
     SimulationRoster,
     VectorFormat,
-    device,
-    keys,
-    messages,
-    shamir,
     x25519,
 )
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.guard import simulated_identity
 from fedsketch.secagg.identity import verify
 from fedsketch.secagg.node import Node
-from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise import device, keys, messages, shamir
 from fedsketch.secagg.pairwise.masking import apply_masks
+from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.server_session import RoundStage
 from fedsketch.secagg.wire import bitmap
 
 MODEL = bytes(32)
@@ -77,10 +74,10 @@ COMPLETE = SecAggOptions(drops=0.05)
 RING = SecAggOptions(drops=0.05, consistency=False)
 MEASURED = 2  # devices whose time is taken, with cold caches
 STEPS = {
-    Step.ADVERTISE: device.advertise,
-    Step.SHARE: device.share,
-    Step.SIGN: device.sign,
-    Step.UNMASK: device.unmask,
+    RoundStage.ADVERTISE: device.advertise,
+    RoundStage.SHARE: device.share,
+    RoundStage.SIGN: device.sign,
+    RoundStage.UNMASK: device.unmask,
 }
 
 
@@ -107,23 +104,23 @@ def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
     nodes = [Node(i, 1, SimulationGuard(i)) for i in range(n)]
     states = [b""] * n
     silent = set(range(n - settings.drops, n))
-    coordinator = Coordinator(settings, SimulationRoster())
+    session = PairwiseSession(settings, SimulationRoster())
     vector = np.zeros(dim, dtype="<u4")
     client = server = 0.0
     up = sent = 0
-    while coordinator.step is not Step.DONE:
-        step = coordinator.step
+    while session.stage is not RoundStage.DONE:
+        step = session.stage
         began = time.process_time()
-        requests = coordinator.requests()
+        requests = session.requests()
         server += time.process_time() - began
         for i, request in requests.items():
-            if step is Step.MASK and i in silent:
+            if step is RoundStage.MASK and i in silent:
                 continue
             if i < MEASURED:
                 verify.cache_clear()
                 PairwiseSettings.decode.cache_clear()
             began = time.process_time()
-            if step is Step.MASK:
+            if step is RoundStage.MASK:
                 ticket = device.open_mask(nodes[i], states[i], request, MODEL)
                 states[i] = device.spend(nodes[i], ticket)
                 states[i], reply = device.mask(ticket, vector)
@@ -132,14 +129,14 @@ def ours(n: int, dim: int, options: SecAggOptions = COMPLETE) -> Cost:
             if i < MEASURED:
                 client += time.process_time() - began
                 up += len(reply)
-                sent = len(reply) if step is Step.MASK else sent
+                sent = len(reply) if step is RoundStage.MASK else sent
             began = time.process_time()
-            coordinator.receive(i, reply)
+            session.receive(i, reply)
             server += time.process_time() - began
         began = time.process_time()
-        coordinator.close()
+        session.close()
         server += time.process_time() - began
-    if coordinator.sums[0].total.any():
+    if session.sums[0].total.any():
         raise RuntimeError("The sum of zeros is not zero.")
     return Cost(1000 * client / MEASURED, 1000 * server, up // MEASURED, sent)
 
@@ -201,8 +198,8 @@ class OneOfMany:
         self.settings = PairwiseSettings.proposed(
             options, 1, 1, range(n), VectorFormat(dim, 32), MODEL
         )
-        self.milliseconds: dict[Step, float] = {}
-        self.traffic: dict[Step, tuple[int, int]] = {}
+        self.milliseconds: dict[RoundStage, float] = {}
+        self.traffic: dict[RoundStage, tuple[int, int]] = {}
         self._node, self._state = Node(0, 1, SimulationGuard(0)), b""
         for i in range(n):
             simulated_identity(i)  # a real roster has its keys at hand
@@ -211,7 +208,7 @@ class OneOfMany:
     def _round(self) -> None:
         settings = self.settings
         everyone, peers = range(settings.n), range(1, settings.n)
-        reply = self._take(Step.ADVERTISE, settings.encoded)
+        reply = self._take(RoundStage.ADVERTISE, settings.encoded)
         mine = messages.read_advertise_reply(settings, reply)
         private = {i: x25519.new_private() for i in peers}
         adverts = {}
@@ -219,25 +216,25 @@ class OneOfMany:
             pair = x25519.public_of(private[i]) + x25519.public_of(x25519.new_private())
             statement = messages.key_statement(settings.digest, i, pair)
             adverts[i] = pair + simulated_identity(i).sign(statement)
-        self._take(Step.SHARE, messages.share_request(settings, everyone, adverts))
+        self._take(RoundStage.SHARE, messages.share_request(settings, everyone, adverts))
         sealed = {}
         for i in peers:
             secret = x25519.agree(x25519.load_private(private[i]), mine[:32])
             key, _ = keys.share_keys(secret, settings.digest, i, 0)
             sealed[i] = keys.seal(key, os.urandom(keys.SHARES_BYTES), settings.digest, i, 0)
-        self._take(Step.MASK, messages.mask_request(settings, everyone, sealed))
+        self._take(RoundStage.MASK, messages.mask_request(settings, everyone, sealed))
         survivors = range(settings.sizes.least)
-        self._take(Step.SIGN, messages.sign_request(settings, survivors))
+        self._take(RoundStage.SIGN, messages.sign_request(settings, survivors))
         lists = bitmap(settings.n, everyone), bitmap(settings.n, survivors)
         statement = messages.survivor_statement(settings.digest, MODEL, *lists)
         signed = {i: simulated_identity(i).sign(statement) for i in range(settings.quorum)}
-        self._take(Step.UNMASK, messages.unmask_request(settings, survivors, signed))
+        self._take(RoundStage.UNMASK, messages.unmask_request(settings, survivors, signed))
 
-    def _take(self, step: Step, request: bytes) -> bytes:
+    def _take(self, step: RoundStage, request: bytes) -> bytes:
         verify.cache_clear()
         PairwiseSettings.decode.cache_clear()
         began = time.process_time()
-        if step is Step.MASK:
+        if step is RoundStage.MASK:
             vector = np.zeros(self.settings.dim, dtype="<u4")
             ticket = device.open_mask(self._node, self._state, request, MODEL)
             self._state, reply = device.mask(ticket, vector)

@@ -24,7 +24,7 @@ from rich.table import Table
 from run_store import Runs, mean_and_error
 
 from fedsketch.privacy.accounting.factorisation import (
-    Kind,
+    FactorisationKind,
     Matrix,
     bandwidth,
     column_norm,
@@ -64,7 +64,7 @@ def error_table(console: Console) -> None:
     table = Table(title=f"Variance of the noise in {ROUNDS} models, independent noise = 1")
     for column in ("", "rows of noise kept", "without momentum", "momentum 0.9"):
         table.add_column(column, justify="right" if column else "left")
-    kinds: tuple[Kind, ...] = ("identity", "tree", "square_root", "optimal")
+    kinds: tuple[FactorisationKind, ...] = ("identity", "tree", "square_root", "optimal")
     for kind in kinds:
         both = [(m, factorise(kind, PASS, m, passes=PASSES)) for m in (0.0, 0.9)]
         losses = [

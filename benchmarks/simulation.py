@@ -97,11 +97,11 @@ def plain(settings: Config) -> Speed:
         mine = slice(int(context.node_config["partition-id"]), None, total)
         inputs, targets = train.inputs[mine], train.targets[mine]
         model = Workload(settings).model().module
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for batch, answers in _batches(settings, inputs, targets):
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(batch), answers).backward()
+            torch.nn.functional.cross_entropy(model(batch), answers).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         content = RecordDict(
             {

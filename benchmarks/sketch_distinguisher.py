@@ -74,7 +74,7 @@ SUM, SKETCH, MODEL = (
 def play(strategy: FedSgm, norm: float, trials: int, source: Stream) -> dict[str, Floats]:
     """Return what each distinguisher makes of a client whose update has this norm, along a direction that all know.
     Sketches and keys of the noise come from `source`."""
-    settings, d, clip = strategy.settings, strategy.model.size, strategy.config.privacy.clip
+    settings, d, clip = strategy.settings, strategy.model.size, strategy.config.privacy.fixed_clip
     assert clip is not None
     direction = torch.zeros(1, d)
     direction[0, 0] = 1.0
@@ -207,8 +207,10 @@ def main() -> int:
             as_said &= measured <= public
             as_said &= secret is None or breaks == (who != SUM)
     multiplier, naive = claimed_over_rounds()
-    worlds = (many_rounds(multiplier, there, 30 * trials, source) for there in (True, False))
-    measured = lower_bound(*worlds, delta)
+    present, absent = (
+        many_rounds(multiplier, there, 30 * trials, source) for there in (True, False)
+    )
+    measured = lower_bound(present, absent, delta)
     claim = f"would be {naive:.2f}{' (broken)' if measured > naive else ''}"
     name = f"r_secret over {ROUNDS} rounds of {CLIENTS} clients, b = {ROWS:,}"
     table.add_row(name, ALL_SUMS, f"{measured:.2f}", claim, "not asked")

@@ -3,13 +3,14 @@
     python benchmarks/traced_round.py
 
 Two secure rounds of DOME on the embedded data are played in this process, and the second is traced. Printed are the
-files and functions of fedsketch that took part in it, the depth of own frames where the gradient is computed, and the
-modules that the example of an own strategy imports from.
+files and functions of fedsketch that took part in it, the depth of own frames where the gradient is computed, the
+modules that the example of an own strategy imports from, and the lines of the files in which the imported names are.
 """
 
 import ast
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -62,13 +63,26 @@ def _own_frames(frame: FrameType | None) -> list[str]:
     return found[::-1]
 
 
-def imports(folder: Path) -> set[str]:
-    """Return the modules of fedsketch that the files of a folder import from."""
+def imports(folder: Path) -> dict[str, str]:
+    """Return what the files of a folder import from fedsketch: the module of each name."""
     return {
-        node.module
-        for path in folder.rglob("*.py")
+        alias.name: node.module
+        for path in sorted(folder.glob("**/*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedsketch")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedsketch")
+        for alias in node.names
+    }
+
+
+def lines_to_read(names: Iterable[str]) -> dict[str, int]:
+    """Return the files in which these names of the surface are written, and how many lines each has."""
+    surface = imports(ROOT / "fedsketch")
+    places = {ROOT.joinpath(*surface[name].split(".")[1:]) for name in names}
+    files = [
+        place / "__init__.py" if place.is_dir() else place.with_suffix(".py") for place in places
+    ]
+    return {
+        str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in sorted(files)
     }
 
 
@@ -90,7 +104,10 @@ def main() -> None:
     print(f"{len(trace.deepest)} own frames from run to the gradient:")
     print("  " + " > ".join(trace.deepest))
     example = ROOT / "examples" / "own_strategy" / "own_strategy"
-    print(f"examples/own_strategy imports from {', '.join(sorted(imports(example)))}")
+    imported = imports(example)
+    print(f"examples/own_strategy imports from {', '.join(sorted(set(imported.values())))}")
+    read = lines_to_read(imported)
+    print(f"its author reads {sum(read.values())} lines: {read}")
 
 
 if __name__ == "__main__":

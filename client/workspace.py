@@ -44,7 +44,7 @@ from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.workload import Assignment, DataShape, Workload
 
-Guard = DeviceGuard | SimulatedGuard
+AnyGuard = DeviceGuard | SimulatedGuard
 _MEMORY = "memory"  # the record of what a device remembers between rounds
 
 
@@ -73,7 +73,7 @@ class Workspace:
         self._cache = ProductCache()
 
     def prepare(
-        self, content: RecordDict, parcel: RecordDict, state: RecordDict, guard: Guard
+        self, content: RecordDict, parcel: RecordDict, state: RecordDict, guard: AnyGuard
     ) -> RecordDict | None:
         """Check what a broadcast asks for, and process what came with it: the configuration (`delivery.settings_once`),
         a frozen part (`delivery.frozen_part`), a parcel (`delivery.parcels`). Return the answer if training is not
@@ -99,7 +99,7 @@ class Workspace:
         return None if problem is None else asks_for_the_whole(problem)
 
     def take_part(
-        self, content: RecordDict, client: int, state: RecordDict, guard: Guard
+        self, content: RecordDict, client: int, state: RecordDict, guard: AnyGuard
     ) -> RecordDict:
         """Return this client's bounded and noised vector, from the server's broadcast. `state` is what Flower keeps for
         the node."""
@@ -139,14 +139,14 @@ class Workspace:
             known = self._prepared = _Prepared(broadcast, half, half.prepare(broadcast, model))
         return known.half, known.value
 
-    def admitted(self, config: Config, guard: Guard) -> Assignment:
+    def admitted(self, config: Config, guard: AnyGuard) -> Assignment:
         """Return the configuration in the form that this device accepts; in a simulation unchanged."""
         task = guard.admit_configuration(config)
         guard.admit_workload(self.workload(task))
         return task
 
     def _evaluate(
-        self, broadcast: Broadcast, task: Assignment, client: int, guard: Guard
+        self, broadcast: Broadcast, task: Assignment, client: int, guard: AnyGuard
     ) -> RecordDict:
         """Return what this client's held-out examples say of the model, bounded and noised. Nothing is remembered."""
         workload = self.workload(task)
@@ -225,7 +225,7 @@ def _with_settings(content: RecordDict, parcel: RecordDict, state: RecordDict) -
     return True
 
 
-def _in_places(examples: Examples, task: Assignment, guard: Guard) -> Examples:
+def _in_places(examples: Examples, task: Assignment, guard: AnyGuard) -> Examples:
     """Return a real device's examples in places, if each of them is protected by itself."""
     by_example = task.config.privacy.unit is Unit.EXAMPLE
     return examples.in_places() if guard.folder is not None and by_example else examples

@@ -341,6 +341,12 @@ class Config:
         """Whether an epsilon may rest on it that nobody is told which clients are drawn, and how many."""
         return self.privacy.private and self.clients.are_drawn
 
+    @property
+    def metrics_are_secret(self) -> bool:
+        """Whether the numbers of rounds are for the server alone."""
+        without_noise = self.privacy.private and self.strategy.measures_without_noise
+        return self.draw_may_be_secret or without_noise
+
     def __post_init__(self) -> None:
         metrics = [metric.name for metric in self.task.all_metrics]
         if self.validation.metric not in (None, *metrics):

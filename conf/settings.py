@@ -72,6 +72,19 @@ class StrategySettings(Settings):
         memory tells when a client took part, which weakens what a secret draw of fixed size hides."""
         return False
 
+    @property
+    def measures_without_noise(self) -> bool:
+        """Whether metrics of a round are made of uploads before any noise, by a server that is trusted."""
+        return False
+
+
+@frozen
+class FollowedSettings(StrategySettings):
+    """The settings of strategies whose devices can repeat the server's step instead of receiving the model."""
+
+    # A default for runs that are older than this key.
+    broadcast: Literal["auto", "full", "replay"] = Field(default="full", kw_only=True)
+
 
 # Bounds on patterns of parameter names: each is tried on all names, so a message must not bring many long ones.
 Pattern = Annotated[str, Field(max_length=200)]

@@ -38,7 +38,7 @@ class DeliveryGrid(WrappedGrid):
         super().__init__(grid)
         self._parcels = parcels
         self._record = record
-        self._held: dict[int, int] = {}
+        self._versions: dict[int, int] = {}
         # Train messages that were sent, and their version.
         self._sent: dict[str, tuple[Message, int]] = {}
         self._again: dict[str, str] = {}  # the second message that replaces a first one
@@ -69,8 +69,8 @@ class DeliveryGrid(WrappedGrid):
     def _with_parcel(self, message: Message) -> Message:
         if not is_train(message):
             return message
-        held = self._held.get(message.metadata.dst_node_id, 0)
-        return _with(message, self._parcels.parcel(held))
+        version = self._versions.get(message.metadata.dst_node_id, 0)
+        return _with(message, self._parcels.parcel(version))
 
     def _with_whole(self, message: Message) -> Message:
         return _with(message, self._parcels.whole())
@@ -83,7 +83,7 @@ class DeliveryGrid(WrappedGrid):
         message, version = self._sent.pop(first)
         self._again.pop(first, None)
         if not reply.has_error():
-            self._held[message.metadata.dst_node_id] = version
+            self._versions[message.metadata.dst_node_id] = version
         # Flower has no public way to say which message a reply answers.
         reply.metadata.__dict__["_reply_to_message_id"] = first
         return reply

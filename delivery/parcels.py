@@ -10,7 +10,7 @@ and gets the whole state.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -18,32 +18,11 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 
 from fedsketch.delivery.records import PARCEL, PARCEL_ARRAYS, STALE
+from fedsketch.delivery.steps import MOST_STEPS, Step, packed, unpacked
 from fedsketch.delivery.tensor_records import tensors_in, with_tensors
 
 FINGERPRINT = "fingerprint"  # in the head of a broadcast
-# A device that missed more steps is sent the whole state. Each step costs it time, however short, before it charges
-# anything.
-MOST_STEPS = 1000
-
-
-@dataclass(frozen=True)
-class Step:
-    """Everything that a server step depends on beside the state: its round, the released mean, and the noise of each
-    number.
-
-    `given` are parts of the state that only the server can compute, for example from public data: their values after
-    the step.
-    """
-
-    round: int
-    mean: torch.Tensor
-    deviation: float
-    given: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers are sent for this step."""
-        return self.mean.numel() + sum(tensor.numel() for tensor in self.given.values())
+_STEPS = "steps"
 
 
 class Replayed(Protocol):
@@ -94,7 +73,7 @@ class Parcels:
         self._steps.append(step)
         self._made.clear()
         whole = size_of(self._state)
-        while len(self._steps) > MOST_STEPS or sum(old.numbers for old in self._steps) > whole:
+        while len(self._steps) > MOST_STEPS or sum(old.scalars for old in self._steps) > whole:
             del self._steps[0]
 
     def parcel(self, version: int) -> RecordDict:
@@ -104,56 +83,42 @@ class Parcels:
             missed = self.version - version
             known = 0 <= missed <= len(self._steps)
             steps = self._steps[len(self._steps) - missed :]
-            self._made[version] = _steps_parcel(version, steps) if known else self.whole()
+            self._made[version] = steps_parcel(version, steps) if known else self.whole()
         return self._made[version]
 
     def whole(self) -> RecordDict:
         """Return the parcel for a device that has no usable state."""
         if -1 not in self._made:
-            head = ConfigRecord({"kind": "whole"})
-            self._made[-1] = with_tensors(PARCEL, head, self._state.state_dict(), PARCEL_ARRAYS)
+            self._made[-1] = with_tensors(
+                PARCEL, ConfigRecord(), self._state.state_dict(), PARCEL_ARRAYS
+            )
         return self._made[-1]
 
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
     """Return the state in a parcel; None if it holds steps."""
-    whole = content.config_records[PARCEL]["kind"] == "whole"
+    whole = _STEPS not in content.config_records[PARCEL]
     return tensors_in(content, PARCEL, PARCEL_ARRAYS) if whole else None
 
 
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     """Return the version from which the steps of a parcel start, and the steps."""
     head = content.config_records[PARCEL]
-    rounds: list[int] = list(head["rounds"])  # type: ignore[arg-type]
-    if len(rounds) > MOST_STEPS:
-        raise ValueError(f"The parcel has {len(rounds)} steps, and {MOST_STEPS} are allowed.")
-    if any(later <= earlier for earlier, later in pairwise(rounds)):
+    steps = unpacked(head[_STEPS])  # type: ignore[arg-type]
+    if any(later.round <= earlier.round for earlier, later in pairwise(steps)):
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
-    deviations: list[float] = list(head["deviations"])  # type: ignore[arg-type]
-    parts: dict[int, dict[str, torch.Tensor]] = {current: {} for current in rounds}
+    parts: dict[int, dict[str, torch.Tensor]] = {step.round: {} for step in steps}
     for name, tensor in tensors_in(content, PARCEL, PARCEL_ARRAYS).items():
         current, _, part = name.partition(".")
         parts[int(current)][part] = tensor
-    steps = [
-        Step(current, parts[current].pop(""), deviation, parts[current])
-        for current, deviation in zip(rounds, deviations, strict=True)
-    ]
-    return int(head["held"]), steps  # type: ignore[arg-type]
+    return int(head["held"]), [replace(step, given=parts[step.round]) for step in steps]  # type: ignore[arg-type]
 
 
-def _steps_parcel(held: int, steps: list[Step]) -> RecordDict:
-    head = ConfigRecord(
-        {
-            "kind": "steps",
-            "held": held,
-            "rounds": [step.round for step in steps],
-            "deviations": [step.deviation for step in steps],
-        }
-    )
-    tensors = {str(step.round): step.mean for step in steps}
-    for step in steps:
-        tensors |= {f"{step.round}.{name}": part for name, part in step.given.items()}
-    return with_tensors(PARCEL, head, tensors, PARCEL_ARRAYS)
+def steps_parcel(held: int, steps: list[Step]) -> RecordDict:
+    """Return the parcel with the steps that follow the version `held`."""
+    head = ConfigRecord({"held": held, _STEPS: packed(steps)})
+    given = {f"{step.round}.{name}": part for step in steps for name, part in step.given.items()}
+    return with_tensors(PARCEL, head, given, PARCEL_ARRAYS) if given else RecordDict({PARCEL: head})
 
 
 def size_of(state: Replayed) -> int:

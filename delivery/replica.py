@@ -25,7 +25,7 @@ FILE = "replica.safetensors"
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Copy:
     """A state that was brought up to date for a run, and its fingerprint."""
 
     task: Assignment
@@ -39,7 +39,7 @@ class Replicas:
 
     def __init__(self, version_0: Callable[[Assignment], Replayed]) -> None:
         self._version_0 = version_0
-        self._held: _Held | None = None
+        self._copy: _Copy | None = None
         self._arrays: tuple[str, int, dict[str, torch.Tensor]] | None = None
 
     def receive(
@@ -60,11 +60,11 @@ class Replicas:
             self._keep(task, state, goal, folder)
             return None
         first, steps = open_steps(parcel)
-        before, self._held = self._held, None  # the steps change the state in place
+        before, self._copy = self._copy, None  # the steps change the state in place
         tried = False
         for state in self._starts(task, before, folder, range(first, first + len(steps) + 1)):
             # The server sends the whole state if that is shorter, so more steps than this are not needed.
-            if sum(step.numbers for step in steps) > size_of(state):
+            if sum(step.scalars for step in steps) > size_of(state):
                 raise UnsafeUpdateError("the steps that came are longer than the whole state.")
             for step in steps[state.version - first :]:
                 state.apply(step)
@@ -76,26 +76,26 @@ class Replicas:
 
     def arrays(self, task: Assignment, goal: str, server_round: int) -> dict[str, torch.Tensor]:
         """Return the arrays that a device takes from the replica in a round, instead of receiving them."""
-        if self._held is None or not self._holds(task, goal):
+        if self._copy is None or not self._holds(task, goal):
             raise UnsafeUpdateError(
                 "the broadcast names a state that came with no parcel: set strategy.broadcast=full."
             )
         if self._arrays is None or self._arrays[:2] != (goal, server_round):
-            made = self._held.state.broadcast_arrays(server_round)
+            made = self._copy.state.broadcast_arrays(server_round)
             copies = {name: tensor.clone() for name, tensor in made.items()}
             self._arrays = (goal, server_round, copies)
         return self._arrays[2]
 
     def _holds(self, task: Assignment, goal: str) -> bool:
-        held = self._held
-        return held is not None and held.fingerprint == goal and held.task == task
+        copy = self._copy
+        return copy is not None and copy.fingerprint == goal and copy.task == task
 
     def _starts(
-        self, task: Assignment, held: _Held | None, folder: Path | None, versions: range
+        self, task: Assignment, copy: _Copy | None, folder: Path | None, versions: range
     ) -> Iterator[Replayed]:
         """Yield states of these versions from which the steps may lead to the goal."""
-        if held is not None and held.task == task and held.state.version in versions:
-            yield held.state
+        if copy is not None and copy.task == task and copy.state.version in versions:
+            yield copy.state
         if folder is not None:
             kept = self._kept(task, folder)
             if kept is not None and kept.version in versions:
@@ -104,7 +104,7 @@ class Replicas:
             yield self._version_0(task)
 
     def _keep(self, task: Assignment, state: Replayed, goal: str, folder: Path | None) -> None:
-        self._held = _Held(task, goal, state)
+        self._copy = _Copy(task, goal, state)
         if folder is not None:
             keep(state.state_dict(), folder / FILE)
 

@@ -29,11 +29,11 @@ def with_tensors(
 
 
 def tensors_in(content: RecordDict, name: str, arrays: str) -> dict[str, torch.Tensor]:
-    """Return the tensors in the record of this name, or in that of long ones."""
+    """Return the tensors in the record of this name, or in that of long ones, if there are any."""
     packed = content.config_records[name].get(_TENSORS)
     if isinstance(packed, bytes):
         return safetensors.torch.load(packed)
-    return opened(content, arrays)
+    return opened(content, arrays) if arrays in content else {}
 
 
 def opened(content: RecordDict, arrays: str) -> dict[str, torch.Tensor]:

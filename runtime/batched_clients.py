@@ -202,7 +202,7 @@ class BatchedClients(Workspace):
             common.workload.train.inputs[:1],
         )
         with _one_of(common.models) as gradients:
-            d, numbers = gradients.model.size, gradients.numbers(example)
+            d, scalars = gradients.model.size, gradients.scalars(example)
             in_blocks = common.broadcast.mechanism.takes_blocks
             dense = gradients.dense(example) if in_blocks else d
         room = (self._settings.memory << 20) // self._workers
@@ -211,9 +211,9 @@ class BatchedClients(Workspace):
         waiting, planned, take = sorted(clients, key=workload.size, reverse=True), math.inf, 1
         while waiting:
             examples = _at_once(workload.size(waiting[0]), config)  # of the part's largest client
-            need = 4 * (_COPIES * d + examples * numbers)
+            need = 4 * (_COPIES * d + examples * scalars)
             if config.privacy.unit is Unit.EXAMPLE:
-                need = 4 * examples * (numbers + 2 * dense)
+                need = 4 * examples * (scalars + 2 * dense)
             if 2 * need <= planned:  # plan the rest anew: equal parts, as many for each worker
                 planned, most = need, max(1, room // need)
                 count = -(-len(waiting) // (most * self._workers)) * self._workers

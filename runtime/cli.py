@@ -51,7 +51,7 @@ def main() -> None:
             print(f"Stopped run {stop_deployment(*resumed_run(Path(stop[-1]), overrides))}.")
         elif resume:
             config, folder = resumed_run(Path(resume[-1]), overrides)
-            with RunFolder(folder).held():
+            with RunFolder(folder).reserved():
                 run(config, folder)
         else:
             config, folder = compose_with_folder(overrides)

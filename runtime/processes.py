@@ -190,8 +190,8 @@ class Network:
         variables = environment(self.private / "homes" / name)
         for secret in (SIMULATION_VARIABLE, SEED_VARIABLE, DEVICE_VARIABLE, ROSTER_VARIABLE):
             variables.pop(secret, None)  # settings of this process need not be those of a device
-        share = max(1, (os.cpu_count() or 1) // self.config.clients.total)
-        variables.setdefault("OMP_NUM_THREADS", str(share))
+        threads = max(1, (os.cpu_count() or 1) // self.config.clients.total)
+        variables.setdefault("OMP_NUM_THREADS", str(threads))
         return variables
 
 

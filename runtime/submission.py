@@ -19,7 +19,7 @@ from fedsketch.errors import ConfigError, FlowerError, RunFailed
 from fedsketch.runtime.flower import Connection
 from fedsketch.secagg import clean_text
 from fedsketch.server.flower_keys import KEYS
-from fedsketch.server.observers.events import LARGEST_FILE, EventReader, Part
+from fedsketch.server.observers.events import LARGEST_FILE, EventReader, FilePart
 from fedsketch.server.report.number_format import size
 from fedsketch.server.run_folder import RunFolder, create
 
@@ -130,7 +130,7 @@ def _receive(facts: dict[str, object], config: Config, folder: Path) -> None:
     """Write a part of a result into the run's folder, and nothing else: the log comes from the server, which is not
     trusted."""
     try:
-        part = Part(**facts)  # type: ignore[arg-type]
+        part = FilePart(**facts)  # type: ignore[arg-type]
         content = part.content()
         known = RunFolder(folder).is_result(part.name)
     except (ValueError, TypeError) as error:

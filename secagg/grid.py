@@ -22,7 +22,6 @@ from flwr.serverapp import Grid
 
 from .broadcast import broadcast_hash
 from .codec import Codec, VectorFormat
-from .coordinator import Coordinator, Exchange, Numbers, Rounds, Step
 from .device_text import clean_text
 from .errors import Aborted, SettingsError
 from .identity import Directory
@@ -41,10 +40,11 @@ from .names import (
     vector_in,
 )
 from .options import SecAggOptions
-from .pairwise.rounds import PairwiseRounds
+from .pairwise.sessions import PairwiseSessions
 from .report import RoundReport
+from .server_session import Conversation, Numbers, RoundStage, ServerSession, Sessions
 from .traffic import protocol_for
-from .two_trips.rounds import TwoTripsRounds
+from .two_trips.sessions import TwoTripsSessions
 from .wrapped_grid import WrappedGrid, exchange
 
 log = getLogger(__name__)
@@ -73,9 +73,9 @@ class SecAggGrid(WrappedGrid):
         self.report: RoundReport | None = None  # report of the last round, finished or not
         self._options = options
         self._codec = codec
-        self._rounds: dict[ProtocolName, Rounds[Any]] = {
-            ProtocolName.PAIRWISE: PairwiseRounds(options, roster),
-            ProtocolName.TWO_TRIPS: TwoTripsRounds(options, roster),
+        self._sessions: dict[ProtocolName, Sessions[Any]] = {
+            ProtocolName.PAIRWISE: PairwiseSessions(options, roster),
+            ProtocolName.TWO_TRIPS: TwoTripsSessions(options, roster),
         }
         self._numbers = Numbers(first_round)
         self._run_id = 0
@@ -116,56 +116,55 @@ class SecAggGrid(WrappedGrid):
         content = _one_content(train)
         vector = self._codec.describe(content, self._options.sizes(len(by_node)))
         travelling = self._codec.strip(content)
-        rounds = self._rounds_for(vector, len(by_node))
-        coordinator = rounds.begin(
+        rounds = self._sessions_for(vector, len(by_node))
+        session = rounds.begin(
             self._run_id, self._numbers, by_node, vector, broadcast_hash(travelling)
         )
-        report = self.report = RoundReport(coordinator.settings, dropouts=coordinator.lost)
+        report = self.report = RoundReport(session.settings, dropouts=session.lost)
         expected = (self._expected or by_node) if self._guess else None
-        while coordinator.step is not Step.DONE:
-            ahead = rounds.ahead(coordinator, self._numbers, expected, vector)
-            self._stage(coordinator, ahead, by_node, travelling, timeout, report)
+        while session.stage is not RoundStage.DONE:
+            ahead = rounds.ahead(session, self._numbers, expected, vector)
+            self._stage(session, ahead, by_node, travelling, timeout, report)
             if ahead is not None:
                 _advance(rounds, ahead)
         self._expected = None
         return [
-            self._reply(coordinator, number, content, by_node)
-            for number in range(len(coordinator.sums))
+            self._reply(session, number, content, by_node) for number in range(len(session.sums))
         ]
 
-    def _rounds_for(self, vector: VectorFormat, n: int) -> Rounds[Any]:
+    def _sessions_for(self, vector: VectorFormat, n: int) -> Sessions[Any]:
         """Return the rounds of the protocol that sums such vectors."""
-        return self._rounds[protocol_for(self._options, vector, n)]
+        return self._sessions[protocol_for(self._options, vector, n)]
 
     def _stage(
         self,
-        coordinator: Coordinator,
-        ahead: Exchange | None,
+        session: ServerSession,
+        ahead: Conversation | None,
         train: dict[int, Message],
         broadcast: RecordDict,
         timeout: float | None,
         report: RoundReport,
     ) -> None:
         """Make one round trip: send the requests of the stage, and the requests of the next round with them."""
-        step, began, known = coordinator.step, time.monotonic(), len(coordinator.lost)
-        requests, riding = coordinator.requests(), ahead.requests() if ahead else {}
+        step, began, known = session.stage, time.monotonic(), len(session.lost)
+        requests, riding = session.requests(), ahead.requests() if ahead else {}
         limit = self._options.stage_timeout
-        if step is Step.MASK:
+        if step is RoundStage.MASK:
             limit = min(timeout or self._options.train_timeout, self._options.train_timeout)
         outgoing = []
         for node in [*requests, *(node for node in riding if node not in requests)]:
             record = _record(node, requests, riding, ahead)
             report.bytes_down += sum(len(v) for v in record.values() if isinstance(v, bytes))
-            if node in requests and step is Step.MASK:
+            if node in requests and step is RoundStage.MASK:
                 content = RecordDict({**broadcast, RECORD: record})
                 original = train[node].metadata
                 kind, group = original.message_type, original.group_id
             else:
-                asked = step if node in requests or ahead is None else ahead.step
+                asked = step if node in requests or ahead is None else ahead.stage
                 content = RecordDict({RECORD: record})
                 kind, group = "query." + ACTION.format(asked.name.lower()), ""
             outgoing.append(Message(content, node, kind, group_id=group, ttl=limit))
-        enough = min(len(requests), coordinator.settings.sizes.n - coordinator.settings.drops)
+        enough = min(len(requests), session.settings.sizes.n - session.settings.drops)
         for message, reply in exchange(
             self._grid,
             outgoing,
@@ -176,22 +175,22 @@ class SecAggGrid(WrappedGrid):
         ):
             node = message.metadata.dst_node_id
             if node in requests:
-                report.bytes_up += _feed(coordinator, node, reply, BODY, REFUSAL)
+                report.bytes_up += _feed(session, node, reply, BODY, REFUSAL)
                 if ahead and node in riding:
                     report.bytes_up += _feed(ahead, node, reply, NEXT, NEXT_REFUSAL)
             elif ahead:
                 report.bytes_up += _feed(ahead, node, reply, BODY, REFUSAL)
         report.round_trips += 1
         try:
-            coordinator.close()
+            session.close()
         finally:
             report.seconds[step.name.lower()] = time.monotonic() - began
-            _log_dropouts(coordinator, known)
+            _log_dropouts(session, known)
 
     def _reply(
-        self, coordinator: Coordinator, number: int, content: RecordDict, train: dict[int, Message]
+        self, session: ServerSession, number: int, content: RecordDict, train: dict[int, Message]
     ) -> Message:
-        settings, result = coordinator.settings, coordinator.sums[number]
+        settings, result = session.settings, session.sums[number]
         if self.report is not None:
             self.report.survivors.append(result.survivors)
         decoded = self._codec.decode(result, settings, content)
@@ -201,13 +200,13 @@ class SecAggGrid(WrappedGrid):
                 "group": result.group,
                 "cohort": settings.sizes.n,
                 SURVIVORS: list(result.survivors),
-                "dropouts": len(coordinator.lost),
+                "dropouts": len(session.lost),
             }
         )
         return Message(decoded, reply_to=train[result.survivors[0]])
 
 
-def _advance(rounds: Rounds[Any], ahead: Exchange) -> None:
+def _advance(rounds: Sessions[Any], ahead: Conversation) -> None:
     try:
         ahead.close()
     except Aborted as error:
@@ -232,38 +231,38 @@ def _record(
     node: int,
     requests: Mapping[int, bytes],
     riding: Mapping[int, bytes],
-    ahead: Exchange | None,
+    ahead: Conversation | None,
 ) -> ConfigRecord:
     """Return the record of a message to a node: the request of the stage, that of the next round, or both."""
     if node not in requests:
         return body_record(riding[node])
     record = body_record(requests[node])
     if ahead is not None and node in riding:
-        record[NEXT_STEP] = ahead.step.name.lower()
+        record[NEXT_STEP] = ahead.stage.name.lower()
         record[NEXT] = riding[node]
     return record
 
 
-def _log_dropouts(coordinator: Coordinator, known: int) -> None:
+def _log_dropouts(session: ServerSession, known: int) -> None:
     """Log one line per stage about the nodes that it lost."""
-    new = [f"node {node}: {reason}" for node, reason in list(coordinator.lost.items())[known:]]
+    new = [f"node {node}: {reason}" for node, reason in list(session.lost.items())[known:]]
     if new:
         more = f"; and {len(new) - 10} more" if len(new) > 10 else ""
         log.warning("%d dropouts: %s%s", len(new), "; ".join(new[:10]), more)
 
 
-def _feed(coordinator: Exchange, node: int, reply: Message, body_key: str, refusal_key: str) -> int:
+def _feed(session: Conversation, node: int, reply: Message, body_key: str, refusal_key: str) -> int:
     """Pass a reply to the round to which it belongs, and return the number of bytes that it carried."""
     if reply.has_error():
         reason = clean_text(reply.error.reason or "no reason given")
-        coordinator.lose(node, f"error {reply.error.code}: {reason}")
+        session.lose(node, f"error {reply.error.code}: {reason}")
         return 0
     record = reply.content.config_records.get(RECORD, ConfigRecord())
     body: Any = record.get(body_key)
-    if coordinator.step is Step.MASK:
+    if session.stage is RoundStage.MASK:
         body = vector_in(reply.content)
     if isinstance(body, bytes):
-        coordinator.receive(node, body)
+        session.receive(node, body)
         return len(body)
-    coordinator.lose(node, clean_text(record.get(refusal_key, "the reply is not of the protocol")))
+    session.lose(node, clean_text(record.get(refusal_key, "the reply is not of the protocol")))
     return 0

@@ -49,7 +49,7 @@ from .packing import Ring
 from .pairwise import device as pairwise
 from .settings import RoundSettings
 from .two_trips import device as two_trips
-from .wire import Kind
+from .wire import MessageKind
 
 Handler = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Handler], Message]
@@ -284,7 +284,7 @@ def _node(context: Context, guard_of: GuardFactory) -> Node:
 
 def _protocol_of(request: bytes) -> tuple[Any, str]:
     """Return the device's side of the protocol of a request for a vector, and where it keeps what it remembers."""
-    in_two_trips = request[:1] == bytes([Kind.SHARING_REQUEST])
+    in_two_trips = request[:1] == bytes([MessageKind.SHARING_REQUEST])
     return (two_trips, EPOCHS) if in_two_trips else (pairwise, STATE)
 
 

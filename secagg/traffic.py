@@ -15,7 +15,7 @@ from .pairwise import trips as pairwise
 from .pairwise.settings import PairwiseSettings
 from .round_trip import RoundTrip
 from .two_trips import trips as two_trips
-from .two_trips.rounds import terms_of
+from .two_trips.sessions import terms_of
 from .wire import HASH_BYTES
 
 

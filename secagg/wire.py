@@ -21,7 +21,7 @@ HASH_BYTES = 32
 MAX_MEMBERS = 100_000
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The first byte of a message."""
 
     ADVERTISE_REQUEST = 1
@@ -49,7 +49,7 @@ class Kind(IntEnum):
 class Writer:
     """The parts of a message, one after the other."""
 
-    def __init__(self, kind: Kind, digest: bytes = b"") -> None:
+    def __init__(self, kind: MessageKind, digest: bytes = b"") -> None:
         self._parts: list[bytes] = [bytes([kind]), digest]
 
     def raw(self, data: bytes) -> Writer:
@@ -90,7 +90,7 @@ class Writer:
 class Reader:
     """A message that is taken apart; every byte too few or too many is noticed."""
 
-    def __init__(self, data: bytes, kind: Kind) -> None:
+    def __init__(self, data: bytes, kind: MessageKind) -> None:
         self._data = memoryview(data)
         self._at = 0
         if self.u8() != kind:

@@ -8,7 +8,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
-from fedsketch.errors import CheckpointError
+from fedsketch.conf import from_json, to_json
+from fedsketch.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -62,9 +63,18 @@ class Checkpoint:
             raise CheckpointError(
                 f"{paths[-1]} is damaged: delete it, and the run is resumed from the checkpoint before it."
             ) from error
-        if checkpoint.config != config:
+        if _in_present_words(checkpoint.config) != config:
             raise CheckpointError(
                 f"{paths[-1]} was made with another configuration: resume its run with its own configuration, or "
                 "start a new run."
             )
         return checkpoint
+
+
+def _in_present_words(config: str) -> str:
+    """Return the canonical text of a configuration that an earlier version wrote: keys that it did not know have their
+    defaults."""
+    try:
+        return to_json(from_json(config))
+    except ConfigError:
+        return config

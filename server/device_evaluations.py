@@ -99,7 +99,7 @@ class DeviceEvaluations:
         self.strategy.means = {}
         if self.due(server_round, last=last):
             try:
-                self._exchange.play(server_round, None, evaluation=True)
+                self._exchange.run(server_round, None, evaluation=True)
             except (TooFewClients, ConfigError) as failed:
                 log.warning("No evaluation on devices after round %d: %s", server_round, failed)
         return self.row()
@@ -193,8 +193,8 @@ class DeviceEvaluations:
 
     def _held_out(self) -> float:
         """Return held-out examples of a client: the mean, or the largest number if the mean is not known."""
-        workload, share = self.strategy.workload, self.strategy.evaluation.held_out
-        return workload.examples / self._trained.config.clients.total * share / (1 - share)
+        workload, fraction = self.strategy.workload, self.strategy.evaluation.held_out
+        return workload.examples / self._trained.config.clients.total * fraction / (1 - fraction)
 
     def row(self) -> dict[str, Any]:
         """Return the results of the last evaluation; empty values if there was none."""

@@ -38,7 +38,7 @@ class Exchange:
         self._coordinator = coordinator
         self._accounts = accounts
 
-    def play(self, current: int, following: int | None, *, evaluation: bool = False) -> float:
+    def run(self, current: int, following: int | None, *, evaluation: bool = False) -> float:
         """Play one round, with as many attempts as allowed, and return the seconds spent waiting for clients.
         `following` is the next round, if the same cohort key draws it."""
         coordinator, clients = self._coordinator, self._coordinator.config.clients

@@ -15,12 +15,14 @@ from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
 def expected_traffic(
-    config: Config, broadcast: RecordDict, mechanism: Mechanism, numbers: int, cohort: int
+    config: Config, broadcast: RecordDict, mechanism: Mechanism, upload_length: int, cohort: int
 ) -> tuple[float, float]:
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
     numbers. Raises ConfigError if secure aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
-        return message_size(summed(mechanism.typical_upload(numbers))), message_size(broadcast)
+        return message_size(summed(mechanism.typical_upload(upload_length))), message_size(
+            broadcast
+        )
     with config_errors():
         planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort)
     first, usual, often = _sizes(planned.first), _sizes(planned.usual), 1 / planned.period

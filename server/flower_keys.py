@@ -46,15 +46,15 @@ def translated(
     if _PER_ROUND not in named and _TOTAL in ours:
         ours[_PER_ROUND] = ours[_TOTAL]
     if FRACTION in given:
-        ours[_PER_ROUND] = _share(given[FRACTION], ours.get(_TOTAL))
+        ours[_PER_ROUND] = _fraction_of(given[FRACTION], ours.get(_TOTAL))
     return [*overrides, *(f"{key}={value}" for key, value in ours.items())]
 
 
-def _share(fraction: object, total: object) -> int:
+def _fraction_of(fraction: object, total: object) -> int:
     """Return the number of clients, rounded as Flower does: down, and at least one."""
     if not isinstance(total, int):
         raise ConfigError(
-            f"{FRACTION}={fraction} is a share of an unknown number: set {NODES} too, or the override "
+            f"{FRACTION}={fraction} is a fraction of an unknown number: set {NODES} too, or the override "
             "clients.per_round instead."
         )
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:

@@ -73,13 +73,15 @@ def _memory(strategy: Strategy[Any]) -> str:
 
 def _public_data(data: DataSettings) -> str:
     """Return who holds public data, if a run has any."""
-    held = None
+    public = None
     if data.public_root is not None:
-        held = f"the public examples in {data.public_root}, which no device reads"
+        public = f"the public examples in {data.public_root}, which no device reads"
     elif isinstance(data, PartitionedSettings) and data.public:
-        held = f"{data.public:,} public examples of the training set, which no client has"
+        public = f"{data.public:,} public examples of the training set, which no client has"
     return (
-        "" if held is None else f" The server holds {held}: nothing about them counts as private."
+        ""
+        if public is None
+        else f" The server holds {public}: nothing about them counts as private."
     )
 
 

@@ -15,7 +15,7 @@ def leaves(tree: Mapping[str, Any], joint: str, prefix: str = "") -> Iterator[tu
             yield f"{prefix}{key}", value
 
 
-def numbers(tree: Mapping[str, Any]) -> dict[str, float]:
+def numeric_values(tree: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers in nested mappings, by keys like `epsilon/server`. Null values are left out."""
     found = leaves(tree, "/")
     return {

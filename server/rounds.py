@@ -217,7 +217,7 @@ class Rounds:
         coordinator = self.coordinator
         evaluates = self.evaluations.may_follow(current)
         following = current + 1 if current < self.config.rounds and not evaluates else None
-        clients_seconds = self._training.play(current, following)
+        clients_seconds = self._training.run(current, following)
         update_seconds = time.monotonic() - start - clients_seconds
         up, down = self._metered(coordinator.cohort_size)
         looks = self._due(current, self.config.evaluate_every)

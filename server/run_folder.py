@@ -93,10 +93,10 @@ class RunFolder:
         return name in allowed or _TENSORBOARD.fullmatch(name) is not None
 
     def mode_of(self, name: str, config: Config) -> int | None:
-        """Return the mode of a result that arrives from another machine; None: as new files usually have it. What a
-        secret draw decides about is for this user only."""
+        """Return the mode of a result that arrives from another machine; None: as new files usually have it. What is
+        only for the server is for this user alone."""
         released = (self.model, self.best, self.interface, self.schema, self.card)
-        hidden = config.draw_may_be_secret and name not in {path.name for path in released}
+        hidden = config.metrics_are_secret and name not in {path.name for path in released}
         return _HIDDEN if hidden else None
 
     # How a run was started
@@ -104,7 +104,7 @@ class RunFolder:
     @contextmanager
     def claimed(self, overrides: Sequence[str]) -> Iterator[None]:
         """Make the folder of a new run, hold it for this command, and write the run's overrides into it."""
-        with self.held():
+        with self.reserved():
             if self.config.exists():
                 raise ConfigError(
                     f"{self.path} holds a run already: resume it with resume={self.path}, or set another hydra.run.dir."
@@ -116,9 +116,9 @@ class RunFolder:
             yield
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder for this command, before anything else is written into it: no other command may run or follow
-        a run in it."""
+    def reserved(self) -> Iterator[None]:
+        """Reserve the folder for this command, before anything else is written into it: no other command may run or
+        follow a run in it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             file = self.command.open("a")
@@ -218,15 +218,16 @@ class RunFolder:
         if self.read_summary() is not None:
             return  # a finished run is not changed
         self.write_config(config)
-        self._hide_draw(config)
-        mode = _HIDDEN if config.draw_may_be_secret else None
+        self._hide_metrics(config)
+        mode = _HIDDEN if config.metrics_are_secret else None
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log), mode)  # without a last line that a kill has cut off
 
-    def _hide_draw(self, config: Config) -> None:
-        """Take the files that show how large cohorts were from other users of the machine, if a draw that may have to
-        stay secret decides about it. Files that are written later have the mode of `metrics`."""
-        if config.draw_may_be_secret:
+    def _hide_metrics(self, config: Config) -> None:
+        """Take the files that show the numbers of rounds from other users of the machine, if a draw that may have to
+        stay secret decides about them, or one has no noise. Files that are written later have the mode of
+        `metrics`."""
+        if config.metrics_are_secret:
             for path in (self.metrics, self.attempts, self.log, self.summary, self.report):
                 if path.exists():
                     path.chmod(_HIDDEN)

@@ -17,17 +17,17 @@ from torch import Tensor
 
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, DigestPart, Sketch, checked_seed
 
 
-def block_folds(size: int, numbers: int) -> tuple[Fold, ...]:
-    """Divide a vector of this size into at most `numbers` blocks of equal length. The last block may be shorter. One
+def block_folds(size: int, count: int) -> tuple[Fold, ...]:
+    """Divide a vector of this size into at most `count` blocks of equal length. The last block may be shorter. One
     number per block is sent."""
-    if not 1 <= numbers <= size:
+    if not 1 <= count <= size:
         raise ValueError(
-            f"A block sketch of a vector of {size:,} numbers has 1 to {size:,} numbers, not {numbers:,}."
+            f"A block sketch of a vector of {size:,} numbers has 1 to {size:,} numbers, not {count:,}."
         )
-    length = -(-size // numbers)
+    length = -(-size // count)
     rows, rest = divmod(size, length)
     folds = [Fold(0, rows, length, 1)]
     if rest:
@@ -60,7 +60,7 @@ class BlockSketch(Sketch):
             norms[fold.start : fold.stop] *= self._entry(fold) ** 2
         return norms
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         signs, parts = self._signs.to(rows), []
         for fold in self._folds:
             signed = rows[:, fold.start : fold.stop] * signs[fold.start : fold.stop]
@@ -68,18 +68,18 @@ class BlockSketch(Sketch):
             parts.append(sums * self._entry(fold))
         return torch.cat(parts, dim=1)
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         parts, end = [], 0
         for fold in self._folds:
-            numbers = rows[:, end : end + fold.rows] * self._entry(fold)
-            parts.append(numbers.repeat_interleave(fold.columns, dim=1))
+            sketched = rows[:, end : end + fold.rows] * self._entry(fold)
+            parts.append(sketched.repeat_interleave(fold.columns, dim=1))
             end += fold.rows
         return torch.cat(parts, dim=1) * self._signs.to(rows)
 
     def _entry(self, fold: Fold) -> float:
         return 1.0 if self._isotropic else 1 / math.sqrt(fold.columns)
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         yield from (self._seed, "isotropic" if self._isotropic else "projection")
         for fold in self._folds:
             yield from (fold.rows, fold.columns)

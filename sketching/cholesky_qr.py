@@ -62,7 +62,7 @@ def _rounding(rows: Tensor) -> float:
     return 2.0 * (d + count) * torch.finfo(torch.float64).eps  # eps is 2 u
 
 
-def column_blocks(rows: Tensor, numbers: int) -> list[slice]:
-    """Return slices of the columns. All rows of one slice together have about `numbers` numbers."""
-    width = max(1, numbers // max(1, len(rows)))
+def column_blocks(rows: Tensor, size: int) -> list[slice]:
+    """Return slices of the columns. All rows of one slice together have about `size` numbers."""
+    width = max(1, size // max(1, len(rows)))
     return [slice(start, start + width) for start in range(0, rows.shape[1], width)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, DigestPart, Sketch, checked_seed
 
 
 class CountSketch(Sketch):
@@ -33,7 +33,7 @@ class CountSketch(Sketch):
     def row_norms_squared(self) -> Tensor:
         return torch.ones(self.shape[1], dtype=torch.float64)
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         signs, buckets = self._signs.to(rows), self._buckets.to(rows.device)
         # One row at a time, because float64 sums need a copy of what is summed.
         sums = [
@@ -42,8 +42,8 @@ class CountSketch(Sketch):
         ]
         return torch.stack(sums).to(rows.dtype) if sums else rows.new_empty(0, self.shape[0])
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         return rows[:, self._buckets.to(rows.device)] * self._signs.to(rows)
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         return (self._seed,)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-Slot = tuple[tuple[int, ...], int, int]
+TensorSpan = tuple[tuple[int, ...], int, int]
 """Shape, start and stop of a tensor in the flat vector."""
 
 
@@ -46,7 +46,9 @@ class Fold:
         return vector[self.start : self.stop].view(self.rows, self.columns)
 
 
-def folds_of_rank(layout: Sequence[Slot], rank: int, whole_up_to: int = 1024) -> tuple[Fold, ...]:
+def folds_of_rank(
+    layout: Sequence[TensorSpan], rank: int, whole_up_to: int = 1024
+) -> tuple[Fold, ...]:
     """Fold every matrix with `rank` numbers per row. Vectors, tensors of at most `whole_up_to` numbers and matrices
     with at most `rank` columns are sent whole."""
     if rank < 1:
@@ -66,7 +68,9 @@ def folds_of_rank(layout: Sequence[Slot], rank: int, whole_up_to: int = 1024) ->
     return tuple(folds)
 
 
-def folds_of_size(layout: Sequence[Slot], size: int, whole_up_to: int = 1024) -> tuple[Fold, ...]:
+def folds_of_size(
+    layout: Sequence[TensorSpan], size: int, whole_up_to: int = 1024
+) -> tuple[Fold, ...]:
     """Fold with the largest common rank for which at most `size` numbers are sent in total."""
     low, high = 1, max(math.prod(shape[1:]) for shape, _, _ in layout)
     smallest = _size(folds_of_rank(layout, 1, whole_up_to))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, DigestPart, Sketch, checked_seed
 
 _TILE = 1 << 18  # numbers of a tile: 1 MB, so that it is still in the cache when it is multiplied
 _TILE_COLUMNS = 1 << 14
@@ -66,7 +66,7 @@ class GaussianSketch(Sketch):
                 strip[low - start : high - start, self._span(j, self._columns, d)] = part
         return strip / math.sqrt(b)
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         b, d = self.shape
         total = torch.zeros(len(rows), b, dtype=torch.float64, device=rows.device)
         for (i, j), tile in self._tiles(by_rows=True):
@@ -74,7 +74,7 @@ class GaussianSketch(Sketch):
             total[:, self._span(i, self._rows, b)] += part @ tile.to(rows).T
         return (total / math.sqrt(b)).to(rows.dtype)
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         b, d = self.shape
         result = torch.zeros(len(rows), d, dtype=rows.dtype, device=rows.device)
         if b == 0:
@@ -92,7 +92,7 @@ class GaussianSketch(Sketch):
                 result[:, self._span(j, self._columns, d)] = strip
         return result
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         return (self._seed,)
 
     def _tile(self, place: _Tile) -> Tensor:

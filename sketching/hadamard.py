@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, DigestPart, Sketch, checked_seed
 
 _RADIX_BITS = 6  # the transform multiplies by a 64 x 64 matrix along each digit of the index
 _PADDED_BLOCK = 1 << 22  # numbers that are transformed at a time
@@ -49,7 +49,7 @@ class HadamardSketch(Sketch):
         # Every entry of S is +-1 / sqrt(k).
         return torch.ones(self.shape[1], dtype=torch.float64)
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         k, d = self.shape
         signs, coordinates = self._signs.to(rows), self._coordinates.to(rows.device)
         result = rows.new_empty(len(rows), k)
@@ -59,7 +59,7 @@ class HadamardSketch(Sketch):
             result[part] = walsh_hadamard(padded)[:, coordinates]
         return result.mul_(self._scale)
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         d = self.shape[1]
         signs, coordinates = self._signs.to(rows), self._coordinates.to(rows.device)
         result = rows.new_empty(len(rows), d)
@@ -69,7 +69,7 @@ class HadamardSketch(Sketch):
             torch.mul(walsh_hadamard(padded)[:, :d], signs, out=result[part])
         return result
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         return (self._seed,)
 
     def _batches(self, n: int) -> list[slice]:

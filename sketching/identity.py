@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedsketch.sketching.sketch import Part, Sketch
+from fedsketch.sketching.sketch import DigestPart, Sketch
 
 
 class IdentitySketch(Sketch):
@@ -23,12 +23,12 @@ class IdentitySketch(Sketch):
     def row_norms_squared(self) -> Tensor:
         return torch.ones(self.shape[1], dtype=torch.float64)
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         # Return a copy. Otherwise clipping the sketch in place would also change the caller's vector.
         return rows.clone()
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         return rows.clone()
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         return ()

@@ -22,9 +22,9 @@ from torch import Tensor
 from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.seeded_sketch import PublicStream, Purpose
-from fedsketch.sketching.sketch import SEED_BYTES, Part, Sketch, checked_seed
+from fedsketch.sketching.sketch import SEED_BYTES, DigestPart, Sketch, checked_seed
 
-Factors = tuple[Tensor, Tensor | None]
+SlotFactors = tuple[Tensor, Tensor | None]
 
 
 class LayerwiseSketch(Sketch):
@@ -85,7 +85,7 @@ class LayerwiseSketch(Sketch):
                 fold.matrix(norms)[:] = basis.double().square().sum(dim=1).cpu()
         return norms
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         result = rows.new_empty(len(rows), self.shape[0])
         end = 0
         for fold, basis in zip(self._folds, self._bases, strict=True):
@@ -98,9 +98,9 @@ class LayerwiseSketch(Sketch):
 
     def of_factors(
         self,
-        pieces: Sequence[Factors],
+        pieces: Sequence[SlotFactors],
         product: Callable[[Tensor, int, Tensor], Tensor] | None = None,
-    ) -> list[Factors]:
+    ) -> list[SlotFactors]:
         """Sketch n rows that are given fold by fold: each fold either as the factors (b, a) of outer products b_i
         a_i^T, or as (dense rows, None).
 
@@ -111,7 +111,7 @@ class LayerwiseSketch(Sketch):
             raise ValueError(
                 f"The sketch has {len(self._folds)} folds, and the rows have {len(pieces)} pieces."
             )
-        made: list[Factors] = []
+        made: list[SlotFactors] = []
         for index, (left, right) in enumerate(pieces):
             fold, basis = self._folds[index], self._bases[index]
             if basis is None:
@@ -125,7 +125,7 @@ class LayerwiseSketch(Sketch):
                 made.append((left, right @ basis.to(right)))
         return made
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         result = rows.new_empty(len(rows), self.shape[1])
         end = 0
         for fold, basis in zip(self._folds, self._bases, strict=True):
@@ -136,7 +136,7 @@ class LayerwiseSketch(Sketch):
             end += fold.size
         return result
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         for fold, basis in zip(self._folds, self._bases, strict=True):
             yield from (fold.start, fold.rows, fold.columns, fold.rank)
             yield "whole" if basis is None else basis

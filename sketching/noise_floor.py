@@ -146,18 +146,18 @@ def keep_count(eigenvalues: Tensor, count: int) -> int:
     return min(count, len(eigenvalues))
 
 
-def keep_energy(eigenvalues: Tensor, share: float) -> int:
-    """Return DOME's energy rule: the smallest number of directions with `share` (0 to 1) of the sum of the eigenvalues.
+def keep_energy(eigenvalues: Tensor, fraction: float) -> int:
+    """Return DOME's energy rule: the smallest number of directions with this fraction of the sum of the eigenvalues.
 
     Eigenvalues of sum g g^T are already energies (squared norms). The paper's text squares them once more.
     """
-    if not 0.0 <= share <= 1.0:
-        raise ValueError(f"The share of the energy must be between 0 and 1, not {share}.")
+    if not 0.0 <= fraction <= 1.0:
+        raise ValueError(f"The fraction of the energy must be between 0 and 1, not {fraction}.")
     sums = torch.cumsum(eigenvalues.double(), dim=0)
     if len(sums) == 0 or float(sums[-1]) <= 0.0:
         return 0
-    reached = int((sums < share * sums[-1]).sum())
-    return min(reached + 1, len(sums)) if share > 0.0 else 0
+    reached = int((sums < fraction * sums[-1]).sum())
+    return min(reached + 1, len(sums)) if fraction > 0.0 else 0
 
 
 def keep_above(eigenvalues: Tensor, floor: float) -> int:

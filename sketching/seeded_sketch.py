@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     BUCKETS = 4
     PROBES = 5
     LAYERS = 6
+    DIRECTIONS = 7
 
 
 class PublicStream:

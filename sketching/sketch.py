@@ -35,12 +35,12 @@ class Sketch(ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return S^T x: (d,) to (k,), or rows (n, d) to (n, k)."""
-        y = self._forward(_rows(x, self._shape[1], "a vector to sketch"))
+        y = self.forward_rows(_rows(x, self._shape[1], "a vector to sketch"))
         return y if x.ndim == 2 else y[0]
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Return S y: (k,) to (d,), or rows (n, k) to (n, d)."""
-        x = self._adjoint(_rows(y, self._shape[0], "a sketch"))
+        x = self.adjoint_rows(_rows(y, self._shape[0], "a sketch"))
         return x if y.ndim == 2 else x[0]
 
     def row_norms_squared(self) -> Tensor:
@@ -56,7 +56,7 @@ class Sketch(ABC):
         for start in range(0, k, count):
             units = torch.zeros(min(count, k - start), k, dtype=torch.float64)
             units[:, start : start + len(units)].fill_diagonal_(1.0)
-            total += self._adjoint(units).square().sum(dim=0)
+            total += self.adjoint_rows(units).square().sum(dim=0)
         return total
 
     @property
@@ -66,16 +66,19 @@ class Sketch(ABC):
 
     def fingerprint(self) -> str:
         """Return SHA-256 of kind, shape and contents: equal if and only if the sketches are equal bit by bit."""
-        return digest([type(self).__name__, *self._shape, *self._parts()])
+        return digest([type(self).__name__, *self._shape, *self.digest_parts()])
+
+    # ------------------------------------------------------------------ what each kind of sketch implements
+    @abstractmethod
+    def forward_rows(self, rows: Tensor) -> Tensor:
+        """Return `forward` of checked rows: (n, d) to (n, k)."""
 
     @abstractmethod
-    def _forward(self, rows: Tensor) -> Tensor: ...
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
+        """Return `adjoint` of checked rows: (n, k) to (n, d)."""
 
     @abstractmethod
-    def _adjoint(self, rows: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         """Return the contents that identify this sketch, besides its kind and shape."""
 
 
@@ -96,10 +99,10 @@ def _rows(x: Tensor, size: int, what: str) -> Tensor:
     return x.reshape(math.prod(x.shape[:-1]), size)
 
 
-Part = int | float | str | Tensor
+DigestPart = int | float | str | Tensor
 
 
-def digest(parts: Iterable[Part]) -> str:
+def digest(parts: Iterable[DigestPart]) -> str:
     """Return SHA-256 of the parts in order. The type of every part is hashed too, and the shape and dtype of
     tensors."""
     state = hashlib.sha256(b"fedsketch sketch state")
@@ -110,10 +113,12 @@ def digest(parts: Iterable[Part]) -> str:
     return state.hexdigest()
 
 
-def _encoded(part: Part) -> tuple[str, memoryview]:
+def _encoded(part: DigestPart) -> tuple[str, memoryview]:
     if isinstance(part, Tensor):
-        if part.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"Only float32 and float64 tensors can be hashed, not {part.dtype}.")
+        if part.dtype not in (torch.float16, torch.float32, torch.float64):
+            raise ValueError(
+                f"Only float16, float32 and float64 tensors can be hashed, not {part.dtype}."
+            )
         array = part.detach().cpu().contiguous().numpy()
         little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         return f"{little.dtype.str}{list(part.shape)}", little.reshape(-1).view(np.uint8).data

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsketch.sketching.cholesky_qr import orthonormalise
 from fedsketch.sketching.row_space import PrincipalDirections
-from fedsketch.sketching.sketch import Part, Sketch
+from fedsketch.sketching.sketch import DigestPart, Sketch
 
 CUTOFF = 1e-10  # singular values below this share of the largest count as rounding errors
 
@@ -83,7 +83,7 @@ class SubspaceSketch(Sketch):
         ]
         return torch.cat(parts)
 
-    def _forward(self, rows: Tensor) -> Tensor:
+    def forward_rows(self, rows: Tensor) -> Tensor:
         return torch.cat(
             [
                 part if basis is None else part @ basis.T.to(part)
@@ -92,7 +92,7 @@ class SubspaceSketch(Sketch):
             dim=1,
         )
 
-    def _adjoint(self, rows: Tensor) -> Tensor:
+    def adjoint_rows(self, rows: Tensor) -> Tensor:
         sizes = [block.size for block in self.blocks]
         return torch.cat(
             [
@@ -105,7 +105,7 @@ class SubspaceSketch(Sketch):
     def _parts_of(self, rows: Tensor) -> Sequence[Tensor]:
         return torch.split(rows, [block.stop - block.start for block in self.blocks], dim=1)
 
-    def _parts(self) -> Iterable[Part]:
+    def digest_parts(self) -> Iterable[DigestPart]:
         for block, basis in zip(self.blocks, self.bases, strict=True):
             yield block.size
             yield "whole" if basis is None else basis

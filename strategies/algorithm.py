@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedsketch.strategies.local.row_factors import FactorSketch
 
 SettingsT = TypeVar("SettingsT", bound=StrategySettings)
-Prepared = TypeVar("Prepared")
+PreparedT = TypeVar("PreparedT")
 Vector = NDArray[np.generic]
 
 
@@ -203,8 +203,8 @@ class Strategy(ABC, Generic[SettingsT]):
 
     def clients(self, aggregate: Aggregate) -> float:
         """Return the public number of clients by which a sum is divided."""
-        hidden = self.noise.draw_is_secret
-        return self.config.clients.per_round if hidden else aggregate.clients
+        is_secret = self.noise.draw_is_secret
+        return self.config.clients.per_round if is_secret else aggregate.clients
 
     # ------------------------------------------------------------------ hooks of the coordinator that few need
     @property
@@ -254,10 +254,10 @@ class Strategy(ABC, Generic[SettingsT]):
 # ---------------------------------------------------------------------- on the device
 @dataclass(frozen=True)
 class Clients:
-    """The clients of some rows, one row each: their numbers, how many examples each has, and what each remembers.
+    """The clients of some rows, one row each: their ids, how many examples each has, and what each remembers.
     Memories keep tensors for the device's next round of the run, and never leave the device."""
 
-    numbers: Sequence[int]
+    ids: Sequence[int]
     sizes: Sequence[int]
     memories: Sequence[MutableMapping[str, Tensor]]
 
@@ -280,7 +280,7 @@ class LocalWork:
         return Clients([self.client], [len(self.shard)], [self.memory])
 
 
-class DeviceHalf(Generic[Prepared]):
+class DeviceHalf(Generic[PreparedT]):
     """The device half: how the rows of local training become shorter rows. A row is the update of a client, or the
     gradient of an example (`privacy.unit`). This class leaves them as they are, which is DP-FedAvg.
 
@@ -292,32 +292,32 @@ class DeviceHalf(Generic[Prepared]):
     # Whether each client has one row, whatever the privacy unit is.
     ignores_unit: ClassVar[bool] = False
 
-    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> PreparedT:
         """Return what follows from the broadcast alone, such as the sketch. Called once for each broadcast. Only the
         layout of `model` may be used."""
-        return cast(Prepared, None)
+        return cast(PreparedT, None)
 
-    def shorten(self, prepared: Prepared, rows: Tensor) -> Tensor:
+    def shorten(self, prepared: PreparedT, rows: Tensor) -> Tensor:
         """Return shorter rows, each made from its row alone."""
         return rows
 
-    def shorten_clients(self, prepared: Prepared, rows: Tensor, clients: Clients) -> Tensor:
+    def shorten_clients(self, prepared: PreparedT, rows: Tensor, clients: Clients) -> Tensor:
         """Do the same for the updates of whole clients, where it depends on who they are."""
         return self.shorten(prepared, rows)
 
-    def starts(self, prepared: Prepared, clients: Sequence[int]) -> Tensor | None:
+    def starts(self, prepared: PreparedT, clients: Sequence[int]) -> Tensor | None:
         """Return the model from which each client starts, (n, d). None: all start from the broadcast's model."""
         return None
 
-    def factor_sketch(self, prepared: Prepared) -> FactorSketch | None:
+    def factor_sketch(self, prepared: PreparedT) -> FactorSketch | None:
         """Return how rows are shortened that are given as factors. None if they have to be multiplied out."""
         return None
 
-    def is_costly(self, prepared: Prepared) -> bool:
+    def is_costly(self, prepared: PreparedT) -> bool:
         """Return whether `shorten` takes long even for few rows, so that it should get many at once."""
         return False
 
-    def trained_model(self, prepared: Prepared, work: LocalWork) -> TrainedModel:
+    def trained_model(self, prepared: PreparedT, work: LocalWork) -> TrainedModel:
         """Return the model that the round's mechanism trains, if it adds noise in every local step."""
         raise UnsafeUpdateError(
             "the mechanism adds noise during training, and this strategy adds it to uploads."

@@ -20,17 +20,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-import torch
+from torch import Tensor
 
+from fedsketch.conf import Config
 from fedsketch.conf.strategy.csgm import CsgmConfig
+from fedsketch.delivery.steps import Step
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling, default_peak
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.hadamard import HadamardSketch
-from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, Payload, Vector
-from fedsketch.strategies.dp_fedavg import OptimizedStrategy
+from fedsketch.strategies.algorithm import DeviceHalf, Payload, Vector
 from fedsketch.strategies.noise.plan import NoisePlan
 from fedsketch.strategies.noise.server import ServerNoise
+from fedsketch.strategies.rounds.followed_strategy import FollowedStrategy
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.models.flat_model import FlatModel
 
@@ -38,7 +40,7 @@ SEED = "mask-seed"
 CsgmSettings = TypeVar("CsgmSettings", bound=CsgmConfig)
 
 
-class Csgm(OptimizedStrategy[CsgmSettings], Generic[CsgmSettings]):
+class Csgm(FollowedStrategy[CsgmSettings], Generic[CsgmSettings]):
     """The server half: an optimiser step on the mean of the masked updates."""
 
     def start(self) -> None:
@@ -107,16 +109,16 @@ class Csgm(OptimizedStrategy[CsgmSettings], Generic[CsgmSettings]):
         return _kept(self.settings, d) if self.mask_is_common else d
 
     def broadcast(self, server_round: int) -> Payload:
-        return Payload(scalars={SEED: self._seed(server_round)} if self.mask_is_common else {})
+        if not self.mask_is_common:
+            return Payload()
+        return Payload(scalars={SEED: mask_seed(self.config, server_round)})
 
-    def update(self, server_round: int, aggregate: Aggregate) -> None:
-        mean = aggregate.sum / self.units(aggregate)
-        if self.mask_is_common:
-            mean = _sample(self.settings, self.model.size, self._seed(server_round)).adjoint(mean)
-        self.optimizer.step(mean)
-
-    def _seed(self, server_round: int) -> bytes:
-        return derived_key(self.config.seed, "mask", server_round)
+    @staticmethod
+    def expand(config: Config, size: int, step: Step) -> Tensor:
+        settings = cast(CsgmConfig, config.strategy)
+        if settings.mask == "own":
+            return step.mean
+        return _sample(settings, size, mask_seed(config, step.round)).adjoint(step.mean)
 
 
 class CsgmDevice(DeviceHalf[HadamardSketch | None]):
@@ -130,8 +132,13 @@ class CsgmDevice(DeviceHalf[HadamardSketch | None]):
         assert isinstance(seed, bytes)
         return _sample(settings, model.size, seed)
 
-    def shorten(self, prepared: HadamardSketch | None, rows: torch.Tensor) -> torch.Tensor:
+    def shorten(self, prepared: HadamardSketch | None, rows: Tensor) -> Tensor:
         return rows if prepared is None else prepared.forward(rows)
+
+
+def mask_seed(config: Config, server_round: int) -> bytes:
+    """Return the seed of a round's common mask. It is public."""
+    return derived_key(config.seed, "mask", server_round)
 
 
 def _sample(settings: CsgmConfig, d: int, seed: bytes) -> HadamardSketch:
@@ -144,4 +151,4 @@ def _kept(settings: CsgmConfig, d: int) -> int:
     return max(1, round(settings.rate * d))
 
 
-SERVER, DEVICE = Csgm, CsgmDevice
+SERVER, DEVICE, REPLICA = Csgm, CsgmDevice, Csgm.replica

@@ -26,8 +26,10 @@ from typing import cast
 
 import torch
 
+from fedsketch.conf import Config
 from fedsketch.conf.schema import Against, Randomness
 from fedsketch.conf.strategy.fed_sgm import FedSgmConfig, r_secret_needs
+from fedsketch.delivery.steps import Step
 from fedsketch.privacy.accounting.accountant import Accountant
 from fedsketch.privacy.accounting.releases import (
     Adjacency,
@@ -44,11 +46,11 @@ from fedsketch.sketching.gaussian import GaussianSketch
 from fedsketch.sketching.hadamard import HadamardSketch
 from fedsketch.sketching.identity import IdentitySketch
 from fedsketch.sketching.sketch import Sketch
-from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, Payload
-from fedsketch.strategies.dp_fedavg import OptimizedStrategy
+from fedsketch.strategies.algorithm import DeviceHalf, Payload
 from fedsketch.strategies.noise.device import DeviceNoise
 from fedsketch.strategies.noise.plan import calibrated
 from fedsketch.strategies.rounds.codec import sketch_size
+from fedsketch.strategies.rounds.followed_strategy import FollowedStrategy
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.models.flat_model import FlatModel
 
@@ -67,12 +69,12 @@ _SKETCHES: dict[str, Callable[[int, int, int], Sketch]] = {
 }
 
 
-class FedSgm(OptimizedStrategy[FedSgmConfig]):
+class FedSgm(FollowedStrategy[FedSgmConfig]):
     """The server half: an optimiser step on the desketched mean."""
 
     def start(self) -> None:
         super().start()
-        self._seed = b""
+        self._secret_seed: bytes | None = None
 
     def upload_length(self, server_round: int) -> int:
         return _upload_length(self.settings, self.model.size)
@@ -80,17 +82,22 @@ class FedSgm(OptimizedStrategy[FedSgmConfig]):
     def broadcast(self, server_round: int) -> Payload:
         """Send the seed of R. For `r_secret` it is drawn anew in each round, so that nobody can know it earlier. (A
         reproducible run derives it from its public seed instead.)"""
-        if self._r_secret and self.config.privacy.randomness is Randomness.SECRET:
-            self._seed = secrets.token_bytes(16)
-        else:
-            fresh = (server_round,) if self.settings.seed_per == "round" else ()
-            self._seed = derived_key(self.config.seed, "sketch", *fresh)
-        return Payload(scalars={SEED: self._seed})
+        secret = self._r_secret and self.config.privacy.randomness is Randomness.SECRET
+        self._secret_seed = secrets.token_bytes(16) if secret else None
+        return Payload(scalars={SEED: self._secret_seed or public_seed(self.config, server_round)})
 
-    def update(self, server_round: int, aggregate: Aggregate) -> None:
-        mean = aggregate.sum / self.units(aggregate)
-        sketch = make_sketch(self.settings, self.model.size, self._seed)
-        self.optimizer.step(sketch.adjoint(mean))
+    def given(self, server_round: int) -> dict[str, torch.Tensor]:
+        """Return the seed of R if nobody can compute it."""
+        seed = self._secret_seed
+        return {} if seed is None else {SEED: torch.tensor(list(seed), dtype=torch.uint8)}
+
+    @staticmethod
+    def expand(config: Config, size: int, step: Step) -> torch.Tensor:
+        """Return R^T times the mean."""
+        seed = public_seed(config, step.round)
+        if SEED in step.given:
+            seed = bytes(step.given[SEED].tolist())
+        return make_sketch(cast(FedSgmConfig, config.strategy), size, seed).adjoint(step.mean)
 
     # ------------------------------------------------------------------ r_public and r_secret
     def plan_noise(self) -> DeviceNoise:
@@ -169,7 +176,7 @@ class FedSgm(OptimizedStrategy[FedSgmConfig]):
 
     @property
     def _stretch(self) -> float:
-        return stretch(self.settings, self.model.size)
+        return stretch_by_sketch(self.settings, self.model.size)
 
     def _spent(self, seen: Release) -> str:
         """Return the epsilon of all rounds, as text."""
@@ -180,31 +187,31 @@ class FedSgm(OptimizedStrategy[FedSgmConfig]):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class FedSgmPrepared:
     """The sketch of a round, and the clip that is applied before it, if any."""
 
     sketch: Sketch
     clip_before: float | None
 
 
-class FedSgmDevice(DeviceHalf[Prepared]):
+class FedSgmDevice(DeviceHalf[FedSgmPrepared]):
     """The device half: R Delta for every privacy unit, clipped before if `strategy.clip=before`."""
 
-    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> FedSgmPrepared:
         settings, seed = cast(FedSgmConfig, broadcast.config.strategy), broadcast.scalars[SEED]
         assert isinstance(seed, bytes)
         clip = None if settings.clip == "after" else broadcast.config.privacy.fixed_clip
-        return Prepared(make_sketch(settings, model.size, seed), clip)
+        return FedSgmPrepared(make_sketch(settings, model.size, seed), clip)
 
-    def shorten(self, prepared: Prepared, rows: torch.Tensor) -> torch.Tensor:
+    def shorten(self, prepared: FedSgmPrepared, rows: torch.Tensor) -> torch.Tensor:
         clip = prepared.clip_before
         return prepared.sketch.forward(rows if clip is None else clip_rows(rows, clip))
 
-    def is_costly(self, prepared: Prepared) -> bool:
+    def is_costly(self, prepared: FedSgmPrepared) -> bool:
         return isinstance(prepared.sketch, GaussianSketch)
 
 
-def stretch(settings: FedSgmConfig, d: int) -> float:
+def stretch_by_sketch(settings: FedSgmConfig, d: int) -> float:
     """Return the norm to which an uploaded row is clipped, divided by privacy.clip.
 
     A device always clips the row that it uploads, as its last step. With `strategy.clip=before` the update was already
@@ -236,8 +243,15 @@ def make_sketch(settings: FedSgmConfig, d: int, seed: bytes) -> Sketch:
     return kind(_upload_length(settings, d), d, int.from_bytes(seed, "big"))
 
 
+def public_seed(config: Config, server_round: int) -> bytes:
+    """Return the seed of R that everybody can compute."""
+    settings = cast(FedSgmConfig, config.strategy)
+    fresh = (server_round,) if settings.seed_per == "round" else ()
+    return derived_key(config.seed, "sketch", *fresh)
+
+
 def _upload_length(settings: FedSgmConfig, d: int) -> int:
     return d if settings.sketch == "identity" else sketch_size(settings.sketch_dim, d)
 
 
-SERVER, DEVICE = FedSgm, FedSgmDevice
+SERVER, DEVICE, REPLICA = FedSgm, FedSgmDevice, FedSgm.replica

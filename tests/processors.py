@@ -21,7 +21,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CPUINFO = Path("/proc/cpuinfo")  # Linux
-PACKAGES = ["sketching", "strategies", "privacy", "tasks", "replay", "client", "server/report"]
+TESTS = [
+    *("sketching", "strategies", "privacy", "tasks", "delivery", "client", "server/report"),
+    "runtime/test_batched_grid.py",
+]
 OLD = {
     "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
     "ATEN_CPU_CAPABILITY": "default",
@@ -70,7 +73,7 @@ def as_intel(folder: str) -> dict[str, str]:
 def passes(name: str, variables: dict[str, str], threads: int, arguments: list[str]) -> bool:
     # Threads that wait sleep: on a busy machine they would keep those from working for which they wait.
     variables = {**variables, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    tests = [str(ROOT / "tests" / package) for package in PACKAGES]
+    tests = [str(ROOT / "tests" / package) for package in TESTS]
     started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n", str(2 // threads), *tests, *arguments],

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,38 @@ def test_no_module_keeps_state() -> None:
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         found = [w for function in functions for w in _written(ast.Module([function], []), names)]
         assert not found, f"{path.relative_to(ROOT)} changes module-level {found}"
+
+
+def _classes() -> Iterator[tuple[Path, ast.ClassDef]]:
+    for path in _sources():
+        yield from (
+            (path, node)
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.ClassDef)
+        )
+
+
+def test_a_name_of_a_class_means_one_class() -> None:
+    """Whoever searches for a class finds one. Names that begin with an underscore belong to their file."""
+    files: dict[str, list[str]] = {}
+    for path, node in _classes():
+        if not node.name.startswith("_"):
+            files.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert files
+    assert not {name: found for name, found in files.items() if len(found) > 1}
+
+
+def test_no_class_overrides_what_a_class_of_another_file_keeps_to_itself() -> None:
+    """A name with an underscore is of no concern to other files. What they may override is a hook with a public
+    name."""
+    for path, node in _classes():
+        module = ".".join(("fedsketch", *path.relative_to(ROOT).with_suffix("").parts))
+        made = getattr(import_module(module), node.name)
+        own = {name for name in vars(made) if re.match(r"_[a-z]", name)}
+        for base in made.__mro__[1:]:
+            if base.__module__.startswith(("fedsketch.", "flwr.")) and base.__module__ != module:
+                taken = own & vars(base).keys() - {"_abc_impl", "_is_protocol"}
+                assert not taken, f"{module}.{node.name} overrides {taken} of {base.__name__}"
 
 
 def test_only_mechanisms_make_uploads() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import processors
+
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 VERSION = PYPROJECT["project"]["version"]
@@ -136,3 +138,7 @@ def test_pages_name_files_that_exist(path: Path) -> None:
     named = re.findall(r"\b(?:docs|tests|examples|conf|privacy)/[\w./-]*\w", text)
     named = [name for name in named if "NAME" not in name]
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_run_on_other_processors_names_tests_that_exist() -> None:
+    assert not [name for name in processors.TESTS if not (ROOT / "tests" / name).exists()]

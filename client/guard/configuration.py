@@ -41,8 +41,8 @@ def admitted(config: Config, policy: Policy, card: DataCard) -> Assignment:
         )
     _compare(config, card)
     if isinstance(data, SyntheticConfig):
-        numbers = math.prod(shape_after(config.model.features, data.shape))
-        _within(numbers * (data.examples + data.test_examples), policy.largest_model)
+        width = math.prod(shape_after(config.model.features, data.shape))
+        _within(width * (data.examples + data.test_examples), policy.largest_model)
     local = config.strategy.local
     _within(local.steps if local.epochs is None else local.epochs, policy.most_local_steps)
     data = replace(data, root=None, public_root=None)

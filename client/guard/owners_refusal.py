@@ -1,5 +1,5 @@
-"""Refusals whose text is for the owner of a device. The server gets a fixed sentence instead (`told`), because the text
-says what the device has revealed to others."""
+"""Refusals whose text is for the owner of a device. The server gets a fixed sentence instead (`public_text`), because
+the text says what the device has revealed to others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ log = getLogger(__name__)
 class OwnersRefusal(Refusal):
     """A refusal with a reason that stays on the device."""
 
-    told: ClassVar[str]
+    public_text: ClassVar[str]
 
 
 class BudgetSpent(OwnersRefusal):
     """The budget over the device's life does not cover a round."""
 
-    told = "The privacy budget of this device does not cover this round: the log of its node says more."
+    public_text = "The privacy budget of this device does not cover this round: the log of its node says more."
 
 
 class LedgerProblem(OwnersRefusal):
     """The ledger or its witness is missing, damaged or older than it was."""
 
-    told = "This device's ledger cannot be used: the log of its node says why."
+    public_text = "This device's ledger cannot be used: the log of its node says why."
 
 
 @contextmanager
@@ -38,4 +38,4 @@ def reason_kept() -> Iterator[None]:
         yield
     except OwnersRefusal as refusal:
         log.error("%s", refusal)
-        raise Refusal(refusal.told) from None
+        raise Refusal(refusal.public_text) from None

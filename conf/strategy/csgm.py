@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.settings import FollowedSettings
 from fedsketch.conf.types import Positive, frozen
 from fedsketch.privacy.accounting.releases import Unit
 
@@ -15,17 +15,25 @@ if TYPE_CHECKING:
 
 
 @frozen
-class CsgmConfig(StrategySettings):
+class CsgmConfig(FollowedSettings):
     rate: Annotated[float, Field(gt=0, le=1)]
     mask: Literal["own", "common"]
     bits: Literal[8, 16, 32]
     peak: Positive | None
+
+    @property
+    def measures_without_noise(self) -> bool:
+        return self.mask == "own"
 
     def check(self, config: Config) -> None:
         if config.privacy.unit is not Unit.CLIENT:
             raise ValueError("strategy=csgm samples whole updates: set privacy.unit=client")
         if self.mask == "common":
             return
+        if self.broadcast == "replay":
+            raise ValueError(
+                "with strategy.mask=own the mean of a round is as long as the model: set strategy.broadcast=full"
+            )
         if config.secagg.name != "none" or config.secagg.noise != "gaussian":
             raise ValueError(
                 "with strategy.mask=own every client sends other coordinates, so that they cannot be summed under "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.settings import FollowedSettings
 from fedsketch.conf.types import Positive, frozen
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class FedSgmConfig(StrategySettings):
+class FedSgmConfig(FollowedSettings):
     sketch: Literal["gaussian", "hadamard", "count_sketch", "identity"]
     sketch_dim: Positive
     seed_per: Literal["round", "run"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedsketch.conf.settings import StrategySettings
+from fedsketch.conf.settings import FollowedSettings
 from fedsketch.conf.types import Count, Positive, frozen
 from fedsketch.privacy.accounting.releases import Unit
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class FedPcdpConfig(StrategySettings):
+class FedPcdpConfig(FollowedSettings):
     noise_in_training: ClassVar[bool] = True
 
     projection: Literal["before", "after", "none"]

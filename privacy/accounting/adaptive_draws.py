@@ -51,7 +51,7 @@ from fedsketch.privacy.accounting import pld
 from fedsketch.privacy.accounting.dominating_pairs import GaussianZeroOutPair, Pair, PoissonPair
 from fedsketch.privacy.accounting.renyi import Curve
 
-Profile = Callable[[Curve, GaussianZeroOutPair, float], Curve]
+PairProfile = Callable[[Curve, GaussianZeroOutPair, float], Curve]
 
 LARGEST_EPSILON = 8.0
 _INTERVALS = 8
@@ -99,7 +99,7 @@ def back(g: Curve, pair: GaussianZeroOutPair, t: float) -> Curve:
     return put(g, pair.rate, pair.noise, 1.0, t)
 
 
-def _at(profile: Profile, pair: GaussianZeroOutPair, t: float, g: Curve) -> Curve:
+def _at(profile: PairProfile, pair: GaussianZeroOutPair, t: float, g: Curve) -> Curve:
     return profile(g, pair, t)
 
 
@@ -211,5 +211,5 @@ def epsilon(
     right = int(fits[0])
     if right == 0:
         return 0.0
-    share = (worst[right - 1] - delta) / (worst[right - 1] - worst[right])
-    return math.log(g[right - 1] + share * (g[right] - g[right - 1]))
+    weight = (worst[right - 1] - delta) / (worst[right - 1] - worst[right])
+    return math.log(g[right - 1] + weight * (g[right] - g[right - 1]))

@@ -204,21 +204,21 @@ def _coordinate_curve(
     shown = _revealed(unsampled, _rate(sampling))
     if isinstance(sampling, WithoutReplacement):
         return shown
-    numbers = (law.sigma, law.rate, law.l2, law.linf)
-    drawn = coordinate_sampling.drawn_curve(sampling.rate, *numbers)
+    parameters = (law.sigma, law.rate, law.l2, law.linf)
+    drawn = coordinate_sampling.drawn_curve(sampling.rate, *parameters)
     return np.minimum(_mixed(drawn, unsampled, sampling.missed), shown)
 
 
-def _mixed(usual: Curve, rare: Curve, share: float) -> Curve:
-    """Return the curve of a mechanism that is the rare one with probability `share`, independently of the data, and
+def _mixed(usual: Curve, rare: Curve, probability: float) -> Curve:
+    """Return the curve of a mechanism that is the rare one with this probability, independently of the data, and
     the usual one otherwise.
 
     exp((alpha - 1) D_alpha) is, up to constants, an f-divergence (Hellinger's), and therefore jointly convex.
     """
-    if share in (0.0, 1.0):
-        return rare.copy() if share else usual
-    rest = np.log1p(-share) + (ORDERS - 1.0) * usual
-    return np.logaddexp(rest, np.log(share) + (ORDERS - 1.0) * rare) / (ORDERS - 1.0)
+    if probability in (0.0, 1.0):
+        return rare.copy() if probability else usual
+    rest = np.log1p(-probability) + (ORDERS - 1.0) * usual
+    return np.logaddexp(rest, np.log(probability) + (ORDERS - 1.0) * rare) / (ORDERS - 1.0)
 
 
 def _revealed(unsampled: Curve, rate: float) -> Curve:
@@ -260,11 +260,11 @@ def _unsampled_cost(law: NoiseLaw, adjacency: Adjacency) -> Cost:
         curve = coordinate_sampling.curve(law.sigma, law.rate, norm * law.l2, norm * law.linf)
         return Cost(curve, None)
     if isinstance(law, SketchedGaussian):
-        numbers = (law.noise_multiplier, law.rows, law.clients)
-        curve = sketched_gaussian.secret_curve(*numbers)
+        parameters = (law.noise_multiplier, law.rows, law.clients)
+        curve = sketched_gaussian.secret_curve(*parameters)
         if law.noise_multiplier == 0.0:
             return Cost(curve, None)
-        return Cost(curve, VariancePair(0.0, sketched_gaussian.worst_ratio(*numbers), law.rows))
+        return Cost(curve, VariancePair(0.0, sketched_gaussian.worst_ratio(*parameters), law.rows))
     raise UnsupportedReleaseError(f"{type(law).__name__} is not a law known here.")
 
 

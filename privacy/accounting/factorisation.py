@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
-Kind = Literal["optimal", "banded", "square_root", "tree", "identity"]
+FactorisationKind = Literal["optimal", "banded", "square_root", "tree", "identity"]
 
 _GAP = 1e-9  # relative gap between the error of `optimal` and its lower bound at which it stops
 _GAIN = 1e-9  # predicted relative improvement of a step at which the search of `banded` stops
@@ -66,7 +66,8 @@ def workload(rounds: int, momentum: float = 0.0, passes: int = 1) -> Matrix:
 
     The noise of a pass stays in the models of later passes. For `passes` passes, each with new noise, the matrix
     therefore has more rows below its square part: the models of later passes. A row that exists only for some of the
-    passes is weighted by their share. So the error is that of all models of the run, divided by the number of passes.
+    passes is weighted by their fraction. So the error is that of all models of the run, divided by the number of
+    passes.
     """
     column = np.cumsum(momentum ** np.arange(rounds * passes))
     weight = 1.0 - np.arange(passes).repeat(rounds) / passes
@@ -113,7 +114,11 @@ def best_independent(target: Matrix) -> float:
 # ---------------------------------------------------------------------- factorisations
 @lru_cache(maxsize=16)
 def factorise(
-    kind: Kind, rounds: int, momentum: float = 0.0, band: int | None = None, passes: int = 1
+    kind: FactorisationKind,
+    rounds: int,
+    momentum: float = 0.0,
+    band: int | None = None,
+    passes: int = 1,
 ) -> Matrix:
     """Return C for the workload of this many rounds, lower triangular and read-only. `band` is the number of diagonals
     of `banded`.
@@ -121,7 +126,7 @@ def factorise(
     Time for 64, 256, 1024 rounds on one core: `optimal` 0.1 s, 2 s, 1 min; `banded` 0.1 s, 2 s, 1 min; the others take
     no noticeable time.
     """
-    make: dict[Kind, Callable[[Matrix], Matrix]] = {
+    make: dict[FactorisationKind, Callable[[Matrix], Matrix]] = {
         "optimal": optimal,
         "banded": lambda target: banded(target, min(band or rounds, rounds)),
         "square_root": square_root,
@@ -258,13 +263,13 @@ def _quasi_newton(
     """Return the L-BFGS two-loop recursion: the inverse Hessian, estimated from past steps, times the gradient."""
     if not past:
         return gradient * (0.1 / max(float(np.linalg.norm(gradient)), 0.1))
-    direction, shares = gradient.copy(), []
+    direction, coefficients = gradient.copy(), []
     for move, change in reversed(past):
-        share = float(move @ direction) / float(move @ change)
-        shares.append(share)
-        direction -= share * change
+        coefficient = float(move @ direction) / float(move @ change)
+        coefficients.append(coefficient)
+        direction -= coefficient * change
     move, change = past[-1]
     direction *= float(move @ change) / float(change @ change)
-    for (move, change), share in zip(past, reversed(shares), strict=True):
-        direction += move * (share - float(change @ direction) / float(move @ change))
+    for (move, change), coefficient in zip(past, reversed(coefficients), strict=True):
+        direction += move * (coefficient - float(change @ direction) / float(move @ change))
     return direction

@@ -31,7 +31,7 @@ _MOST_PARTS = 12
 """Composing one part takes some hundredths of a second."""
 
 Profile = Callable[[Curve], Curve]
-Part = tuple[Pair, int]
+CountedPair = tuple[Pair, int]
 """A pair, and the number of its releases."""
 
 
@@ -49,7 +49,7 @@ def squared_spread(pair: Pair) -> float:
     return 4.0 * float(np.trapezoid(pair.with_unit(np.exp(epsilons)), epsilons))
 
 
-def _interval(parts: Sequence[Part]) -> float:
+def _interval(parts: Sequence[CountedPair]) -> float:
     """Return the step of the grid. It is a power of two, so that a growing run can mostly reuse cached
     distributions."""
     squared = sum(count * squared_spread(pair) for pair, count in parts)
@@ -91,10 +91,10 @@ def loss_distribution(pair: Pair, interval: float) -> Any:
     return PrivacyLossDistribution(ahead, back)
 
 
-def _merged_parts(parts: Mapping[Pair, int]) -> list[Part]:
+def _merged_parts(parts: Mapping[Pair, int]) -> list[CountedPair]:
     """Reduce the parts to at most _MOST_PARTS of each kind. Two similar parts are replaced by a pair that dominates
     both, starting where this costs least."""
-    result: list[Part] = []
+    result: list[CountedPair] = []
     for kind in dict.fromkeys(type(pair) for pair in parts):
         alike = [(pair, count) for pair, count in parts.items() if type(pair) is kind]
         alike.sort(key=lambda part: (_size(part[0]), part[0].noise))
@@ -110,7 +110,7 @@ def _merged_parts(parts: Mapping[Pair, int]) -> list[Part]:
     return result
 
 
-def _merge(one: Part, other: Part) -> Part:
+def _merge(one: CountedPair, other: CountedPair) -> CountedPair:
     return one[0].covering([other[0]]), one[1] + other[1]
 
 
@@ -127,7 +127,7 @@ def epsilon(counts: Mapping[Pair, int], delta: float) -> float:
     return float(composed(parts, _interval(parts)).get_epsilon_for_delta(delta))
 
 
-def composed(parts: Sequence[Part], interval: float) -> Any:
+def composed(parts: Sequence[CountedPair], interval: float) -> Any:
     """Return the loss distribution of all parts together."""
     result: Any = None
     for pair, count in parts:

@@ -88,9 +88,9 @@ def _curve_from_terms(orders: Curve, terms: Curve, plain_terms: Curve) -> Curve:
     )
     moment[whole] = np.logaddexp(0.0, np.logaddexp.reduce(exponents, axis=1))
     low, high = np.floor(orders[used]).astype(int), np.ceil(orders[used]).astype(int)
-    share = orders[used] - low  # the cumulant function is convex: Corollary 10 of Wang et al.
+    weight = orders[used] - low  # the cumulant function is convex: Corollary 10 of Wang et al.
     curve = np.full(orders.shape, np.inf)
-    curve[used] = ((1.0 - share) * moment[low] + share * moment[high]) / (orders[used] - 1.0)
+    curve[used] = ((1.0 - weight) * moment[low] + weight * moment[high]) / (orders[used] - 1.0)
     return curve
 
 

@@ -94,15 +94,15 @@ def round_conditionally(
 ) -> NDArray[np.int64]:
     """Return stochastic rounding to integers q. Each row is drawn again until |q|^2 <= `bound_squared`."""
     floor = np.floor(values)
-    share = values - floor
+    fraction = values - floor
     whole = floor.astype(np.int64)
-    rounded = whole + (stream.uniform(values.size).reshape(values.shape) < share)
+    rounded = whole + (stream.uniform(values.size).reshape(values.shape) < fraction)
     waiting = np.flatnonzero(exceeds(rounded, bound_squared))
     for _ in range(_MOST_DRAWS):
         if not len(waiting):
             return rounded
         draw = stream.uniform(len(waiting) * values.shape[1]).reshape(len(waiting), -1)
-        rounded[waiting] = whole[waiting] + (draw < share[waiting])
+        rounded[waiting] = whole[waiting] + (draw < fraction[waiting])
         waiting = waiting[exceeds(rounded[waiting], bound_squared)]
     raise UnsafeUpdateError(
         "rounding did not meet the norm bound; nothing was released: the mechanism does not fit this vector."

@@ -206,8 +206,8 @@ class NoisyTraining(Mechanism):
     def release_to(
         self, variance: float, protected: Unit, sampling: SecretDraw, adversary: Adversary
     ) -> Release:
-        """Return the guarantee comes from this device's steps alone: `variance` and the `sampling` of cohorts are
-        ignored."""
+        """Return what the steps of one round release. The guarantee comes from this device's steps alone: `variance`
+        and the `sampling` of cohorts are ignored."""
         law = Gaussian(self.noise_multiplier(variance, protected))
         own = Poisson(self.rate, Unit.EXAMPLE, DrawnBy.DEVICE)
         draw = own if protected is Unit.EXAMPLE else NoSampling()

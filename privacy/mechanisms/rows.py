@@ -154,13 +154,13 @@ class Rows:
             total += np.concatenate([piece.weighted_sum(weights) for piece in part.pieces])
         return total
 
-    def blocks(self, numbers: int = _AT_ONCE) -> Iterator[Rows]:
+    def blocks(self, size: int = _AT_ONCE) -> Iterator[Rows]:
         """Yield the rows in blocks that each store about this many numbers."""
         stored = sum(
             piece.left.shape[1] + (0 if piece.right is None else piece.right.shape[1])
             for piece in self.pieces
         )
-        at_once = max(1, numbers // stored)
+        at_once = max(1, size // stored)
         for start in range(0, len(self), at_once):
             yield self._cut(slice(start, start + at_once))
 

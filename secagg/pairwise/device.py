@@ -33,7 +33,7 @@ from . import keys, messages, shamir
 from .graph import draw_groups, neighbours
 from .masking import apply_masks
 from .settings import PairwiseSettings
-from .state import DeviceState, Session, Stage
+from .state import DeviceStage, DeviceState, Session
 
 
 def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
@@ -54,7 +54,10 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         raise Refusal(f"The roster has another key for node {node.id}: enrol this device again.")
     node.guard.admit(settings)
     session = Session(
-        settings, Stage.ADVERTISED, private_c=x25519.new_private(), private_s=x25519.new_private()
+        settings,
+        DeviceStage.ADVERTISED,
+        private_c=x25519.new_private(),
+        private_s=x25519.new_private(),
     )
     public = x25519.public_of(session.private_c) + x25519.public_of(session.private_s)
     signature = node.guard.identity.sign(messages.key_statement(settings.digest, node.id, public))
@@ -65,7 +68,7 @@ def advertise(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
 def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Check the peers' keys, and share this device's two secrets among them."""
     memory = DeviceState.decode(state)
-    session = memory.at(digest_of(request), Stage.ADVERTISED)
+    session = memory.at(digest_of(request), DeviceStage.ADVERTISED)
     settings, me = session.settings, _place(node, session.settings)
     present, adverts = messages.read_share_request(settings, request)
     public = _verified_keys(node, session, present, adverts)
@@ -97,7 +100,7 @@ def share(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
         peers[index] = public[index][32:] + incoming
     memory.sessions[settings.digest] = replace(
         session,
-        stage=Stage.SHARED,
+        stage=DeviceStage.SHARED,
         private_c=b"",
         seed=seed,
         context=context,
@@ -145,7 +148,7 @@ class MaskTicket:
 def open_mask(node: Node, state: bytes, request: bytes, broadcast: bytes) -> MaskTicket:
     """Check everything that can be checked before training starts."""
     memory = DeviceState.decode(state)
-    session = memory.at(digest_of(request), Stage.SHARED)
+    session = memory.at(digest_of(request), DeviceStage.SHARED)
     settings, me = session.settings, _place(node, session.settings)
     alive, sealed = messages.read_mask_request(settings, request)
     if settings.broadcast and settings.broadcast != broadcast:
@@ -182,7 +185,7 @@ def spend(node: Node, ticket: MaskTicket) -> bytes:
     """
     node.guard.charge(ticket.settings)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
-    memory.sessions[ticket.settings.digest] = replace(ticket.session, stage=Stage.SPENT)
+    memory.sessions[ticket.settings.digest] = replace(ticket.session, stage=DeviceStage.SPENT)
     return memory.encode()
 
 
@@ -198,7 +201,7 @@ def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     apply_masks(masked, ticket.add, ticket.subtract)
     memory = replace(ticket.memory, sessions=dict(ticket.memory.sessions))
     memory.sessions[settings.digest] = replace(
-        session, stage=Stage.MASKED, private_s=b"", seed=b"", peers={}
+        session, stage=DeviceStage.MASKED, private_s=b"", seed=b"", peers={}
     )
     packed = pack(reduce(masked, settings.modulus), settings.bits)
     return memory.encode(), messages.mask_reply(settings, packed)
@@ -207,7 +210,7 @@ def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
 def sign(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Sign the survivor list, once per round."""
     memory = DeviceState.decode(state)
-    session = memory.at(digest_of(request), Stage.MASKED)
+    session = memory.at(digest_of(request), DeviceStage.MASKED)
     settings = session.settings
     _need(settings.consistency, "The round was announced without signatures on survivors.")
     survivors = messages.read_sign_request(settings, request)
@@ -215,7 +218,7 @@ def sign(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     node.guard.endorse(settings, _ids(settings, survivors))
     statement = survivor_statement(session, survivors)
     memory.sessions[settings.digest] = replace(
-        session, stage=Stage.SIGNED, signed=hashlib.sha256(statement).digest()
+        session, stage=DeviceStage.SIGNED, signed=hashlib.sha256(statement).digest()
     )
     return memory.encode(), messages.sign_reply(settings, node.guard.identity.sign(statement))
 
@@ -224,12 +227,12 @@ def unmask(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     """Reveal one share per peer and forget the round."""
     memory = DeviceState.decode(state)
     digest = digest_of(request)
-    session = memory.at(digest, Stage.MASKED, Stage.SIGNED)
+    session = memory.at(digest, DeviceStage.MASKED, DeviceStage.SIGNED)
     settings = session.settings
     survivors, signatures = messages.read_unmask_request(settings, request)
     _check_survivors(node, session, survivors)
     if settings.consistency:
-        memory.at(digest, Stage.SIGNED)
+        memory.at(digest, DeviceStage.SIGNED)
         statement = survivor_statement(session, survivors)
         if hashlib.sha256(statement).digest() != session.signed:
             raise Refusal("The survivor list is not the one that this device signed.")

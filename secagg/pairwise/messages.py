@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from ..errors import Malformed
 from ..identity import SIGNATURE_BYTES
-from ..wire import HASH_BYTES, Kind, Reader, Writer
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer
 from ..x25519 import PUBLIC_BYTES
 from .keys import SEALED_BYTES
 from .settings import PairwiseSettings
@@ -36,12 +36,12 @@ def survivor_statement(context: bytes, broadcast: bytes, alive: bytes, survivors
 
 def advertise_reply(settings: PairwiseSettings, advert: bytes) -> bytes:
     """Return the reply to the settings: the device's fresh keys and its signature."""
-    return Writer(Kind.ADVERTISE_REPLY, settings.digest).raw(advert).done()
+    return Writer(MessageKind.ADVERTISE_REPLY, settings.digest).raw(advert).done()
 
 
 def read_advertise_reply(settings: PairwiseSettings, data: bytes) -> bytes:
     """Return the keys and the signature in such a reply."""
-    reader = _open(settings, data, Kind.ADVERTISE_REPLY)
+    reader = _open(settings, data, MessageKind.ADVERTISE_REPLY)
     advert = reader.raw(ADVERT_BYTES)
     reader.end()
     return advert
@@ -51,7 +51,7 @@ def share_request(
     settings: PairwiseSettings, present: Iterable[int], adverts: Mapping[int, bytes]
 ) -> bytes:
     """Return the request for shares: who has advertised keys, and the signed keys of the device's peers."""
-    out = Writer(Kind.SHARE_REQUEST, settings.digest).members(settings.n, present)
+    out = Writer(MessageKind.SHARE_REQUEST, settings.digest).members(settings.n, present)
     return out.table(settings.n, adverts).done()
 
 
@@ -59,7 +59,7 @@ def read_share_request(
     settings: PairwiseSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
     """Return who has advertised keys, and the signed keys of the device's peers."""
-    reader = _open(settings, data, Kind.SHARE_REQUEST)
+    reader = _open(settings, data, MessageKind.SHARE_REQUEST)
     present, adverts = reader.members(settings.n), reader.table(settings.n, ADVERT_BYTES)
     reader.end()
     return present, adverts
@@ -69,13 +69,13 @@ def share_reply(
     settings: PairwiseSettings, commitment: bytes, sealed: Mapping[int, bytes]
 ) -> bytes:
     """Return the reply: a commitment to the seed, and the encrypted shares by the peers' positions."""
-    out = Writer(Kind.SHARE_REPLY, settings.digest).raw(commitment)
+    out = Writer(MessageKind.SHARE_REPLY, settings.digest).raw(commitment)
     return out.table(settings.n, sealed).done()
 
 
 def read_share_reply(settings: PairwiseSettings, data: bytes) -> tuple[bytes, dict[int, bytes]]:
     """Return the commitment and the encrypted shares in such a reply."""
-    reader = _open(settings, data, Kind.SHARE_REPLY)
+    reader = _open(settings, data, MessageKind.SHARE_REPLY)
     commitment, sealed = reader.raw(HASH_BYTES), reader.table(settings.n, SEALED_BYTES)
     reader.end()
     return commitment, sealed
@@ -85,7 +85,7 @@ def mask_request(
     settings: PairwiseSettings, alive: Iterable[int], sealed: Mapping[int, bytes]
 ) -> bytes:
     """Return the request for the masked vector: who has shared, and the encrypted shares for this device."""
-    out = Writer(Kind.MASK_REQUEST, settings.digest).members(settings.n, alive)
+    out = Writer(MessageKind.MASK_REQUEST, settings.digest).members(settings.n, alive)
     return out.table(settings.n, sealed).done()
 
 
@@ -93,7 +93,7 @@ def read_mask_request(
     settings: PairwiseSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
     """Return who has shared, and the encrypted shares for this device."""
-    reader = _open(settings, data, Kind.MASK_REQUEST)
+    reader = _open(settings, data, MessageKind.MASK_REQUEST)
     alive, sealed = reader.members(settings.n), reader.table(settings.n, SEALED_BYTES)
     reader.end()
     return alive, sealed
@@ -101,22 +101,22 @@ def read_mask_request(
 
 def mask_reply(settings: PairwiseSettings, packed: bytes) -> bytes:
     """Return the reply: the masked vector."""
-    return Writer(Kind.MASK_REPLY, settings.digest).raw(packed).done()
+    return Writer(MessageKind.MASK_REPLY, settings.digest).raw(packed).done()
 
 
 def read_mask_reply(settings: PairwiseSettings, data: bytes) -> memoryview:
     """Return the packed vector in such a reply."""
-    return _open(settings, data, Kind.MASK_REPLY).rest()
+    return _open(settings, data, MessageKind.MASK_REPLY).rest()
 
 
 def sign_request(settings: PairwiseSettings, survivors: Iterable[int]) -> bytes:
     """Return the request to sign the survivor list."""
-    return Writer(Kind.SIGN_REQUEST, settings.digest).members(settings.n, survivors).done()
+    return Writer(MessageKind.SIGN_REQUEST, settings.digest).members(settings.n, survivors).done()
 
 
 def read_sign_request(settings: PairwiseSettings, data: bytes) -> tuple[int, ...]:
     """Return the survivor list in such a request."""
-    reader = _open(settings, data, Kind.SIGN_REQUEST)
+    reader = _open(settings, data, MessageKind.SIGN_REQUEST)
     survivors = reader.members(settings.n)
     reader.end()
     return survivors
@@ -124,12 +124,12 @@ def read_sign_request(settings: PairwiseSettings, data: bytes) -> tuple[int, ...
 
 def sign_reply(settings: PairwiseSettings, signature: bytes) -> bytes:
     """Return the reply: the signature on the survivor list."""
-    return Writer(Kind.SIGN_REPLY, settings.digest).raw(signature).done()
+    return Writer(MessageKind.SIGN_REPLY, settings.digest).raw(signature).done()
 
 
 def read_sign_reply(settings: PairwiseSettings, data: bytes) -> bytes:
     """Return the signature in such a reply."""
-    reader = _open(settings, data, Kind.SIGN_REPLY)
+    reader = _open(settings, data, MessageKind.SIGN_REPLY)
     signature = reader.raw(SIGNATURE_BYTES)
     reader.end()
     return signature
@@ -139,7 +139,7 @@ def unmask_request(
     settings: PairwiseSettings, survivors: Iterable[int], signatures: Mapping[int, bytes]
 ) -> bytes:
     """Return the request for shares of peers: the survivor list, and the signatures on it."""
-    out = Writer(Kind.UNMASK_REQUEST, settings.digest).members(settings.n, survivors)
+    out = Writer(MessageKind.UNMASK_REQUEST, settings.digest).members(settings.n, survivors)
     return out.table(settings.n, signatures).done()
 
 
@@ -147,7 +147,7 @@ def read_unmask_request(
     settings: PairwiseSettings, data: bytes
 ) -> tuple[tuple[int, ...], dict[int, bytes]]:
     """Return the survivor list, and the signatures on it."""
-    reader = _open(settings, data, Kind.UNMASK_REQUEST)
+    reader = _open(settings, data, MessageKind.UNMASK_REQUEST)
     survivors, signatures = reader.members(settings.n), reader.table(settings.n, SIGNATURE_BYTES)
     reader.end()
     return survivors, signatures
@@ -155,18 +155,18 @@ def read_unmask_request(
 
 def unmask_reply(settings: PairwiseSettings, shares: Mapping[int, bytes]) -> bytes:
     """Return the reply: one share per peer, by the peers' positions."""
-    return Writer(Kind.UNMASK_REPLY, settings.digest).table(settings.n, shares).done()
+    return Writer(MessageKind.UNMASK_REPLY, settings.digest).table(settings.n, shares).done()
 
 
 def read_unmask_reply(settings: PairwiseSettings, data: bytes) -> dict[int, bytes]:
     """Return the shares in such a reply."""
-    reader = _open(settings, data, Kind.UNMASK_REPLY)
+    reader = _open(settings, data, MessageKind.UNMASK_REPLY)
     shares = reader.table(settings.n, SHARE_BYTES)
     reader.end()
     return shares
 
 
-def _open(settings: PairwiseSettings, data: bytes, kind: Kind) -> Reader:
+def _open(settings: PairwiseSettings, data: bytes, kind: MessageKind) -> Reader:
     reader = Reader(data, kind)
     if reader.raw(HASH_BYTES) != settings.digest:
         raise Malformed("The message belongs to another round.")

@@ -35,7 +35,7 @@ from ..settings import (
     majority,
     put_application,
 )
-from ..wire import HASH_BYTES, Kind, Reader, Writer
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer
 from . import graph
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class PairwiseSettings(RoundSettings):
     @cached_property
     def encoded(self) -> bytes:
         """The canonical encoding, which is also the request of the first stage."""
-        out = Writer(Kind.ADVERTISE_REQUEST).u64(self.run).u64(self.round).raw(self.nonce)
+        out = Writer(MessageKind.ADVERTISE_REQUEST).u64(self.run).u64(self.round).raw(self.nonce)
         out.u32(self.n).raw(struct.pack(f"<{self.n}Q", *self.cohort))
         for number in (self.degree, self.threshold, self.quorum, self.drops, self.colluders):
             out.u32(number)
@@ -138,7 +138,7 @@ class PairwiseSettings(RoundSettings):
     @lru_cache(maxsize=4)  # a process that simulates many devices decodes the same bytes for each
     def decode(cls, data: bytes) -> PairwiseSettings:
         """Return the settings in these bytes. Raise `Malformed` or, if a rule is broken, `SettingsError`."""
-        reader = Reader(data, Kind.ADVERTISE_REQUEST)
+        reader = Reader(data, MessageKind.ADVERTISE_REQUEST)
         run, round_, nonce = reader.u64(), reader.u64(), reader.raw(NONCE_BYTES)
         n = reader.u32()
         cohort = struct.unpack(f"<{n}Q", reader.view(8 * n))

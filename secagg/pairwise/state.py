@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ..errors import Malformed, Refusal
-from ..wire import HASH_BYTES, Kind, Reader, Writer
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer
 from ..x25519 import PUBLIC_BYTES
 from .keys import SHARES_BYTES
 from .settings import PairwiseSettings
@@ -20,7 +20,7 @@ from .settings import PairwiseSettings
 PEER_BYTES = PUBLIC_BYTES + 32  # the peer's key s, and the key that opens its shares
 
 
-class Stage(IntEnum):
+class DeviceStage(IntEnum):
     """The last step that a device has taken in a round."""
 
     ADVERTISED = 1
@@ -35,7 +35,7 @@ class Session:
     """One open round. Tables are by position in the cohort."""
 
     settings: PairwiseSettings
-    stage: Stage
+    stage: DeviceStage
     private_c: bytes = b""
     private_s: bytes = b""
     seed: bytes = b""
@@ -50,7 +50,7 @@ class Session:
     def encode(self) -> bytes:
         """Return the round as bytes."""
         n = self.settings.n
-        out = Writer(Kind.STATE).blob(self.settings.encoded).u8(self.stage)
+        out = Writer(MessageKind.STATE).blob(self.settings.encoded).u8(self.stage)
         for secret in (self.private_c, self.private_s, self.seed, self.context):
             out.blob(secret)
         out.members(n, self.members).table(n, self.peers).blob(self.broadcast)
@@ -59,11 +59,11 @@ class Session:
     @classmethod
     def decode(cls, data: bytes) -> Session:
         """Return the round in these bytes."""
-        reader = Reader(data, Kind.STATE)
+        reader = Reader(data, MessageKind.STATE)
         settings = PairwiseSettings.decode(reader.blob())
         n = settings.n
         try:
-            stage = Stage(reader.u8())
+            stage = DeviceStage(reader.u8())
         except ValueError as error:
             raise Malformed("The device's state is damaged.") from error
         session = cls(
@@ -93,7 +93,7 @@ class DeviceState:
 
     def encode(self) -> bytes:
         """Return the state as bytes."""
-        out = Writer(Kind.STATE).u64(self.last_round + 1).u8(len(self.sessions))
+        out = Writer(MessageKind.STATE).u64(self.last_round + 1).u8(len(self.sessions))
         for digest, session in self.sessions.items():
             out.raw(digest).blob(session.encode())
         return out.done()
@@ -103,7 +103,7 @@ class DeviceState:
         """Return the state in these bytes; no bytes are the state of a new device."""
         if not data:
             return cls()
-        reader = Reader(data, Kind.STATE)
+        reader = Reader(data, MessageKind.STATE)
         state = cls(last_round=reader.u64() - 1)
         for _ in range(reader.u8()):
             digest = reader.raw(HASH_BYTES)
@@ -116,13 +116,13 @@ class DeviceState:
         waiting = [
             (digest, other)
             for digest, other in self.sessions.items()
-            if other.stage >= Stage.MASKED
+            if other.stage >= DeviceStage.MASKED
         ]
         self.sessions = dict(waiting[-1:])
         self.sessions[session.settings.digest] = session
         self.last_round = session.settings.round
 
-    def at(self, digest: bytes, *stages: Stage) -> Session:
+    def at(self, digest: bytes, *stages: DeviceStage) -> Session:
         """Return the round of a request, which must have taken exactly the step before."""
         session = self.sessions.get(digest)
         if session is None:

@@ -32,7 +32,7 @@ from .keys import ABSENT, KEY_BYTES, key_statement, moved_on, pair_key
 from .messages import SharingRequest
 from .settings import Cohort, Terms, TwoTripsSettings
 from .sharing import deal
-from .state import Epoch, Memory, OpenRound, Stage
+from .state import Epoch, Memory, OpenRound, TwoTripsStage
 from .stream import moment_of, numbers, share_input
 
 
@@ -158,7 +158,7 @@ def spend(node: Node, ticket: MaskTicket) -> bytes:
     if settings.closed and not ticket.absent:
         epoch.private = b""
     ticket.memory.learn(settings.announced, settings.terms)
-    return _remembered(ticket, Stage.CHARGED)
+    return _remembered(ticket, TwoTripsStage.CHARGED)
 
 
 def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
@@ -179,10 +179,10 @@ def mask(ticket: MaskTicket, vector: Ring) -> tuple[bytes, bytes]:
     published, secrets = deal(settings.shape, shares)
     masked = (vector.astype(np.uint64) + secrets) % np.uint64(settings.modulus)
     reply = messages.sharing_reply(settings, masked, published)
-    return _remembered(ticket, Stage.SHARED), reply
+    return _remembered(ticket, TwoTripsStage.SHARED), reply
 
 
-def _remembered(ticket: MaskTicket, stage: Stage) -> bytes:
+def _remembered(ticket: MaskTicket, stage: TwoTripsStage) -> bytes:
     """Return the state with this round as the last. Epochs before its own are over."""
     settings, memory = ticket.settings, ticket.memory
     epochs = {number: one for number, one in memory.epochs.items() if number > settings.epoch}
@@ -200,9 +200,9 @@ def answer(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     settings = opened.settings
     survivors = messages.read_answer_request(settings, request)
     named = hashlib.sha256(request).digest()
-    if opened.stage is Stage.ANSWERED and named == opened.answered:
+    if opened.stage is TwoTripsStage.ANSWERED and named == opened.answered:
         return state, opened.answer
-    if opened.stage is not Stage.SHARED:
+    if opened.stage is not TwoTripsStage.SHARED:
         raise Refusal(
             f"Round {settings.round} is {opened.stage.name.lower()} on this device: the request is out of order, or "
             "about another list."
@@ -219,7 +219,7 @@ def answer(node: Node, state: bytes, request: bytes) -> tuple[bytes, bytes]:
     )
     reply = messages.answer_reply(settings, _sum(dealt, settings.modulus))
     epoch.move_on(epoch.index + 1)
-    memory.open = replace(opened, stage=Stage.ANSWERED, answer=reply, answered=named)
+    memory.open = replace(opened, stage=TwoTripsStage.ANSWERED, answer=reply, answered=named)
     return memory.encode(), reply
 
 

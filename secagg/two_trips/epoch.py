@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..coordinator import Step
 from ..errors import Malformed
 from ..identity import Directory, verify
+from ..server_session import RoundStage
 from ..x25519 import PUBLIC_BYTES
 from . import messages
 from .keys import key_statement
@@ -70,7 +70,7 @@ class Introductions:
     def __init__(
         self, epoch: ServerEpoch, nodes: Iterable[int], directory: Directory | None = None
     ) -> None:
-        self.step = Step.HELLO
+        self.stage = RoundStage.HELLO
         self.lost: dict[int, str] = {}
         self._epoch = epoch
         self._asked = set(nodes)
@@ -86,7 +86,7 @@ class Introductions:
         """Note that a node failed, refused, or did not answer in time."""
         if node in self._asked:
             self._asked.discard(node)
-            self.lost[node] = f"{self.step.name.lower()}: {reason}"
+            self.lost[node] = f"{self.stage.name.lower()}: {reason}"
 
     def receive(self, node: int, body: bytes) -> None:
         """Process a node's key. One with a wrong signature makes the node a dropout."""
@@ -105,7 +105,7 @@ class Introductions:
         """End the step."""
         for node in list(self._asked):
             self.lose(node, "no answer in time")
-        self.step = Step.DONE
+        self.stage = RoundStage.DONE
 
     def _check(self, node: int, advert: bytes) -> None:
         """Check a signature if the server has a roster. Without one, the devices find a wrong signature, and refuse."""

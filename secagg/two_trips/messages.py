@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import Malformed
 from ..packing import pack, packed_size, ring_dtype, unpack
 from ..settings import NONCE_BYTES
-from ..wire import HASH_BYTES, Kind, Reader, Writer, bitmap
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer, bitmap
 from .field import Field
 from .keys import ADVERT_BYTES
 from .settings import TwoTripsSettings
@@ -26,12 +26,12 @@ NAME_BYTES = 16
 
 def hello_request(run: int, epoch: int) -> bytes:
     """Return the request for a device's key of an epoch."""
-    return Writer(Kind.HELLO_REQUEST).u64(run).u32(epoch).done()
+    return Writer(MessageKind.HELLO_REQUEST).u64(run).u32(epoch).done()
 
 
 def read_hello_request(data: bytes) -> tuple[int, int]:
     """Return the run and the epoch in such a request."""
-    reader = Reader(data, Kind.HELLO_REQUEST)
+    reader = Reader(data, MessageKind.HELLO_REQUEST)
     run, epoch = reader.u64(), reader.u32()
     reader.end()
     return run, epoch
@@ -39,12 +39,12 @@ def read_hello_request(data: bytes) -> tuple[int, int]:
 
 def hello_reply(advert: bytes) -> bytes:
     """Return the reply: the device's public key and its signature."""
-    return Writer(Kind.HELLO_REPLY).raw(advert).done()
+    return Writer(MessageKind.HELLO_REPLY).raw(advert).done()
 
 
 def read_hello_reply(data: bytes) -> bytes:
     """Return the public key and the signature in such a reply."""
-    reader = Reader(data, Kind.HELLO_REPLY)
+    reader = Reader(data, MessageKind.HELLO_REPLY)
     advert = reader.raw(ADVERT_BYTES)
     reader.end()
     return advert
@@ -64,7 +64,7 @@ class SharingRequest:
 
     def encode(self) -> bytes:
         """Return the request as bytes."""
-        out = Writer(Kind.SHARING_REQUEST, self.static).u64(self.round).raw(self.nonce)
+        out = Writer(MessageKind.SHARING_REQUEST, self.static).u64(self.round).raw(self.nonce)
         if self.cohort or self.terms or self.adverts:
             out.blob(self.cohort).blob(self.terms)
             for place, advert in sorted(self.adverts.items()):
@@ -74,7 +74,7 @@ class SharingRequest:
     @classmethod
     def decode(cls, data: bytes) -> SharingRequest:
         """Return the request in these bytes."""
-        reader = Reader(data, Kind.SHARING_REQUEST)
+        reader = Reader(data, MessageKind.SHARING_REQUEST)
         static, round_, nonce = reader.raw(HASH_BYTES), reader.u64(), reader.raw(NONCE_BYTES)
         if not reader.left:
             return cls(static, round_, nonce)
@@ -92,13 +92,13 @@ class SharingRequest:
 
 def sharing_reply(settings: TwoTripsSettings, masked: Field, published: Field) -> bytes:
     """Return the reply: the masked vector, and the numbers at the public points."""
-    out = Writer(Kind.SHARING_REPLY, _name(settings))
+    out = Writer(MessageKind.SHARING_REPLY, _name(settings))
     return out.raw(_packed(masked, settings.bits)).raw(_packed(published, settings.bits)).done()
 
 
 def read_sharing_reply(settings: TwoTripsSettings, data: bytes) -> tuple[Field, Field]:
     """Return the masked vector, and the numbers at the public points (rows)."""
-    reader, shape = _open(settings, data, Kind.SHARING_REPLY), settings.shape
+    reader, shape = _open(settings, data, MessageKind.SHARING_REPLY), settings.shape
     masked = _unpacked(reader, shape.dim, shape)
     published = _unpacked(reader, shape.publics * shape.polynomials, shape)
     reader.end()
@@ -107,18 +107,18 @@ def read_sharing_reply(settings: TwoTripsSettings, data: bytes) -> tuple[Field, 
 
 def answer_request(settings: TwoTripsSettings, survivors: Iterable[int]) -> bytes:
     """Return the request for a device's share of a sum: whose sum."""
-    out = Writer(Kind.ANSWER_REQUEST, _name(settings))
+    out = Writer(MessageKind.ANSWER_REQUEST, _name(settings))
     return out.raw(bitmap(settings.n, survivors)).done()
 
 
 def name_in(data: bytes) -> bytes:
     """Return the name of the round that a request for an answer is about."""
-    return Reader(data, Kind.ANSWER_REQUEST).raw(NAME_BYTES)
+    return Reader(data, MessageKind.ANSWER_REQUEST).raw(NAME_BYTES)
 
 
 def read_answer_request(settings: TwoTripsSettings, data: bytes) -> tuple[int, ...]:
     """Return the positions of those in the sum."""
-    reader = _open(settings, data, Kind.ANSWER_REQUEST)
+    reader = _open(settings, data, MessageKind.ANSWER_REQUEST)
     survivors = reader.bitmap(settings.n)
     reader.end()
     return survivors
@@ -126,13 +126,13 @@ def read_answer_request(settings: TwoTripsSettings, data: bytes) -> tuple[int, .
 
 def answer_reply(settings: TwoTripsSettings, answer: Field) -> bytes:
     """Return the reply: the sum of what those in the sum have dealt to this device."""
-    out = Writer(Kind.ANSWER_REPLY, _name(settings))
+    out = Writer(MessageKind.ANSWER_REPLY, _name(settings))
     return out.raw(_packed(answer, settings.bits)).done()
 
 
 def read_answer_reply(settings: TwoTripsSettings, data: bytes) -> Field:
     """Return the numbers in such a reply."""
-    reader, shape = _open(settings, data, Kind.ANSWER_REPLY), settings.shape
+    reader, shape = _open(settings, data, MessageKind.ANSWER_REPLY), settings.shape
     answer = _unpacked(reader, shape.polynomials, shape)
     reader.end()
     return answer
@@ -152,7 +152,7 @@ def _name(settings: TwoTripsSettings) -> bytes:
     return settings.digest[:NAME_BYTES]
 
 
-def _open(settings: TwoTripsSettings, data: bytes, kind: Kind) -> Reader:
+def _open(settings: TwoTripsSettings, data: bytes, kind: MessageKind) -> Reader:
     reader = Reader(data, kind)
     if not names(settings, reader.raw(NAME_BYTES)):
         raise Malformed("The message belongs to another round.")

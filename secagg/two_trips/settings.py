@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ..errors import Malformed, SettingsError
 from ..settings import RoundSettings, Scalar, Sizes, get_application, put_application
-from ..wire import HASH_BYTES, Kind, Reader, Writer
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer
 from .shape import Shape
 
 LONGEST_EPOCH = 256  # rounds
@@ -35,7 +35,7 @@ class Cohort:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical encoding."""
-        out = Writer(Kind.COHORT).u64(self.run).u64(self.epoch).u8(self.closed)
+        out = Writer(MessageKind.COHORT).u64(self.run).u64(self.epoch).u8(self.closed)
         return out.u32(len(self.ids)).raw(struct.pack(f"<{len(self.ids)}Q", *self.ids)).done()
 
     @cached_property
@@ -47,7 +47,7 @@ class Cohort:
     @lru_cache(maxsize=16)  # a process that simulates many devices decodes the same bytes for each
     def decode(cls, data: bytes) -> Cohort:
         """Return the cohort in these bytes."""
-        reader = Reader(data, Kind.COHORT)
+        reader = Reader(data, MessageKind.COHORT)
         run, epoch, closed, n = reader.u64(), reader.u64(), reader.u8(), reader.u32()
         if closed > 1:
             raise Malformed("A flag is neither 0 nor 1.")
@@ -72,7 +72,7 @@ class Terms:
     @cached_property
     def encoded(self) -> bytes:
         """The canonical encoding."""
-        out = Writer(Kind.TERMS)
+        out = Writer(MessageKind.TERMS)
         for number in (self.total, self.groups, self.drops, self.losses, self.colluders, self.dim):
             out.u32(number)
         out.u8(self.bits)
@@ -88,7 +88,7 @@ class Terms:
     @lru_cache(maxsize=16)
     def decode(cls, data: bytes) -> Terms:
         """Return the terms in these bytes."""
-        reader = Reader(data, Kind.TERMS)
+        reader = Reader(data, MessageKind.TERMS)
         total, groups, drops, losses, colluders, dim = (reader.u32() for _ in range(6))
         bits, application = reader.u8(), get_application(reader)
         reader.end()

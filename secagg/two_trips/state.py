@@ -14,7 +14,7 @@ from enum import IntEnum
 
 from ..errors import Malformed, Refusal
 from ..settings import NONCE_BYTES
-from ..wire import HASH_BYTES, Kind, Reader, Writer
+from ..wire import HASH_BYTES, MessageKind, Reader, Writer
 from ..x25519 import PUBLIC_BYTES
 from .keys import ADVERT_BYTES, KEY_BYTES, moved_on
 from .settings import Cohort, Terms, TwoTripsSettings, static_digest, with_last
@@ -23,7 +23,7 @@ _EPOCHS = 2  # the current one, and the next, whose keys are exchanged ahead
 _PEER_BYTES = PUBLIC_BYTES + KEY_BYTES
 
 
-class Stage(IntEnum):
+class TwoTripsStage(IntEnum):
     """What a device has done in the round that was charged last."""
 
     CHARGED = 1
@@ -84,7 +84,7 @@ class OpenRound:
 
     settings: TwoTripsSettings
     absent: tuple[int, ...]  # positions of those who gave no key
-    stage: Stage
+    stage: TwoTripsStage
     broadcast: bytes
     answer: bytes = b""
     answered: bytes = b""  # the hash of the list that it is about
@@ -111,7 +111,7 @@ class OpenRound:
         )
         absent = reader.members(settings.n)
         try:
-            stage = Stage(reader.u8())
+            stage = TwoTripsStage(reader.u8())
         except ValueError as error:
             raise Malformed("The device's state is damaged.") from error
         broadcast = reader.raw(HASH_BYTES)
@@ -131,7 +131,7 @@ class Memory:
 
     def encode(self) -> bytes:
         """Return the memory as bytes."""
-        out = Writer(Kind.EPOCHS).blob(self.charged).u8(self.open is not None)
+        out = Writer(MessageKind.EPOCHS).blob(self.charged).u8(self.open is not None)
         if self.open is not None:
             self.open.encode(out)
         out.u8(len(self.epochs)).u8(len(self.cohorts)).u8(len(self.terms))
@@ -148,7 +148,7 @@ class Memory:
         """Return the memory in these bytes; no bytes are that of a new device."""
         if not data:
             return cls()
-        reader = Reader(data, Kind.EPOCHS)
+        reader = Reader(data, MessageKind.EPOCHS)
         memory = cls(charged=reader.blob())
         if reader.u8():
             memory.open = OpenRound.decode(reader)

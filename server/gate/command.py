@@ -73,14 +73,14 @@ def _limits(asked: argparse.Namespace) -> Limits:
     each = _number("--connections-per-address", asked.connections_per_address, 100_000)
     usual = Limits()
     memory = max(usual.memory, 12 * largest)
-    share = max(1.0, each / usual.connections_per_address)
+    factor = max(1.0, each / usual.connections_per_address)
     return Limits(
         largest_request=largest,
         connections=_number("--connections", asked.connections, 100_000),
         connections_per_address=each,
         memory=memory,
-        memory_per_address=min(memory, int(share * max(usual.memory_per_address, 4 * largest))),
-        upstream_per_address=min(usual.upstream, int(share * usual.upstream_per_address)),
+        memory_per_address=min(memory, int(factor * max(usual.memory_per_address, 4 * largest))),
+        upstream_per_address=min(usual.upstream, int(factor * usual.upstream_per_address)),
     )
 
 

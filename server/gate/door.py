@@ -38,7 +38,9 @@ class Entrance(asyncio.Protocol):
 
     async def _open(self, transport: asyncio.Transport, address: str) -> None:
         head = self._guests.limits.head
-        inside = Connection(head, lambda: self._guests.disconnect(address), **self._of_uvicorn)
+        inside = LimitedConnection(
+            head, lambda: self._guests.disconnect(address), **self._of_uvicorn
+        )
         try:
             secure = await asyncio.get_running_loop().start_tls(
                 transport,
@@ -55,7 +57,7 @@ class Entrance(asyncio.Protocol):
             inside.release()
 
 
-class Connection(H11Protocol):
+class LimitedConnection(H11Protocol):
     """A connection after its handshake. Whoever does not send the head of a request in time is cut off."""
 
     def __init__(self, head: float, leave: Callable[[], None], **of_uvicorn: Any) -> None:

@@ -93,8 +93,8 @@ def _lengths(metadata: Metadata) -> tuple[int, ...]:
         metadata.group_id,
         metadata.message_type,
     )
-    numbers = (metadata.run_id, metadata.src_node_id, metadata.dst_node_id)
-    return (*map(len, texts), *(number.bit_length() for number in numbers))
+    ids = (metadata.run_id, metadata.src_node_id, metadata.dst_node_id)
+    return (*map(len, texts), *(number.bit_length() for number in ids))
 
 
 def serialised_size(item: object) -> int:

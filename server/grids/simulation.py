@@ -67,15 +67,17 @@ class SimulatedGrid(WrappedGrid):
         for message in train:
             message.content = sent
         replies = list(self._grid.send_and_receive(outgoing, timeout=timeout))
-        numbers = self._strategy.vector_length(server_round)
+        upload_length = self._strategy.vector_length(server_round)
         if _evaluates(content):
-            numbers = max((len(uploaded(r.content)) for r in replies if r.has_content()), default=0)
-        self._count(content, [message.metadata.dst_node_id for message in train], numbers)
+            upload_length = max(
+                (len(uploaded(r.content)) for r in replies if r.has_content()), default=0
+            )
+        self._count(content, [message.metadata.dst_node_id for message in train], upload_length)
         return replies
 
     def _sums(self, content: RecordDict, server_round: int, cohort: int) -> int:
         """Return how many sums, or single uploads, the server sees."""
-        groups = int(_numbers(content).get(GROUPS, 1))  # type: ignore[arg-type]
+        groups = int(_head_of(content).get(GROUPS, 1))  # type: ignore[arg-type]
         if not isinstance(self._strategy.config.secagg, NoSecAggConfig):
             return groups
         parts = groups > 1 if _evaluates(content) else self._strategy.wants_parts(server_round)
@@ -94,22 +96,22 @@ class SimulatedGrid(WrappedGrid):
         self._held |= dict.fromkeys(nodes, (version, settings.version))
 
     def _traffic(
-        self, content: RecordDict, parcel: RecordDict, numbers: int, cohort: int
+        self, content: RecordDict, parcel: RecordDict, upload_length: int, cohort: int
     ) -> tuple[float, float]:
-        """Return bytes (up, down) of a node that sends this many numbers."""
-        key = (cohort, numbers, content_shape(content), content_shape(parcel))
+        """Return bytes (up, down) of a node that sends a vector of this length."""
+        key = (cohort, upload_length, content_shape(content), content_shape(parcel))
         if key not in self._known:
             mechanism = mechanism_from_record(content.config_records[MECHANISM])
             whole = RecordDict({**content, **parcel})
             config = self._strategy.config
-            self._known[key] = expected_traffic(config, whole, mechanism, numbers, cohort)
+            self._known[key] = expected_traffic(config, whole, mechanism, upload_length, cohort)
         return self._known[key]
 
 
-def _numbers(content: RecordDict) -> ConfigRecord:
+def _head_of(content: RecordDict) -> ConfigRecord:
     return content.config_records.get(HEAD, ConfigRecord())
 
 
 def _evaluates(content: RecordDict) -> bool:
     """Return whether the message asks devices to evaluate, not to train."""
-    return EVALUATION in _numbers(content)
+    return EVALUATION in _head_of(content)

@@ -35,10 +35,10 @@ def build_grids(
         grid = LossGrid(grid, coordinator.nodes, teller)
     meter = MeteredGrid(grid)
     parcels, frozen = coordinator.strategy.parcels, coordinator.frozen
-    return meter, aggregating(meter, coordinator.config, parcels, roster, frozen)
+    return meter, wrap_grid(meter, coordinator.config, parcels, roster, frozen)
 
 
-def aggregating(
+def wrap_grid(
     grid: WrappedGrid,
     config: Config,
     parcels: Parcels | None = None,

@@ -29,7 +29,7 @@ LARGEST_FILE = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of a file. `data` is compressed and in base64, and the last part is marked."""
 
     name: str
@@ -105,7 +105,7 @@ def _print_line(line: str) -> None:
     print(f"{line}\n", end="", flush=True)
 
 
-def _parts(folder: Path) -> Iterator[Part]:
+def _parts(folder: Path) -> Iterator[FilePart]:
     for path in RunFolder(folder).results():
         if path.stat().st_size > LARGEST_FILE:
             continue
@@ -115,7 +115,7 @@ def _parts(folder: Path) -> Iterator[Part]:
             while True:
                 following = file.read(_PART)
                 data = base64.b64encode(zlib.compress(piece)).decode()
-                yield Part(name.as_posix(), data, last=not following)
+                yield FilePart(name.as_posix(), data, last=not following)
                 if not following:
                     break
                 piece = following

@@ -16,7 +16,7 @@ from typing import Any
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.tracking.mlflow import MLflowSettings
 from fedsketch.errors import ConfigError
-from fedsketch.server.nested_values import leaves, numbers
+from fedsketch.server.nested_values import leaves, numeric_values
 from fedsketch.server.run_folder import RunFolder
 
 PACKAGE = "mlflow"
@@ -53,7 +53,7 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        values = numbers({key: value for key, value in row.items() if key != "round"})
+        values = numeric_values({key: value for key, value in row.items() if key != "round"})
         metrics = [Metric(_allowed(key), value, now, row["round"]) for key, value in values.items()]
         self._client.log_batch(self._run(), metrics=metrics)
 

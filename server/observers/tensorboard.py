@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsketch.conf import Config, to_json
 from fedsketch.conf.tracking.tensorboard import TensorBoardSettings
-from fedsketch.server.nested_values import numbers
+from fedsketch.server.nested_values import numeric_values
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -37,7 +37,7 @@ class TensorBoard:
     def round_done(self, row: dict[str, Any]) -> None:
         if self._writer is None:
             self._writer = self._opened()
-        for key, value in numbers({k: v for k, v in row.items() if k != "round"}).items():
+        for key, value in numeric_values({k: v for k, v in row.items() if k != "round"}).items():
             self._writer.add_scalar(key, value, row["round"])
         self._writer.flush()
 

@@ -249,9 +249,14 @@ def _access(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _why_hidden(config: Config) -> str:
-    if not config.draw_may_be_secret:
+    if not config.metrics_are_secret:
         return ""
-    return " The draw is secret here, so they have mode 600; keep them, and what a tracker was told, so."
+    why = (
+        "The draw is secret here"
+        if config.draw_may_be_secret
+        else "A number of theirs has no noise"
+    )
+    return f" {why}, so they have mode 600; keep them, and what a tracker was told, so."
 
 
 def _hazards(config: Config, summary: Mapping[str, Any]) -> Iterator[str]:

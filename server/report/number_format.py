@@ -44,8 +44,8 @@ def plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
 
 
 def metric(kind: Metric, value: float) -> str:

@@ -107,7 +107,7 @@ ROUND = Axis("round", plain, integer=True)
 
 def axis_of(metric: Metric) -> Axis:
     """Return the axis for the values of a metric."""
-    text = (lambda share: f"{100 * share:.3g} %") if metric.percent else plain
+    text = (lambda fraction: f"{100 * fraction:.3g} %") if metric.percent else plain
     return Axis(metric.name, text)
 
 
@@ -181,7 +181,7 @@ def stacked_chart(
     return _svg(name, alt, draw)
 
 
-def class_histogram(name: str, alt: str, counts: Sequence[Sequence[float]]) -> str:
+def histogram_chart(name: str, alt: str, counts: Sequence[Sequence[float]]) -> str:
     """Return a chart of the examples per client and class: bars for few clients, a heat map for many."""
     table = np.asarray(counts, dtype=float)
     bars = table.shape[0] <= _MAX_BARS and table.shape[1] <= len(COLORS)

@@ -209,7 +209,7 @@ def _figures(run: Run) -> Iterator[str]:
         classes = len(counts[0]) > 1
         kinds = f" of {len(counts[0])} classes" if classes else ""
         alt = f"Examples{kinds} on each of {len(counts)} clients."
-        chart = plots.class_histogram("classes", alt, counts)
+        chart = plots.histogram_chart("classes", alt, counts)
         title, note = ("Classes", " and class") if classes else ("Examples", "")
         yield figure(title, f"examples per client{note}", chart, wide=True)
 

@@ -41,19 +41,19 @@ def _sketched_folds(settings: DomeConfig, model: FlatModel) -> tuple[Fold, ...]:
     smallest = 1
     if settings.sketch == "layerwise":
         smallest = sum(fold.size for fold in folds_of_rank(layout, 1, WHOLE_UP_TO))
-    numbers = sketch_size(settings.sketch_dim, model.size)
+    k = sketch_size(settings.sketch_dim, model.size)
     if settings.sketch_dim < 1:
-        numbers = max(smallest, numbers)
-    if numbers < smallest:
+        k = max(smallest, k)
+    if k < smallest:
         raise ConfigError(
             f"A layer-wise sketch of this model has at least {smallest} numbers: "
             "raise strategy.sketch_dim, or set strategy.sketch=flat."
         )
     if settings.sketch == "flat":
-        return (Fold(0, 1, model.size, numbers),)
+        return (Fold(0, 1, model.size, k),)
     if settings.sketch == "blocks":
-        return block_folds(model.size, numbers)
-    return folds_of_size(layout, numbers, WHOLE_UP_TO)
+        return block_folds(model.size, k)
+    return folds_of_size(layout, k, WHOLE_UP_TO)
 
 
 def isotropic(settings: DomeConfig) -> bool:

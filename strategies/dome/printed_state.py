@@ -20,7 +20,7 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DebiasedConfig, DomeConfig
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.sketching.folding import Fold
 from fedsketch.strategies.dome.debiased_step import EPSILON
 from fedsketch.strategies.dome.state import SketchedState

@@ -18,7 +18,7 @@ import torch
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch
 from fedsketch.sketching.sketch import digest
 from fedsketch.strategies.dome.debiased_step import DebiasedStep
@@ -34,8 +34,8 @@ class PublicState:
         settings = cast(DomeConfig, config.strategy)
         self.vector = vector
         self.folds = folds_of(settings, model, config.rounds)
-        numbers = sum(fold.size for fold in self.folds)
-        self._optimizer = DebiasedStep(vector.new_zeros(numbers), settings.server)
+        size = sum(fold.size for fold in self.folds)
+        self._optimizer = DebiasedStep(vector.new_zeros(size), settings.server)
         self._directions = {
             str(i): vector.new_zeros(fold.columns, fold.rank)
             for i, fold in enumerate(self.folds)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.privacy.mechanisms.randomness import derived_key
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.folding import Fold

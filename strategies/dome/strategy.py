@@ -29,7 +29,8 @@ from torch import Tensor
 
 from fedsketch.conf import Config
 from fedsketch.conf.strategy.dome import DomeConfig
-from fedsketch.delivery.parcels import Parcels, Step
+from fedsketch.delivery.parcels import Parcels
+from fedsketch.delivery.steps import Step
 from fedsketch.sketching.blocks import BlockSketch
 from fedsketch.sketching.folding import Fold
 from fedsketch.sketching.layerwise_sketch import LayerwiseSketch, probe_length
@@ -80,9 +81,9 @@ class Dome(Strategy[DomeConfig]):
         last, state = self.config.rounds, replica(self.config, self.model)
         if not self._replays:
             return Payload(state.broadcast_arrays(last) | state.largest_bases()), RecordDict()
-        numbers = sum(fold.size for fold in state.sketch(last).folds)
+        size = sum(fold.size for fold in state.sketch(last).folds)
         parcels = Parcels(state)
-        step = Step(last, torch.zeros(numbers), 1.0)
+        step = Step(last, torch.zeros(size), 1.0)
         state.apply(step)
         parcels.remember(step)
         return Payload(), parcels.parcel(0)
@@ -146,7 +147,7 @@ def replica(config: Config, model: FlatModel) -> State:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class DomePrepared:
     """The sketch of a round, a hash of its directions, and m_ref, if it is subtracted."""
 
     settings: DomeConfig
@@ -155,23 +156,23 @@ class Prepared:
     reference: Tensor | None
 
 
-class DomeDevice(DeviceHalf[Prepared]):
+class DomeDevice(DeviceHalf[DomePrepared]):
     """The device half: S^T (g - m_ref) for every privacy unit."""
 
-    def prepare(self, broadcast: Broadcast, model: FlatModel) -> Prepared:
+    def prepare(self, broadcast: Broadcast, model: FlatModel) -> DomePrepared:
         settings = cast(DomeConfig, broadcast.config.strategy)
         folds = folds_of(settings, model, broadcast.round)
         known = [broadcast.arrays.get(f"basis-{i}") for i in range(len(folds))]
         sketch = sketch_of(settings, folds, known, probe_seed(broadcast.config, broadcast.round))
         directions = digest("none" if basis is None else basis for basis in known)
-        return Prepared(settings, sketch, directions, broadcast.arrays.get("reference"))
+        return DomePrepared(settings, sketch, directions, broadcast.arrays.get("reference"))
 
-    def shorten(self, prepared: Prepared, rows: Tensor) -> Tensor:
+    def shorten(self, prepared: DomePrepared, rows: Tensor) -> Tensor:
         if prepared.reference is not None:
             rows = rows - prepared.reference.to(rows)
         return prepared.sketch.forward(rows)
 
-    def shorten_clients(self, prepared: Prepared, rows: Tensor, clients: Clients) -> Tensor:
+    def shorten_clients(self, prepared: DomePrepared, rows: Tensor, clients: Clients) -> Tensor:
         """Sketch the updates of clients. With error feedback, what the sketch missed is added in the client's next
         round. What the clip cuts off is not: it would grow without bound."""
         feedback = prepared.settings.error_feedback
@@ -187,7 +188,7 @@ class DomeDevice(DeviceHalf[Prepared]):
             memory[RESIDUAL] = residual[None].clone()
         return sketched
 
-    def factor_sketch(self, prepared: Prepared) -> FactorSketch | None:
+    def factor_sketch(self, prepared: DomePrepared) -> FactorSketch | None:
         """Return the sketch for gradients that are given as factors. None if m_ref is subtracted from them, because it
         has no factors, or if the sketch is not layer-wise."""
         if prepared.reference is not None or prepared.settings.sketch != "layerwise":

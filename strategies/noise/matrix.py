@@ -70,18 +70,18 @@ class MatrixNoise(NoisePlan):
         return self.independent.draw_without(colluding_clients, cohort, clients)
 
     def _release(self, multiplier: float, against: Against, cohort: int, clients: int) -> Release:
-        alone = self.independent.release(multiplier * self.column_norm, against, cohort, clients)
-        return self._correlated(alone)
+        single = self.independent.release(multiplier * self.column_norm, against, cohort, clients)
+        return self._correlated(single)
 
-    def _correlated(self, alone: Release) -> Release:
-        """Return the release of a round as part of a pass, from that of the round alone."""
+    def _correlated(self, single: Release) -> Release:
+        """Return the release of a round as part of a pass, from that of the single round."""
         law: NoiseLaw
-        if isinstance(alone.law, Gaussian):
-            law = MatrixGaussian(alone.law.noise_multiplier, self.column_norm)
+        if isinstance(single.law, Gaussian):
+            law = MatrixGaussian(single.law.noise_multiplier, self.column_norm)
         else:
-            assert isinstance(alone.law, CoordinateSampledGaussian)
-            law = replace(alone.law, column_norm=self.column_norm)
-        return replace(alone, law=law, sampling=FullPasses(self.rounds_per_pass))
+            assert isinstance(single.law, CoordinateSampledGaussian)
+            law = replace(single.law, column_norm=self.column_norm)
+        return replace(single, law=law, sampling=FullPasses(self.rounds_per_pass))
 
 
 @lru_cache(maxsize=8)

@@ -84,13 +84,13 @@ class AdaptiveClip(FixedClip):
     extra = 1
 
     def __init__(self, settings: AdaptiveClipConfig) -> None:
-        super().__init__(settings.start * stretch(settings.weight))
+        super().__init__(settings.start * stretch_by_count(settings.weight))
         self._settings = settings
         self.clip = settings.start
         self._metrics: dict[str, float] = {}
 
     def of_round(self, mechanism: Mechanism) -> Mechanism:
-        return mechanism.with_bound(self.clip * stretch(self._settings.weight))
+        return mechanism.with_bound(self.clip * stretch_by_count(self._settings.weight))
 
     def read(self, aggregate: Aggregate, units: float) -> Aggregate:
         """Remove the counts, and move the clip. It stays within a factor of `most` of its start."""
@@ -108,7 +108,7 @@ class AdaptiveClip(FixedClip):
 
     def facts(self, noise_std: float, units: float) -> dict[str, str]:
         settings = self._settings
-        cost = stretch(settings.weight)
+        cost = stretch_by_count(settings.weight)
         deviation = noise_std / (settings.weight * self.clip * units)
         return {
             "clip": f"adaptive, from {settings.start:g} to the {settings.quantile:g} quantile of norms",
@@ -138,7 +138,7 @@ def with_counts(rows: torch.Tensor, broadcast: Broadcast) -> torch.Tensor:
     if privacy.clip != ADAPTIVE or bound is None:
         return rows
     weight = privacy.adaptive.weight
-    clip = bound / stretch(weight)
+    clip = bound / stretch_by_count(weight)
     clipped = clip_rows(rows, clip)
     norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     size = 0.5 * weight * clip * _BELOW
@@ -155,6 +155,6 @@ def counted(block: Rows, broadcast: Broadcast) -> Iterator[Rows]:
         yield Rows.of(with_counts(torch.from_numpy(part.dense()), broadcast))
 
 
-def stretch(weight: float) -> float:
+def stretch_by_count(weight: float) -> float:
     """Return the largest norm of a row with its count, divided by the clip."""
     return math.sqrt(1.0 + weight**2 / 4.0)

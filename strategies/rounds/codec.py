@@ -83,17 +83,17 @@ def delivered(
 
 
 def sketch_size(sketch_dim: float, d: int) -> int:
-    """Return how many numbers `sketch_dim` stands for: the number itself, or a share of d if it is below 1. Raises
+    """Return how many numbers `sketch_dim` stands for: the number itself, or a fraction of d if it is below 1. Raises
     ConfigError for more than d."""
     if sketch_dim < 1:
         return max(1, round(sketch_dim * d))
-    numbers = round(sketch_dim)
-    if numbers > d:
+    k = round(sketch_dim)
+    if k > d:
         raise ConfigError(
-            f"strategy.sketch_dim={numbers:,} is more than the {d:,} numbers that are trained: lower it, "
+            f"strategy.sketch_dim={k:,} is more than the {d:,} numbers that are trained: lower it, "
             "or set strategy=dp_fedavg, which sends all of them."
         )
-    return numbers
+    return k
 
 
 class RingCodec:

@@ -31,7 +31,7 @@ from fedsketch.strategies.rounds.codec import GROUPS, delivered
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.strategies.rounds.sampling import CohortSampler, identify_clients
 
-_Part = tuple[NDArray[np.generic], list[int]]  # a sum of uploads, and the clients in it
+_PartialSum = tuple[NDArray[np.generic], list[int]]  # a sum of uploads, and the clients in it
 Listener = Callable[[int, Aggregate], None]
 
 
@@ -144,9 +144,8 @@ class Coordinator(FlowerStrategy):
 
     def leave_out(self, nodes: Iterable[int]) -> set[int]:
         """Do not ask these nodes again until the round is over, because they did not deliver, and return all clients
-        that did not. The rest of the cohort
-        is kept: whether a client delivers does not depend on who else was drawn. A new draw would favour cohorts in
-        which nobody fails."""
+        that did not. The rest of the cohort is kept: whether a client delivers does not depend on who else was drawn. A
+        new draw would favour cohorts in which nobody fails."""
         lost = {self._cohort[node] for node in nodes if node in self._cohort} | set(self.dropped)
         rest = len(set(self._cohort.values()) - lost)
         # If hardly any client delivered, the server may be the cause: then all are asked again.
@@ -233,11 +232,11 @@ class Coordinator(FlowerStrategy):
             replace(whole, parts=tuple(each)), lambda: self._stream(server_round)
         )
 
-    def _delivered(self, replies: Iterable[Message]) -> dict[int, _Part]:
+    def _delivered(self, replies: Iterable[Message]) -> dict[int, _PartialSum]:
         """Return the sums that arrived, each by the client that sent it, and note who dropped out and why."""
         assert self._expected is not None
         self.dropped = dict.fromkeys(self._cohort.values(), "did not answer in time")
-        parts: dict[int, _Part] = {}
+        parts: dict[int, _PartialSum] = {}
         for reply in replies:
             client = self._cohort.get(reply.metadata.src_node_id)
             if client is None:  # a reply that Flower writes for a lost node has no node id
@@ -253,7 +252,7 @@ class Coordinator(FlowerStrategy):
         return parts
 
     def aggregate(
-        self, server_round: int, mechanism: Mechanism, cohort: int, parts: list[_Part]
+        self, server_round: int, mechanism: Mechanism, cohort: int, parts: list[_PartialSum]
     ) -> Aggregate:
         """Return the sum of these parts, with the noise that the server adds to it."""
         strategy = self.strategy

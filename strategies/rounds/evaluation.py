@@ -197,15 +197,15 @@ def evaluation_rows(
     """Return the device half: return its rows. A device without held-out examples has one row of zeros."""
     assert isinstance(config.evaluation, FederatedEvaluationConfig)
     by_example = config.privacy.unit is Unit.EXAMPLE
-    numbers = len(score_names(model.task, classes))
+    width = len(score_names(model.task, classes))
     bound = config.evaluation.loss_bound
     if held_out.present is not None:
-        made = [torch.zeros(0, numbers, dtype=torch.float64), *_one_by_one(model, held_out, bound)]
+        made = [torch.zeros(0, width, dtype=torch.float64), *_one_by_one(model, held_out, bound)]
         scores = torch.cat(made) - 0.5
     elif len(held_out):
         scores = scores_of(model, held_out, bound, apart=by_example) - 0.5
     else:
-        return torch.zeros(1, numbers + by_example, dtype=torch.float64)
+        return torch.zeros(1, width + by_example, dtype=torch.float64)
     if not by_example:
         return scores.mean(dim=0, keepdim=True)
     counts = torch.full((len(scores), 1), 0.5, dtype=scores.dtype, device=scores.device)
@@ -224,10 +224,10 @@ def _one_by_one(model: FlatModel, held_out: Examples, loss_bound: float) -> Iter
             yield scores.cpu()
 
 
-def bound_of(numbers: int) -> float:
+def bound_of(length: int) -> float:
     """Return the bound C: the largest norm of a row of this many numbers within [-1/2, 1/2], increased until 1/2 is a
     whole number of the ring's steps."""
-    return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(numbers))
+    return 0.5 * _STEPS / math.floor(_STEPS / math.sqrt(length))
 
 
 def sampler_of(own: Config, key: int) -> CohortSampler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +31,12 @@ class ServerOptimizer:
     def step(self, update: torch.Tensor) -> None:
         self._parameter.grad = update
         self._optimizer.step()
+
+    def begin_with(self, moments: Mapping[str, torch.Tensor], steps: int = 0) -> None:
+        """Use these moments from now on, by torch's names, as after this many steps. They change in place."""
+        if moments:
+            count = {"step": torch.tensor(float(steps))}
+            self._optimizer.state[self._parameter] = {**count, **moments}
 
     def state_dict(self) -> dict[str, Any]:
         return self._optimizer.state_dict()

@@ -85,13 +85,13 @@ def _targets(
         labels = [flags(table, name, YES, NO, bad) for name in target.columns]
         return np.stack(labels, axis=1).astype(np.float32)
     if target.bounds is not None:
-        numbers = _scaled(table, name, target.bounds, bad)
-        for row in np.flatnonzero(np.isnan(numbers)).tolist():
+        values = _scaled(table, name, target.bounds, bad)
+        for row in np.flatnonzero(np.isnan(values)).tolist():
             with one_record(bad, row, "without the number to learn"):
                 raise table.wrong(
                     row, name, "the number to learn is missing: fill it in, or leave the row out"
                 )
-        return numbers
+        return values
     places = _places(table.columns[name], target.values)
     for row in np.flatnonzero(places == len(target.values)).tolist():
         with one_record(bad, row, "of a class that the schema does not have"):
@@ -103,13 +103,13 @@ def _scaled(table: Table, name: str, column: Number, bad: BadRecords | None) -> 
     """Return a column of numbers, scaled to [-1, 1]; nan for missing cells."""
     cells = table.columns[name]
     try:
-        numbers = np.array(cells, dtype=np.float64)
+        values = np.array(cells, dtype=np.float64)
     except ValueError:  # some cells are missing or are not numbers
-        numbers = np.full(len(cells), np.nan)
+        values = np.full(len(cells), np.nan)
         for row in range(len(cells)):
             with one_record(bad, row, "with a cell that is not a number"):
-                numbers[row] = table.number(row, name)
-    scaled = (np.clip(numbers, column.least, column.most) - column.least) / column.unit - 1
+                values[row] = table.number(row, name)
+    scaled = (np.clip(values, column.least, column.most) - column.least) / column.unit - 1
     return scaled.astype(np.float32)
 
 

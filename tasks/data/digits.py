@@ -62,11 +62,11 @@ def _proportional(counts: Integers, total: int, random: np.random.RandomState) -
     """Return whole numbers that add up to `total`, in proportion to `counts`. Among equal remainders, a random choice
     is rounded up."""
     exact = counts / counts.sum() * total
-    shares = np.floor(exact)
-    remainders = exact - shares
+    whole = np.floor(exact)
+    remainders = exact - whole
     for value in np.unique(remainders)[::-1]:
-        missing = int(total - shares.sum())
+        missing = int(total - whole.sum())
         equal = np.flatnonzero(remainders == value)
         if missing > 0:
-            shares[random.choice(equal, min(len(equal), missing), replace=False)] += 1
-    return shares.astype(np.int64)
+            whole[random.choice(equal, min(len(equal), missing), replace=False)] += 1
+    return whole.astype(np.int64)

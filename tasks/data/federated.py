@@ -22,7 +22,7 @@ from fedsketch.errors import DataError
 from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.tasks.data import datasets, folder
 from fedsketch.tasks.data.examples import Dataset, Examples
-from fedsketch.tasks.data.held_out import held_out_by_content, held_out_count, split
+from fedsketch.tasks.data.holdout import held_out_by_content, held_out_count, split
 from fedsketch.tasks.data.partitions import class_histogram, partition
 from fedsketch.tasks.data.public_examples import draw_for_server, read_public, split_test
 from fedsketch.tasks.data.shards import side_by_side
@@ -123,7 +123,7 @@ class FederatedData(ABC):
         schema = schema_of(data) if is_table(data) else None
         return read_public(root, self.dataset, self.data_shape.shape, classes, schema)
 
-    def halves(self, examples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def split_examples(self, examples: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which of a client's examples it trains on, and which it holds out."""
         return split(examples, self.held_out_fraction, self._config.seed)
 
@@ -217,19 +217,19 @@ class PartitionedData(FederatedData):
     @property
     def train_indices(self) -> list[torch.Tensor]:
         """The indices of the examples that each client trains on."""
-        return self._halves[0]
+        return self._split_indices[0]
 
     @property
     def held_out_indices(self) -> list[torch.Tensor]:
         """The indices of the examples that each client holds out."""
-        return self._halves[1]
+        return self._split_indices[1]
 
     @cached_property
-    def _halves(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _split_indices(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         whole = self.client_indices
         if not self.held_out_fraction:
             return whole, [torch.empty(0, dtype=torch.int64)] * len(whole)
-        chosen = [self.halves(len(indices)) for indices in whole]
+        chosen = [self.split_examples(len(indices)) for indices in whole]
         pairs = [
             (own[first], own[second]) for own, (first, second) in zip(whole, chosen, strict=True)
         ]
@@ -253,11 +253,11 @@ class PartitionedData(FederatedData):
             "strictness": settings.strictness,
         }
         targets, groups = self.dataset.train.targets, self.dataset.groups
-        held = data.public or self._config.validation.examples
-        rest = self._server_indices[1] if held else None
+        server_has = data.public or self._config.validation.examples
+        rest = self._server_indices[1] if server_has else None
         if rest is not None:
             targets, groups = targets[rest], None if groups is None else groups[rest]
-        parts = partition(
+        indices = partition(
             targets,
             self._config.clients.total,
             settings.scheme,
@@ -265,7 +265,7 @@ class PartitionedData(FederatedData):
             groups=groups,
             **{key: value for key, value in options.items() if value is not None},  # type: ignore[arg-type]
         )
-        return parts if rest is None else [rest[part] for part in parts]
+        return indices if rest is None else [rest[part] for part in indices]
 
     @cached_property
     def _server_indices(self) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -308,9 +308,9 @@ class DataOnDevices(FederatedData):
             there = own.there()
             if not len(there):
                 raise DataError("This device has no example that can be used.")
-            return there.take(self.halves(len(there))[half])
-        held = held_out_by_content(own, self.held_out_fraction, self._config.seed)
-        return own.only(held if half else ~held)
+            return there.take(self.split_examples(len(there))[half])
+        held_out = held_out_by_content(own, self.held_out_fraction, self._config.seed)
+        return own.only(held_out if half else ~held_out)
 
     @property
     def _by_example(self) -> bool:

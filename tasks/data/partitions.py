@@ -146,9 +146,9 @@ def _dirichlet(rng: np.random.Generator, labels: _Ints, clients: int, alpha: flo
     order = _sorted_by_class(rng, labels)
     owners = []
     for size in np.unique(labels, return_counts=True)[1]:
-        shares = rng.dirichlet(np.full(clients, alpha))
-        ends = np.round(np.cumsum(shares) * size).astype(np.int64)
-        ends[-1] = size  # the sum of the shares is 1 only up to rounding
+        proportions = rng.dirichlet(np.full(clients, alpha))
+        ends = np.round(np.cumsum(proportions) * size).astype(np.int64)
+        ends[-1] = size  # the sum of the proportions is 1 only up to rounding
         owners.append(np.repeat(np.arange(clients), np.diff(ends, prepend=0)))
     owner = np.empty_like(order)
     owner[order] = np.concatenate(owners)

@@ -22,9 +22,9 @@ def load(settings: SyntheticConfig, seed: int) -> Dataset:
     The same seed gives the same centres and the same test set for any number of `examples`.
     """
     classes, features = settings.classes, math.prod(settings.shape)
-    numbers = (settings.examples + settings.test_examples + classes) * (features + 1)
+    scalars = (settings.examples + settings.test_examples + classes) * (features + 1)
     advice = "lower data.examples, data.test_examples, data.classes or data.shape"
-    refuse_beyond_memory(numbers, advice, DataError)
+    refuse_beyond_memory(scalars, advice, DataError)
     generator = torch.Generator().manual_seed(seed)
     centres = (
         torch.randn(classes, features, generator=generator) * settings.separation / features**0.5

@@ -28,7 +28,7 @@ from fedsketch.tasks.gradients.slot_gradients import ExplicitRows, SlotGradients
 from fedsketch.tasks.models.fixed_norm import FixedNorm
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.models.lora import LoraLinear
-from fedsketch.tasks.models.resnet import Block
+from fedsketch.tasks.models.resnet import ResidualBlock
 from fedsketch.tasks.models.transformer import Encoder, MeanToken, Patches
 from fedsketch.tasks.task import losses_of
 
@@ -40,7 +40,7 @@ Pass = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]
 # Modules that treat the examples of a batch independently, by their exact type.
 _SEPARATE: frozenset[type[nn.Module]] = frozenset(
     {
-        *(nn.Sequential, nn.Identity, nn.Flatten, Block, FixedNorm, LoraLinear),
+        *(nn.Sequential, nn.Identity, nn.Flatten, ResidualBlock, FixedNorm, LoraLinear),
         *(Patches, Encoder, MeanToken),
         *(nn.Linear, nn.Conv2d, nn.GroupNorm),
         *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
@@ -50,14 +50,14 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
 
 
 @dataclass(frozen=True)
-class Plan:
+class GradientPlan:
     """How the gradients of a model's parameters are computed, for examples of one shape."""
 
     known: dict[str, KnownLayer]  # by name of the layer
     # Parameters without a fast method, each with all names that it has in the module and its submodules.
     others: dict[str, list[str]]
     separate: bool  # whether the model is known to treat the examples of a batch independently
-    numbers: int  # roughly how many numbers one example needs in memory
+    scalars: int  # roughly how many numbers one example needs in memory
 
     @property
     def factored(self) -> int:
@@ -65,7 +65,7 @@ class Plan:
         return sum(layer.factored for layer in self.known.values())
 
 
-def plan(model: FlatModel, example: Tensor) -> Plan:
+def plan_gradients(model: FlatModel, example: Tensor) -> GradientPlan:
     """Make a plan by watching the model process one example, (1, ...).
 
     The fast method is used for the parameters of a layer if the layer is of a known kind and is called once, if that
@@ -109,10 +109,10 @@ def plan(model: FlatModel, example: Tensor) -> Plan:
     general = sum(slot.stop - slot.start for slot in model.layout if slot.name in left)
     if others:
         _refuse_hidden_uses(model.module, others, example)
-    numbers = uses.made + 2 * general + sum(layer.numbers for layer in known.values())
+    scalars = uses.made + 2 * general + sum(layer.scalars for layer in known.values())
     apart = treats_examples_apart(model.task)
     separate = not others and apart and all(map(_separate, model.module.modules()))
-    return Plan(known, others, separate, numbers)
+    return GradientPlan(known, others, separate, scalars)
 
 
 def _aliases(module: nn.Module, name: str) -> list[str]:
@@ -168,7 +168,7 @@ def _separate(layer: nn.Module) -> bool:
 
 
 def slot_gradients(
-    model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor
+    model: FlatModel, how: GradientPlan, inputs: Tensor, targets: Tensor
 ) -> dict[str, SlotGradients]:
     """Return the gradients of the examples, by parameter."""
     run = _together if how.separate else _apart
@@ -176,7 +176,7 @@ def slot_gradients(
 
 
 def weighted_slot_gradients(
-    model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor, weights: Tensor
+    model: FlatModel, how: GradientPlan, inputs: Tensor, targets: Tensor, weights: Tensor
 ) -> dict[str, SlotGradients]:
     """Return the gradients of w_i loss_i, for weights (B,). Only for a model that is known to treat examples
     independently."""
@@ -184,7 +184,7 @@ def weighted_slot_gradients(
     return _by_slot(model, how, _together(model, how, inputs, targets, weights))
 
 
-def _by_slot(model: FlatModel, how: Plan, found_by_layer: Pass) -> dict[str, SlotGradients]:
+def _by_slot(model: FlatModel, how: GradientPlan, found_by_layer: Pass) -> dict[str, SlotGradients]:
     brought, outputs, others = found_by_layer
     found: dict[str, SlotGradients] = {name: ExplicitRows(rows) for name, rows in others.items()}
     trained = {slot.name for slot in model.layout}
@@ -196,7 +196,11 @@ def _by_slot(model: FlatModel, how: Plan, found_by_layer: Pass) -> dict[str, Slo
 
 
 def _together(
-    model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor, weights: Tensor | None = None
+    model: FlatModel,
+    how: GradientPlan,
+    inputs: Tensor,
+    targets: Tensor,
+    weights: Tensor | None = None,
 ) -> Pass:
     """Run the model on the batch as it is."""
     brought: dict[str, Tensor] = {}
@@ -221,7 +225,7 @@ def _together(
     return brought, outputs, {}
 
 
-def _apart(model: FlatModel, how: Plan, inputs: Tensor, targets: Tensor) -> Pass:
+def _apart(model: FlatModel, how: GradientPlan, inputs: Tensor, targets: Tensor) -> Pass:
     """Run the model on each example by itself, vectorised by `vmap`."""
 
     def loss(

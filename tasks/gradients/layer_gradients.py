@@ -27,7 +27,7 @@ class KnownLayer(ABC):
     """A layer, and how the gradients of its parameters are computed."""
 
     outputs: Shape  # the shape of its output for one example
-    numbers: int  # how many numbers `gradients` needs for one example, besides its arguments
+    scalars: int  # how many numbers `gradients` needs for one example, besides its arguments
     factored: int = 0  # the number of parameters with gradients that are outer products
 
     @abstractmethod
@@ -44,7 +44,7 @@ class LinearLayer(KnownLayer):
         self._bias = layer.bias is not None
         self._positions = math.prod(inputs[:-1])
         work = _work(layer.in_features, layer.out_features, self._positions)
-        self.numbers = 0 if self._positions == 1 else work
+        self.scalars = 0 if self._positions == 1 else work
         self.factored = layer.weight.numel() if self._positions == 1 else 0
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
@@ -69,7 +69,7 @@ class ConvolutionLayer(KnownLayer):
         self._columns = math.prod(layer.weight.shape[1:])
         positions = math.prod(outputs[-2:])
         work = _work(self._columns, layer.out_channels // layer.groups, positions)
-        self.numbers = layer.groups * (self._columns * positions + work)
+        self.scalars = layer.groups * (self._columns * positions + work)
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:
         layer = self._layer
@@ -98,7 +98,7 @@ class NormalisedGroups(KnownLayer):
 
     def __init__(self, layer: nn.GroupNorm, outputs: Shape) -> None:
         self.outputs = outputs
-        self.numbers = 2 * math.prod(outputs)
+        self.scalars = 2 * math.prod(outputs)
         self._layer = layer
 
     def gradients(self, inputs: Tensor, outputs: Tensor) -> dict[str, SlotGradients]:

@@ -20,7 +20,7 @@ from fedsketch.tasks.models.flat_model import FlatModel
 
 CHUNK = 256  # examples at a time
 
-Rows = Callable[[torch.Tensor], torch.Tensor]
+RowsOf = Callable[[torch.Tensor], torch.Tensor]
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def layer_inputs(
 
 
 def _seen(
-    module: nn.Module, inputs: torch.Tensor, rows_of: Mapping[str, Rows]
+    module: nn.Module, inputs: torch.Tensor, rows_of: Mapping[str, RowsOf]
 ) -> dict[str, torch.Tensor]:
     """Return the inputs of each layer for these examples."""
     seen: dict[str, list[torch.Tensor]] = {name: [] for name in rows_of}
@@ -52,7 +52,7 @@ def _seen(
     return {name: torch.cat(parts) for name, parts in seen.items() if parts}
 
 
-def _rows_of(module: nn.Module, name: str) -> Rows:
+def _rows_of(module: nn.Module, name: str) -> RowsOf:
     """Return the function that turns the inputs of the layer with this weight into rows."""
     place, _, weight = name.rpartition(".")
     layer = module.get_submodule(place)
@@ -67,8 +67,8 @@ def _rows_of(module: nn.Module, name: str) -> Rows:
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    numbers = not isinstance(layer.padding, str)
-    return layer.groups == 1 and layer.padding_mode == "zeros" and numbers
+    padding_is_known = not isinstance(layer.padding, str)
+    return layer.groups == 1 and layer.padding_mode == "zeros" and padding_is_known
 
 
 def _patches(layer: nn.Conv2d, inputs: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedsketch.tasks.data.shards import Batches
 from fedsketch.tasks.gradients.chain import Chain, is_chain
-from fedsketch.tasks.gradients.factors import Plan, plan, weighted_slot_gradients
+from fedsketch.tasks.gradients.factors import GradientPlan, plan_gradients, weighted_slot_gradients
 from fedsketch.tasks.models.flat_model import FlatModel
 
 
@@ -29,15 +29,15 @@ class PerClient:
     def __init__(self, model: FlatModel) -> None:
         self.model = model
         self._chain = Chain(model) if is_chain(model) else None
-        self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
+        self._plans: dict[tuple[int, ...], GradientPlan] = {}  # by shape of an example
 
     def possible(self, example: Tensor) -> bool:
         """Return whether the model is known to treat examples like this one, (1, ...), independently."""
         return self._plan(example).separate
 
-    def numbers(self, example: Tensor) -> int:
+    def scalars(self, example: Tensor) -> int:
         """Return roughly how many numbers an example like this one needs in a pass."""
-        return self._plan(example).numbers
+        return self._plan(example).scalars
 
     def dense(self, example: Tensor) -> int:
         """Return how many numbers of an example's gradient are not stored as short factors."""
@@ -91,8 +91,8 @@ class PerClient:
         """Return the model as a chain, if it is one and treats examples like these independently."""
         return self._chain if self.possible(batches.inputs[:1, 0]) else None
 
-    def _plan(self, example: Tensor) -> Plan:
+    def _plan(self, example: Tensor) -> GradientPlan:
         shape = tuple(example.shape[1:])
         if shape not in self._plans:
-            self._plans[shape] = plan(self.model, example.to(self.model.device))
+            self._plans[shape] = plan_gradients(self.model, example.to(self.model.device))
         return self._plans[shape]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedsketch.errors import ModelError
-from fedsketch.tasks.gradients.factors import Plan, plan, slot_gradients
+from fedsketch.tasks.gradients.factors import GradientPlan, plan_gradients, slot_gradients
 from fedsketch.tasks.gradients.slot_gradients import OuterFactors, SlotGradients
 from fedsketch.tasks.models.flat_model import FlatModel
 
@@ -46,7 +46,7 @@ class PerExample:
         self._in_places = in_places
         # Which examples of the present batch raised an exception, among those that were yielded.
         self.failed = torch.zeros(0, dtype=torch.bool)
-        self._plans: dict[tuple[int, ...], Plan] = {}  # by shape of an example
+        self._plans: dict[tuple[int, ...], GradientPlan] = {}  # by shape of an example
 
     def norms(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the norms |g_i|, (B,)."""
@@ -136,14 +136,14 @@ class PerExample:
 
     # ------------------------------------------------------------------ inside
     def _passes(
-        self, inputs: Tensor, targets: Tensor, numbers: int = 0
+        self, inputs: Tensor, targets: Tensor, extra: int = 0
     ) -> Iterator[tuple[dict[str, SlotGradients], slice]]:
         """Yield the gradients of micro-batches. Each example needs this many numbers besides those of the pass
         itself."""
         if len(targets) == 0:
             return
         device, how = self._model.device, self._plan(inputs)
-        at_once = max(1, self._memory // (_BYTES * (how.numbers + numbers)))
+        at_once = max(1, self._memory // (_BYTES * (how.scalars + extra)))
         if self._in_places:
             self.failed = torch.zeros(len(targets), dtype=torch.bool)
             at_once = 1 << (min(at_once, PLACES).bit_length() - 1)  # a divisor of PLACES
@@ -161,7 +161,7 @@ class PerExample:
                 yield slot_gradients(self._model, how, *batch), part
 
     def _without_failures(
-        self, how: Plan, inputs: Tensor, targets: Tensor, part: slice
+        self, how: GradientPlan, inputs: Tensor, targets: Tensor, part: slice
     ) -> dict[str, SlotGradients]:
         """Return the gradients of a micro-batch. If a pass raises, every example is tried with blank places around it,
         and those that raise become blank themselves."""
@@ -188,11 +188,11 @@ class PerExample:
         self.failed[part] = failed
         return only(~failed)
 
-    def _plan(self, inputs: Tensor) -> Plan:
+    def _plan(self, inputs: Tensor) -> GradientPlan:
         shape = tuple(inputs.shape[1:])
         if shape not in self._plans:
             example = torch.zeros_like(inputs[:1]) if self._in_places else inputs[:1]
-            self._plans[shape] = plan(self._model, example.to(self._model.device))
+            self._plans[shape] = plan_gradients(self._model, example.to(self._model.device))
         return self._plans[shape]
 
     def _add(self, total: Tensor, slots: dict[str, SlotGradients], weights: Tensor) -> None:

@@ -99,14 +99,14 @@ class OuterProducts(SlotGradients):
         torch.bmm(outputs.mT, inputs, out=sums.view(len(sums), outputs.shape[2], -1))
 
     def projected(self, basis: Tensor) -> Tensor:
-        outputs, numbers = self._outputs.shape[1], basis.shape[1]
-        if numbers >= self._inputs.shape[1]:
+        outputs, width = self._outputs.shape[1], basis.shape[1]
+        if width >= self._inputs.shape[1]:
             return super().projected(basis)
         # Multiply the inputs first: this needs outputs x numbers per example, instead of outputs x inputs.
         if basis.T.is_contiguous():
-            by_number = self._inputs @ basis.T.view(numbers * outputs, -1).T
-            return (by_number.view(-1, numbers, outputs) * self._outputs.unsqueeze(1)).sum(dim=2)
-        by_output = self._inputs @ basis.reshape(outputs, -1, numbers)
+            by_number = self._inputs @ basis.T.view(width * outputs, -1).T
+            return (by_number.view(-1, width, outputs) * self._outputs.unsqueeze(1)).sum(dim=2)
+        by_output = self._inputs @ basis.reshape(outputs, -1, width)
         return (by_output * self._outputs.T.unsqueeze(2)).sum(dim=0)
 
 

@@ -36,9 +36,9 @@ Build = Callable[[Any, Shape, int], nn.Module]
 def build(settings: ModelSettings, shape: Shape, outputs: int, seed: int) -> nn.Module:
     """Return a model for examples of this shape, with this many outputs. The task defines what the outputs mean."""
     module = _outline(settings, shape, outputs)
-    numbers = sum(value.numel() for value in module.state_dict().values())
+    scalars = sum(value.numel() for value in module.state_dict().values())
     advice = f"choose a smaller model than {settings.name} with these settings, or smaller examples"
-    refuse_beyond_memory(numbers, advice, ModelError)
+    refuse_beyond_memory(scalars, advice, ModelError)
     # Does the same as Module.to_empty, which would import sympy, and this takes a second.
     memory = {
         key: torch.empty(value.shape, dtype=value.dtype)

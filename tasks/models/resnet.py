@@ -19,7 +19,7 @@ def norm(channels: int) -> nn.GroupNorm:
     return nn.GroupNorm(math.gcd(MAX_GROUPS, channels), channels)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut, which is a projection if the shape changes."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
@@ -51,7 +51,7 @@ def resnet(channels: int, classes: int, width: int, depth: int) -> nn.Sequential
     for stage in range(3):
         after = width * 2**stage
         for block in range((depth - 2) // 6):
-            layers.append(Block(before, after, stride=2 if stage > 0 and block == 0 else 1))
+            layers.append(ResidualBlock(before, after, stride=2 if stage > 0 and block == 0 else 1))
             before = after
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
     return nn.Sequential(*layers)

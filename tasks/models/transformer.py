@@ -32,7 +32,7 @@ class Patches(nn.Module):
         self.pixels = channels * patch**2
 
     @property
-    def numbers(self) -> int:
+    def patch_size(self) -> int:
         """How many numbers a token has."""
         return self.pixels + self.tokens
 
@@ -99,7 +99,7 @@ def transformer(
     """Return a transformer for images of this shape."""
     patches = Patches(patch, shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(
-        patches=patches, embedding=nn.Linear(patches.numbers, width, bias=bias)
+        patches=patches, embedding=nn.Linear(patches.patch_size, width, bias=bias)
     )
     for number in range(1, depth + 1):
         layers[f"block{number}"] = Encoder(width, heads, expansion * width, bias)

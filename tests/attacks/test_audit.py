@@ -7,8 +7,8 @@ import pytest
 
 from fedsketch.attacks.audit import SHOWN_ERROR, Report, audit
 from fedsketch.attacks.cohorts import Draw
+from fedsketch.attacks.scene import Scene, SceneSimulator
 from fedsketch.attacks.shrink import shrink
-from fedsketch.attacks.stage import Scene, Stage
 from fedsketch.conf import compose
 from fedsketch.errors import ConfigError
 from fedsketch.privacy.mechanisms.coordinate_sampling import CoordinateSampling
@@ -101,10 +101,10 @@ def test_dropouts_and_colluders_are_played() -> None:
     colluders'."""
     overrides = "strategy=dp_fedavg clients.tolerated_dropouts=0.2 secagg.colluders=0.2"
     run = shrink(compose(overrides.split()))
-    stage = Stage(run, Scene(Draw.CHOSEN, False, ("server",)))
-    coins = np.arange(len(stage.canaries)) % 2 == 0
-    seen = stage.play(coins).seen["server"]
-    exchange = stage.devices.last
+    simulator = SceneSimulator(run, Scene(Draw.CHOSEN, False, ("server",)))
+    coins = np.arange(len(simulator.canaries)) % 2 == 0
+    seen = simulator.simulate(coins).seen["server"]
+    exchange = simulator.devices.last
     assert exchange is not None
     assert len(exchange.uploads) == 10
     promised = exchange.mechanism.noise_std(8 * exchange.mechanism.variance_per_device)
@@ -126,11 +126,11 @@ def test_a_number_of_colluders_is_played_as_its_share() -> None:
 def test_silence_is_exact() -> None:
     """A canary that is absent contributes zeros: its device's noise is all that leaves it."""
     run = shrink(compose(["strategy=dp_fedavg"]))
-    stage = Stage(run, Scene(Draw.CHOSEN, False, ("server",)))
-    stage.play(np.full(len(stage.canaries), False))
+    simulator = SceneSimulator(run, Scene(Draw.CHOSEN, False, ("server",)))
+    simulator.simulate(np.full(len(simulator.canaries), False))
     from flwr.app import RecordDict
 
-    quiet = stage.devices.alone(stage.canaries[0].client, RecordDict(), 1)
+    quiet = simulator.devices.alone(simulator.canaries[0].client, RecordDict(), 1)
     assert not quiet.any()
 
 

@@ -18,7 +18,7 @@ from fedsketch.privacy.simulation import SIMULATION_VARIABLE
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.data.folder import DATA_VARIABLE
@@ -66,7 +66,7 @@ def make_exchange() -> Iterator[Callable[..., Exchange]]:
             workload = Workload(config)
             strategy = make_strategy(config, workload, workload.model())
             local = LocalGrid(app, config.clients.total)
-            grid = aggregating(WrappedGrid(local), config, strategy.parcels)
+            grid = wrap_grid(WrappedGrid(local), config, strategy.parcels)
             return Exchange(strategy, grid)
 
         yield build

@@ -17,7 +17,7 @@ from fedsketch.client.guard.policy import Policy
 from fedsketch.conf import compose
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import Aborted, WrappedGrid
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.data.tabular import resolved
 from fedsketch.tasks.workload import Workload
@@ -106,7 +106,7 @@ class Fleet:
         config = resolved(compose([*RUN, *self.overrides]))
         workload = Workload(config)
         self.strategy = make_strategy(config, workload, workload.model())
-        self.aggregating = aggregating(
+        self.secure_grid = wrap_grid(
             self.grid, config, self.strategy.parcels, frozen=coordinator_of(self.strategy).frozen
         )
 
@@ -114,7 +114,7 @@ class Fleet:
         """One round with this model, and with changes to the configuration in the message; how it ended, as the server
         sees it."""
         self.strategy.model.load(vector)
-        asked = ask(self.strategy, server_round, self.aggregating)
+        asked = ask(self.strategy, server_round, self.secure_grid)
         head = asked[0].content.config_records["head"]
         config = json.loads(str(head["config"]))
         for group, keys in changes.items():
@@ -122,7 +122,7 @@ class Fleet:
             config[group] = keys if whole else {**config[group], **keys}
         head["config"] = json.dumps(config)
         try:
-            list(self.aggregating.send_and_receive(asked, timeout=60))
+            list(self.secure_grid.send_and_receive(asked, timeout=60))
         except Aborted as aborted:
             return str(aborted)
         return "a sum"

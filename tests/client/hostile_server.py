@@ -22,7 +22,7 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import SecAggError, WrappedGrid, is_train, vector_in
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.strategies.algorithm import Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.strategies.rounds.codec import EVALUATION
@@ -321,7 +321,7 @@ def attack(
     """One or two rounds of a hostile server; returns the run, and the mechanisms that were announced."""
     run = rng.choice(runs)
     known = _strategy(run, common)
-    secure = aggregating(WrappedGrid(grid), known.config, known.parcels)
+    secure = wrap_grid(WrappedGrid(grid), known.config, known.parcels)
     announced = []
     for server_round in range(1, rng.randint(1, 2) + 1):
         strategy = _evaluation(run, common) if rng.random() < 0.6 else _strategy(run, common)

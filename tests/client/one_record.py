@@ -43,7 +43,7 @@ class Asked:
     ) -> None:
         strategy = strategy or fleet.strategy
         strategy.model.load(model)
-        self.content: RecordDict = ask(strategy, 1, fleet.aggregating)[0].content
+        self.content: RecordDict = ask(strategy, 1, fleet.secure_grid)[0].content
         head = self.content.config_records["head"]
         config = json.loads(str(head["config"]))
         head["config"] = json.dumps({**config, "data": {**config["data"], **data}})

@@ -44,13 +44,13 @@ class Evaluated(Fleet):
 
     def _send(self, strategy: Strategy, vector: torch.Tensor, numbers: dict[str, Any]) -> str:
         strategy.model.load(vector)
-        asked = ask(strategy, 1, self.aggregating)
+        asked = ask(strategy, 1, self.secure_grid)
         content = asked[0].content
         told = {**content.config_records.get(HEAD, {}), **numbers}
         kept = {key: value for key, value in told.items() if value is not None}
         content[HEAD] = ConfigRecord(kept)
         try:
-            list(self.aggregating.send_and_receive(asked, timeout=60))
+            list(self.secure_grid.send_and_receive(asked, timeout=60))
         except Aborted as aborted:
             return str(aborted)
         return "a sum"
@@ -131,7 +131,7 @@ def test_an_evaluation_in_a_run_without_any_is_refused_before_anything_is_booked
     (tmp_path / "plain").mkdir()
     plain = Fleet(tmp_path / "plain")
     evaluated = Evaluated(tmp_path, EVALUATED)
-    evaluated.strategy, evaluated.aggregating = plain.strategy, plain.aggregating
+    evaluated.strategy, evaluated.secure_grid = plain.strategy, plain.secure_grid
     evaluated.grid = plain.grid
     assert evaluated.train(_zeros(plain), **{EVALUATION: True}) != "a sum"
     assert "set evaluation=federated" in str(plain.grid.seen)

@@ -168,6 +168,22 @@ def test_a_model_that_blows_up_rounding_moves_one_clip(fleet: Made, tmp_path: Pa
     assert max(asked.clips(data[n], data[n + 1]) for n in range(1, 9)) <= ONE
 
 
+@pytest.mark.parametrize("run", [EXAMPLE, (*EXAMPLE, "strategy=dp_fedavg"), FEDPCDP])
+def test_a_record_on_which_the_model_overflows_silences_no_other(
+    fleet: Made, tmp_path: Path, run: tuple[str, ...]
+) -> None:
+    """Its gradient is nan, and counts as zeros. If it silenced the device, it would move the vector by all records."""
+    devices = fleet(*run)
+    asked = Asked(devices, torch.ones(devices.strategy.model.size))
+    usual, huge = _images(tmp_path / "usual.npz", 40), _images(tmp_path / "huge.npz", 40)
+    inputs = np.load(huge)["inputs"]
+    inputs[7] = 3e38
+    np.savez(huge, inputs=inputs, targets=np.zeros(40, np.int64))
+    with without_noise():
+        assert asked.norm(usual) > 10.0
+    assert 0.5 < asked.clips(usual, huge) <= ONE
+
+
 # ---------------------------------------------------------------------------- the distribution of the vector
 @pytest.mark.parametrize("run", [EXAMPLE, FEDPCDP])
 @pytest.mark.parametrize("neighbour", ["one more", "nan"])

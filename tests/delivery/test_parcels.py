@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from fedsketch.delivery.parcels import Parcels, Step, open_steps, open_whole
+from fedsketch.delivery.parcels import Parcels, open_steps, open_whole, steps_parcel
+from fedsketch.delivery.steps import MOST_STEPS, Step, packed, unpacked
 from fedsketch.sketching.sketch import digest
 
 
@@ -110,3 +111,29 @@ def test_what_the_server_gives_beside_a_mean_travels_with_its_step_and_counts() 
     state.version += 1
     assert open_whole(parcels.parcel(1)) is not None
     assert [step.round for step in open_steps(parcels.parcel(2))[1]] == [2]
+
+
+def test_a_step_needs_little_more_than_its_numbers() -> None:
+    """Flower's arrays would need 600 bytes more for a single mean."""
+    step = Step(3, torch.randn(254), 0.25)
+    assert len(packed([step])) == 4 * 254 + 20
+    (back,) = unpacked(packed([step]))
+    assert torch.equal(back.mean, step.mean)
+
+
+@pytest.mark.parametrize("length", [1, 19, 20, 31, 33])
+def test_steps_that_are_cut_off_are_refused(length: int) -> None:
+    content = packed([Step(1, torch.ones(3), 1.0), Step(2, torch.ones(3), 1.0)])
+    with pytest.raises(ValueError, match="cut off"):
+        unpacked(content[:length])
+
+
+def test_more_steps_than_allowed_are_refused_before_they_are_read() -> None:
+    with pytest.raises(ValueError, match="more than the 1000 steps"):
+        unpacked(packed([Step(round, torch.empty(0), 0.0) for round in range(MOST_STEPS + 1)]))
+
+
+@pytest.mark.parametrize("rounds", [[2, 1], [1, 1]])
+def test_steps_out_of_order_are_refused(rounds: list[int]) -> None:
+    with pytest.raises(ValueError, match="not in the order"):
+        open_steps(steps_parcel(0, [Step(round, torch.ones(3), 0.0) for round in rounds]))

@@ -47,7 +47,7 @@ def everything_seen(config: Config, round: Witnessed) -> dict[str, Seen]:
         return _in_stacks(config, round, helpers, masked)
     return {
         "model": _by_models(config, round),
-        "client": _by_fellows(config, round, max(1, helpers), masked),
+        "client": _by_colluding_clients(config, round, max(1, helpers), masked),
         "server": _by_members(config, round, honest, config.rounds),
     }
 
@@ -92,7 +92,9 @@ def _by_models(config: Config, round: Witnessed) -> Seen:
     return Seen(round.record["mechanism"], kind, pair, config.rounds)
 
 
-def _by_fellows(config: Config, round: Witnessed, colluding_clients: int, masked: bool) -> Seen:
+def _by_colluding_clients(
+    config: Config, round: Witnessed, colluding_clients: int, masked: bool
+) -> Seen:
     """By participants, who know their own noise.
 
     Under masks they know who is in the cohort. Without masks, one of them knows whether it was drawn itself, and its

@@ -16,7 +16,7 @@ from fedsketch.conf import Config
 from fedsketch.privacy.mechanisms import gaussian, noisy_training, skellam_ring
 from fedsketch.runtime.environment import simulated_devices
 from fedsketch.runtime.local import LocalGrid
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.registry import make_strategy
 from fedsketch.tasks.workload import Workload
@@ -84,7 +84,7 @@ def witnessed(
         workload = Workload(config)
         strategy = make_strategy(config, workload, workload.model())
         coordinator = coordinator_of(strategy, key)
-        grid = aggregating(
+        grid = wrap_grid(
             LocalGrid(device, config.clients.total),  # type: ignore[arg-type]
             config,
             strategy.parcels,

@@ -282,7 +282,7 @@ def test_a_second_command_in_one_folder_is_refused_before_it_writes(
 
 
 def test_a_run_that_is_resumed_holds_its_folder(fedsketch: Fedsketch, run: Path) -> None:
-    with RunFolder(run).held():
+    with RunFolder(run).reserved():
         sentence = fedsketch("resume=run", tiny=False).sentence()
     assert "is being executed by another process" in sentence
     assert fedsketch("resume=run", tiny=False).code == 0

@@ -10,14 +10,14 @@ import pytest
 from flwr.clientapp import ClientApp
 
 from fedsketch.secagg.codec import VectorFormat
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import SecAggError
 from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
 from fedsketch.secagg.node import Node
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
-from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.server_session import RoundStage
 from tests.secagg.in_process_grid import RUN, InProcessGrid, begin
 from tests.secagg.protocol import take_step
 
@@ -40,40 +40,42 @@ class Fleet:
             else rng.integers(0, 2**64 - 1, settings.dim, dtype=np.uint64, endpoint=True)
             for i in settings.cohort
         }
-        self.requests: dict[tuple[Step, int], bytes] = {}
-        self.replies: dict[tuple[Step, int], bytes] = {}
+        self.requests: dict[tuple[RoundStage, int], bytes] = {}
+        self.replies: dict[tuple[RoundStage, int], bytes] = {}
 
-    def answer(self, step: Step, node: int, request: bytes, model: bytes = MODEL) -> bytes:
+    def answer(self, step: RoundStage, node: int, request: bytes, model: bytes = MODEL) -> bytes:
         """One device takes one step."""
         me, vector = self.nodes[node], self.vectors[node]
         return take_step(step, me, self.states, request, vector, model)
 
-    def stage(self, coordinator: Coordinator, silent: Iterable[int] = ()) -> None:
+    def stage(self, session: PairwiseSession, silent: Iterable[int] = ()) -> None:
         """All devices but the silent ones answer the current stage, and the stage is closed."""
-        step, quiet = coordinator.step, set(silent)
-        for node, request in coordinator.requests().items():
+        step, quiet = session.stage, set(silent)
+        for node, request in session.requests().items():
             if node in quiet:
                 continue
             self.requests[step, node] = request
             try:
                 self.replies[step, node] = reply = self.answer(step, node, request)
             except SecAggError as error:
-                coordinator.lose(node, str(error))
+                session.lose(node, str(error))
                 continue
-            coordinator.receive(node, reply)
-        coordinator.close()
+            session.receive(node, reply)
+        session.close()
 
     def run(
-        self, drops: Mapping[Step, Iterable[int]] | None = None, until: Step = Step.DONE
-    ) -> Coordinator:
+        self,
+        drops: Mapping[RoundStage, Iterable[int]] | None = None,
+        until: RoundStage = RoundStage.DONE,
+    ) -> PairwiseSession:
         """A round up to the given stage; `drops` are silent from the named stage on."""
-        coordinator = Coordinator(self.settings, SimulationRoster())
-        coordinator.bind(MODEL)
+        session = PairwiseSession(self.settings, SimulationRoster())
+        session.bind(MODEL)
         gone: set[int] = set()
-        while coordinator.step < until:
-            gone |= set((drops or {}).get(coordinator.step, ()))
-            self.stage(coordinator, gone)
-        return coordinator
+        while session.stage < until:
+            gone |= set((drops or {}).get(session.stage, ()))
+            self.stage(session, gone)
+        return session
 
     def expected(self, survivors: Iterable[int]) -> Ring:
         """The plain sum modulo 2^bits, computed with Python's integers."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard
 from fedsketch.secagg.node import Node
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
-from fedsketch.secagg.pairwise.state import DeviceState, Stage
+from fedsketch.secagg.pairwise.state import DeviceStage, DeviceState
+from fedsketch.secagg.server_session import RoundStage
 
 Build = Callable[..., Any]
 
@@ -56,7 +56,7 @@ def test_a_tiny_cohort_is_refused_before_any_key_leaves(fleet: Build) -> None:
     devices = guarded(fleet(4))
     node = devices.settings.cohort[0]
     with pytest.raises(Refusal, match="smaller than 5"):
-        devices.answer(Step.ADVERTISE, node, devices.settings.encoded)
+        devices.answer(RoundStage.ADVERTISE, node, devices.settings.encoded)
     assert devices.states[node] == b""
 
 
@@ -64,12 +64,12 @@ def test_lowered_noise_is_refused(fleet: Build) -> None:
     devices = guarded(fleet(6))
     low = replace(devices.settings, application={"noise": 1})
     with pytest.raises(Refusal, match="noise"):
-        devices.answer(Step.ADVERTISE, low.cohort[0], low.encoded)
+        devices.answer(RoundStage.ADVERTISE, low.cohort[0], low.encoded)
 
 
 def test_the_guard_is_asked_in_order_and_told_who_survived(fleet: Build) -> None:
     devices = guarded(fleet(6, drops=1))
-    devices.run({Step.MASK: [devices.settings.cohort[5]]})
+    devices.run({RoundStage.MASK: [devices.settings.cohort[5]]})
     guard = devices.nodes[devices.settings.cohort[0]].guard
     assert guard.asked == ["admit", "charge", "endorse 5", "settle 5"]
     dropped = devices.nodes[devices.settings.cohort[5]].guard
@@ -78,10 +78,10 @@ def test_the_guard_is_asked_in_order_and_told_who_survived(fleet: Build) -> None
 
 def test_without_budget_no_vector_leaves(fleet: Build) -> None:
     devices = guarded(fleet(6))
-    coordinator = devices.run(until=Step.MASK)
-    node, request = next(iter(coordinator.requests().items()))
+    session = devices.run(until=RoundStage.MASK)
+    node, request = next(iter(session.requests().items()))
     devices.nodes[node].guard.budget = 0
     with pytest.raises(Refusal, match="budget"):
-        devices.answer(Step.MASK, node, request)
+        devices.answer(RoundStage.MASK, node, request)
     stage = DeviceState.decode(devices.states[node]).sessions[devices.settings.digest].stage
-    assert stage is Stage.SHARED
+    assert stage is DeviceStage.SHARED

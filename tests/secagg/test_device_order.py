@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Refusal
 from fedsketch.secagg.guard import SimulationGuard
 from fedsketch.secagg.node import Node
 from fedsketch.secagg.pairwise import device
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.server_session import RoundStage
 
 Build = Callable[..., Any]
 Make = Callable[..., PairwiseSettings]
@@ -28,15 +28,17 @@ def test_a_replayed_or_older_round_is_refused(fleet: Build) -> None:
     for round_ in (5, 4, 0):
         again = replace(devices.settings, round=round_, nonce=os.urandom(16))
         with pytest.raises(Refusal, match="seen before"):
-            devices.answer(Step.ADVERTISE, node, again.encoded)
-    devices.answer(Step.ADVERTISE, node, replace(devices.settings, round=6).encoded)
+            devices.answer(RoundStage.ADVERTISE, node, again.encoded)
+    devices.answer(RoundStage.ADVERTISE, node, replace(devices.settings, round=6).encoded)
 
 
 def test_a_round_of_another_run_is_refused(fleet: Build) -> None:
     devices = fleet(3)
     with pytest.raises(Refusal, match="belongs to run 99"):
         devices.answer(
-            Step.ADVERTISE, devices.settings.cohort[0], replace(devices.settings, run=99).encoded
+            RoundStage.ADVERTISE,
+            devices.settings.cohort[0],
+            replace(devices.settings, run=99).encoded,
         )
 
 
@@ -46,19 +48,21 @@ def test_a_device_outside_the_cohort_refuses(settings_of: Make) -> None:
         device.advertise(Node(5, settings.run, SimulationGuard(5)), b"", settings.encoded)
 
 
-@pytest.mark.parametrize("step", [Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK])
-def test_every_step_happens_once_and_in_order(step: Step, fleet: Build) -> None:
+@pytest.mark.parametrize(
+    "step", [RoundStage.SHARE, RoundStage.MASK, RoundStage.SIGN, RoundStage.UNMASK]
+)
+def test_every_step_happens_once_and_in_order(step: RoundStage, fleet: Build) -> None:
     devices = fleet(4)
     devices.run()
     node = devices.settings.cohort[0]
     fresh = fleet(4)
     fresh.__init__(devices.settings)
-    for early in (Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK):
+    for early in (RoundStage.SHARE, RoundStage.MASK, RoundStage.SIGN, RoundStage.UNMASK):
         with pytest.raises(Refusal):
             fresh.answer(early, node, devices.requests[early, node])
     running = fleet(4)
-    coordinator = running.run(until=step)
-    request = coordinator.requests()[node]
+    session = running.run(until=step)
+    request = session.requests()[node]
     running.answer(step, node, request)
     with pytest.raises(Refusal, match=r"out of order or repeated|has ended"):
         running.answer(step, node, request)
@@ -67,12 +71,15 @@ def test_every_step_happens_once_and_in_order(step: Step, fleet: Build) -> None:
 def test_a_second_vector_is_refused(fleet: Build, model_hash: bytes) -> None:
     """Two vectors under one mask would give their difference away."""
     devices = fleet(4)
-    coordinator = devices.run(until=Step.SIGN)
-    assert coordinator.step is Step.SIGN
+    session = devices.run(until=RoundStage.SIGN)
+    assert session.stage is RoundStage.SIGN
     node = devices.settings.cohort[0]
     with pytest.raises(Refusal, match="out of order or repeated"):
         device.open_mask(
-            devices.nodes[node], devices.states[node], devices.requests[Step.MASK, node], model_hash
+            devices.nodes[node],
+            devices.states[node],
+            devices.requests[RoundStage.MASK, node],
+            model_hash,
         )
 
 
@@ -81,10 +88,10 @@ def test_a_second_vector_is_refused(fleet: Build, model_hash: bytes) -> None:
 
 def test_another_broadcast_than_announced_is_refused(fleet: Build) -> None:
     devices = fleet(4)
-    coordinator = devices.run(until=Step.MASK)
-    node, request = next(iter(coordinator.requests().items()))
+    session = devices.run(until=RoundStage.MASK)
+    node, request = next(iter(session.requests().items()))
     with pytest.raises(Refusal, match="hash differs"):
-        devices.answer(Step.MASK, node, request, model=b"\x22" * 32)
+        devices.answer(RoundStage.MASK, node, request, model=b"\x22" * 32)
 
 
 def test_another_model_per_client_gives_garbage_and_no_quorum(fleet: Build) -> None:
@@ -92,19 +99,19 @@ def test_another_model_per_client_gives_garbage_and_no_quorum(fleet: Build) -> N
     devices = fleet(4)
     devices.__init__(replace(devices.settings, broadcast=b""))
     settings = devices.settings
-    coordinator = devices.run(until=Step.MASK)
+    session = devices.run(until=RoundStage.MASK)
     victim = settings.cohort[2]
-    for node, request in coordinator.requests().items():
+    for node, request in session.requests().items():
         model = b"\x22" * 32 if node == victim else b"\x11" * 32
-        coordinator.receive(node, devices.answer(Step.MASK, node, request, model))
-    coordinator.close()
-    for node, request in coordinator.requests().items():
-        coordinator.receive(node, devices.answer(Step.SIGN, node, request))
-    assert "does not verify" in coordinator.lost[victim]
-    signed = coordinator._signatures
+        session.receive(node, devices.answer(RoundStage.MASK, node, request, model))
+    session.close()
+    for node, request in session.requests().items():
+        session.receive(node, devices.answer(RoundStage.SIGN, node, request))
+    assert "does not verify" in session.lost[victim]
+    signed = session._signatures
     assert len(signed) == 3
-    coordinator.close()
+    session.close()
     # The three others have a quorum, so they may go on: the sum is masked by the victim's pairs.
-    devices.stage(coordinator)
+    devices.stage(session)
     expected = devices.expected(settings.cohort)
-    assert (coordinator.sums[0].total != expected).mean() > 0.9
+    assert (session.sums[0].total != expected).mean() > 0.9

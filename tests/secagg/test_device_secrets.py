@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Malformed, Refusal, SecAggError, SettingsError
 from fedsketch.secagg.guard import SimulationRoster
 from fedsketch.secagg.pairwise import device, keys
-from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.pairwise.state import DeviceState
+from fedsketch.secagg.server_session import RoundStage
 
 Build = Callable[..., Any]
 
@@ -23,36 +23,36 @@ Build = Callable[..., Any]
 def test_secrets_leave_the_state_as_soon_as_they_are_not_needed(fleet: Build) -> None:
     devices = fleet(5)
     node = devices.settings.cohort[0]
-    coordinator = Coordinator(devices.settings, SimulationRoster())
-    coordinator.bind(devices.settings.broadcast)
+    session = PairwiseSession(devices.settings, SimulationRoster())
+    session.bind(devices.settings.broadcast)
 
     def session() -> Any:
         return DeviceState.decode(devices.states[node]).sessions[devices.settings.digest]
 
-    devices.stage(coordinator)
+    devices.stage(session)
     private_c, private_s = session().private_c, session().private_s
     assert len(private_c) == len(private_s) == 32
-    devices.stage(coordinator)
+    devices.stage(session)
     seed = session().seed
     assert private_c not in devices.states[node]
     assert seed in devices.states[node]
     assert private_s in devices.states[node]
-    devices.stage(coordinator)
+    devices.stage(session)
     for secret in (private_c, private_s, seed):
         assert secret not in devices.states[node]
     shares = list(session().shares.values())
-    devices.stage(coordinator)
-    devices.stage(coordinator)
+    devices.stage(session)
+    devices.stage(session)
     assert not any(share[:33] in devices.states[node] for share in shares)
     assert DeviceState.decode(devices.states[node]).sessions == {}
 
 
 def test_an_abandoned_round_is_forgotten_with_the_next(fleet: Build) -> None:
     devices = fleet(4)
-    devices.run(until=Step.MASK)
+    devices.run(until=RoundStage.MASK)
     node = devices.settings.cohort[0]
     seed = DeviceState.decode(devices.states[node]).sessions[devices.settings.digest].seed
-    devices.answer(Step.ADVERTISE, node, replace(devices.settings, round=2).encoded)
+    devices.answer(RoundStage.ADVERTISE, node, replace(devices.settings, round=2).encoded)
     assert seed not in devices.states[node]
 
 
@@ -61,8 +61,8 @@ def test_an_abandoned_round_is_forgotten_with_the_next(fleet: Build) -> None:
 
 def test_a_vector_that_does_not_fit_is_refused(fleet: Build, model_hash: bytes) -> None:
     devices = fleet(3, bits=20)
-    coordinator = devices.run(until=Step.MASK)
-    node, request = next(iter(coordinator.requests().items()))
+    session = devices.run(until=RoundStage.MASK)
+    node, request = next(iter(session.requests().items()))
     ticket = device.open_mask(devices.nodes[node], devices.states[node], request, model_hash)
     good = devices.vectors[node]
     for wrong in (good[:-1], good.astype("<u8"), good | (1 << 20), good.astype(float)):
@@ -75,8 +75,8 @@ def test_a_peer_whose_mask_key_is_no_key_is_found_before_the_charge(
 ) -> None:
     """A colluding client could else make its peers pay for a vector that never leaves."""
     devices = fleet(4)
-    coordinator = devices.run(until=Step.MASK)
-    node, request = next(iter(coordinator.requests().items()))
+    session = devices.run(until=RoundStage.MASK)
+    node, request = next(iter(session.requests().items()))
     memory = DeviceState.decode(devices.states[node])
     session = memory.sessions[devices.settings.digest]
     index, known = next(iter(session.peers.items()))
@@ -122,8 +122,8 @@ def test_bytes_per_client_stay_within_the_design(fleet: Build) -> None:
 
 def test_a_vector_of_32_bits_takes_at_most_4_1_bytes_per_coordinate(fleet: Build) -> None:
     devices = fleet(3, dim=10_000, bits=32)
-    devices.run(until=Step.SIGN)
-    assert len(devices.replies[Step.MASK, devices.settings.cohort[0]]) < 4.1 * 10_000
+    devices.run(until=RoundStage.SIGN)
+    assert len(devices.replies[RoundStage.MASK, devices.settings.cohort[0]]) < 4.1 * 10_000
 
 
 def test_refusals_are_errors_of_this_package() -> None:

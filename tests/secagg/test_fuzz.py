@@ -11,14 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Aborted, SecAggError
 from fedsketch.secagg.pairwise import device
-from fedsketch.secagg.pairwise.coordinator import Coordinator
+from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.pairwise.state import DeviceState
+from fedsketch.secagg.server_session import RoundStage
 
-STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
-Moment = tuple[Any, Coordinator, int, bytes]
+STAGES = [
+    RoundStage.ADVERTISE,
+    RoundStage.SHARE,
+    RoundStage.MASK,
+    RoundStage.SIGN,
+    RoundStage.UNMASK,
+]
+Moment = tuple[Any, PairwiseSession, int, bytes]
 RELAXED = settings(
     max_examples=120,
     deadline=2000,
@@ -27,15 +33,15 @@ RELAXED = settings(
 
 
 @pytest.fixture(scope="module")
-def moments(fleet: Callable[..., Any]) -> dict[tuple[Step, int], Moment]:
+def moments(fleet: Callable[..., Any]) -> dict[tuple[RoundStage, int], Moment]:
     """A round stopped before each stage, with and without groups, and one device's request."""
     result = {}
     for groups in (1, 2):
         for stage in STAGES:
             devices = fleet(8, drops=0, groups=groups, bits=20)
-            coordinator = devices.run(until=stage)
-            node, request = next(iter(coordinator.requests().items()))
-            result[stage, groups] = (devices, coordinator, node, request)
+            session = devices.run(until=stage)
+            node, request = next(iter(session.requests().items()))
+            result[stage, groups] = (devices, session, node, request)
     return result
 
 
@@ -72,10 +78,10 @@ def damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 @RELAXED
 @given(changes=st.lists(damage(), min_size=1, max_size=3))
 def test_damaged_requests_to_a_device(
-    stage: Step,
+    stage: RoundStage,
     groups: int,
     changes: list[Callable[[bytes], bytes]],
-    moments: dict[tuple[Step, int], Moment],
+    moments: dict[tuple[RoundStage, int], Moment],
 ) -> None:
     devices, _, node, request = moments[stage, groups]
     before = dict(devices.states)
@@ -100,30 +106,30 @@ def test_damaged_requests_to_a_device(
 @RELAXED
 @given(changes=st.lists(damage(), min_size=1, max_size=3))
 def test_damaged_replies_to_the_server(
-    stage: Step,
+    stage: RoundStage,
     groups: int,
     changes: list[Callable[[bytes], bytes]],
-    moments: dict[tuple[Step, int], Moment],
+    moments: dict[tuple[RoundStage, int], Moment],
 ) -> None:
     devices, original, node, request = moments[stage, groups]
     before = dict(devices.states)
-    coordinator = copy.deepcopy(original)
+    session = copy.deepcopy(original)
     damaged = devices.answer(stage, node, request)
     devices.states = before
     for change in changes:
         damaged = change(damaged) if damaged else damaged
-    coordinator.receive(node, damaged)
+    session.receive(node, damaged)
     # drops=0: a lost client must stop the round, and a silent one as well.
     with pytest.raises(Aborted):
-        coordinator.close()
+        session.close()
 
 
 @RELAXED
 @given(changes=st.lists(damage(), min_size=1, max_size=3), stage=st.sampled_from(STAGES[1:]))
 def test_a_damaged_state(
     changes: list[Callable[[bytes], bytes]],
-    stage: Step,
-    moments: dict[tuple[Step, int], Moment],
+    stage: RoundStage,
+    moments: dict[tuple[RoundStage, int], Moment],
 ) -> None:
     devices, _, node, _ = moments[stage, 1]
     damaged = devices.states[node]

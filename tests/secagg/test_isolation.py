@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import SettingsError
 from fedsketch.secagg.guard import SimulationGuard
 from fedsketch.secagg.node import Node
@@ -22,6 +21,7 @@ from fedsketch.secagg.packing import Ring, reduce, ring_dtype, unpack
 from fedsketch.secagg.pairwise import device, graph, messages
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
 from fedsketch.secagg.pairwise.unmasking import Secrets, remove_masks
+from fedsketch.secagg.server_session import RoundStage
 
 Build = Callable[..., Any]
 
@@ -30,26 +30,30 @@ def isolated_sum(devices: Any, segment: Sequence[int], band: Sequence[int]) -> R
     """The segment's vectors with all masks removed that the server can remove, once it said that
     the band dropped out."""
     settings: PairwiseSettings = devices.settings
-    coordinator = devices.run(until=Step.MASK)
+    session = devices.run(until=RoundStage.MASK)
     said_to_be_gone = {settings.cohort[i] for i in band}
-    for node, request in coordinator.requests().items():
-        devices.replies[Step.MASK, node] = reply = devices.answer(Step.MASK, node, request)
+    for node, request in session.requests().items():
+        devices.replies[RoundStage.MASK, node] = reply = devices.answer(
+            RoundStage.MASK, node, request
+        )
         if node not in said_to_be_gone:
-            coordinator.receive(node, reply)
-    coordinator.close()
-    while coordinator.step is not Step.DONE:
-        devices.stage(coordinator)
+            session.receive(node, reply)
+    session.close()
+    while session.stage is not RoundStage.DONE:
+        devices.stage(session)
     total = np.zeros(settings.dim, dtype=ring_dtype(settings.bits))
     for i in segment:
-        packed = messages.read_mask_reply(settings, devices.replies[Step.MASK, settings.cohort[i]])
+        packed = messages.read_mask_reply(
+            settings, devices.replies[RoundStage.MASK, settings.cohort[i]]
+        )
         total += unpack(packed, settings.dim, settings.bits)
     remove_masks(
         settings, settings.digest, settings.broadcast, total,
-        Secrets(coordinator._revealed, settings.threshold),
+        Secrets(session._revealed, settings.threshold),
         survivors=segment,
         dead=band,
-        public={i: advert[32:64] for i, advert in coordinator._adverts.items()},
-        commitments=coordinator._commitments,
+        public={i: advert[32:64] for i, advert in session._adverts.items()},
+        commitments=session._commitments,
     )  # fmt: skip
     return reduce(total, settings.modulus)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.packing import ring_dtype
 from fedsketch.secagg.pairwise.masking import BLOCK_BYTES, apply_masks
+from fedsketch.secagg.server_session import RoundStage
 
 # chi-square with 255 degrees of freedom exceeds this with probability 1e-9 (computed with
 # scipy.stats.chi2.isf); 57 tests are made here, so the false-alarm rate is below 1e-6.
@@ -53,9 +53,9 @@ def test_masked_vectors_look_uniform_byte_by_byte(bits: int, fleet: Callable[...
     devices = fleet(3, bits=bits, dim=40_000)
     for vector in devices.vectors.values():
         vector[:] = 0
-    devices.run(until=Step.SIGN)
+    devices.run(until=RoundStage.SIGN)
     for node in devices.settings.cohort:
-        packed = devices.replies[Step.MASK, node][33:]
+        packed = devices.replies[RoundStage.MASK, node][33:]
         width = bits // 8
         for position in range(width):
             assert chi_square(packed[position::width]) < LIMIT
@@ -69,9 +69,9 @@ def test_two_rounds_and_two_clients_never_share_a_mask(fleet: Callable[..., Any]
         devices = fleet(4, bits=64, dim=20, round=round_)
         for vector in devices.vectors.values():
             vector[:] = 0
-        devices.run(until=Step.SIGN)
+        devices.run(until=RoundStage.SIGN)
         for node in devices.settings.cohort:
-            packed = devices.replies[Step.MASK, node][33:]
+            packed = devices.replies[RoundStage.MASK, node][33:]
             for place in range(20):
                 seen.add((place, packed[8 * place : 8 * place + 8]))
                 total += 1
@@ -85,12 +85,12 @@ def test_the_same_keys_with_another_model_give_another_mask(
     devices = fleet(3, bits=64, dim=8)
     without_hash = type(devices.settings)(**{**vars_of(devices.settings), "broadcast": b""})
     devices = type(devices)(without_hash)
-    coordinator = devices.run(until=Step.MASK)
-    node, request = next(iter(coordinator.requests().items()))
+    session = devices.run(until=RoundStage.MASK)
+    node, request = next(iter(session.requests().items()))
     before = devices.states[node]
-    one = devices.answer(Step.MASK, node, request, model_hash)
+    one = devices.answer(RoundStage.MASK, node, request, model_hash)
     devices.states[node] = before
-    two = devices.answer(Step.MASK, node, request, b"\x22" * 32)
+    two = devices.answer(RoundStage.MASK, node, request, b"\x22" * 32)
     words = [np.frombuffer(reply[33:], dtype="<u8") for reply in (one, two)]
     assert not (words[0] == words[1]).any()
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.coordinator import Step
+from fedsketch.secagg.server_session import RoundStage
 
 
 @pytest.mark.slow
@@ -26,9 +26,9 @@ def test_a_thousand_clients_with_5_percent_drops(
     assert (devices.settings.degree, devices.settings.threshold) == graph
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.process_time()
-    coordinator = devices.run({Step.MASK: devices.settings.cohort[::20]})
+    session = devices.run({RoundStage.MASK: devices.settings.cohort[::20]})
     seconds = time.process_time() - began
-    (result,) = coordinator.sums
+    (result,) = session.sums
     assert len(result.survivors) == 950
     np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
     assert seconds < most_seconds
@@ -41,12 +41,12 @@ def test_the_servers_memory_does_not_grow_with_clients_times_dimensions(
 ) -> None:
     """40 clients of 200,000 numbers are 32 MB of vectors: the server holds a few of them."""
     devices = fleet(40, dim=200_000, drops=2)
-    coordinator = devices.run(until=Step.MASK)
-    requests = coordinator.requests()
+    session = devices.run(until=RoundStage.MASK)
+    requests = session.requests()
     tracemalloc.start()
     for node, request in requests.items():
-        devices.states[node], reply = b"", devices.answer(Step.MASK, node, request)
-        coordinator.receive(node, reply)
+        devices.states[node], reply = b"", devices.answer(RoundStage.MASK, node, request)
+        session.receive(node, reply)
         del reply
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -1,13 +1,16 @@
 """Checkpoints are whole, few, private and bound to their configuration."""
 
+import json
 import stat
 from pathlib import Path
 
 import pytest
 import torch
 
+from fedsketch.conf import compose, to_json
 from fedsketch.errors import CheckpointError
 from fedsketch.server.checkpoint import Checkpoint
+from tests.small import small
 
 
 def _checkpoint(round: int, config: str = "{}") -> Checkpoint:
@@ -108,3 +111,15 @@ def test_a_damaged_checkpoint_is_refused_with_a_sentence(tmp_path: Path) -> None
         path.write_bytes(damage)
         with pytest.raises(CheckpointError, match=path.name):
             Checkpoint.load_latest(tmp_path, "{}")
+
+
+def test_a_configuration_that_is_older_than_a_key_is_the_same(tmp_path: Path) -> None:
+    """`strategy.broadcast` was added later, and means what runs did before."""
+    config = compose(small("strategy=fed_sgm strategy.broadcast=full"))
+    older = json.loads(to_json(config))
+    del older["strategy"]["broadcast"]
+    _checkpoint(1, json.dumps(older)).save(tmp_path)
+    assert Checkpoint.load_latest(tmp_path, to_json(config)) is not None
+    other = to_json(compose(small("strategy=fed_sgm strategy.broadcast=replay")))
+    with pytest.raises(CheckpointError, match="another configuration"):
+        Checkpoint.load_latest(tmp_path, other)

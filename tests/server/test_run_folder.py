@@ -235,6 +235,8 @@ def test_two_processes_cannot_play_one_run_and_a_dead_one_holds_nothing(tmp_path
         (("clients.total=8", "clients.sampling=poisson"), True),
         (("clients.total=8", "clients.sampling=passes"), False),
         (("clients.total=8", "privacy=none"), False),
+        (("clients.total=4", "strategy=csgm"), True),
+        (("clients.total=4", "strategy=csgm", "strategy.mask=common"), False),
     ],
 )
 def test_files_that_show_the_draw_are_the_servers_own(

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from fedsketch.sketching.sketch import Part, digest
+from fedsketch.sketching.sketch import DigestPart, digest
 
 FROZEN = "99a3cb31b0026b3fb31d86d4b5b203bf6fd661cf3e151e7d8964c204670e1eb0"
-STATES: list[list[Part]] = [
+STATES: list[list[DigestPart]] = [
     [],
     [1],
     ["1"],

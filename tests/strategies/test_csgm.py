@@ -25,7 +25,7 @@ from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.server.guarantee import guarantee
 from fedsketch.strategies import csgm
 from fedsketch.strategies.algorithm import Aggregate, Strategy
@@ -44,7 +44,7 @@ FIXED = ("clients.total=40", "clients.per_round=10")
 def _play(strategy: Strategy, rounds: int) -> list[Aggregate]:
     """Rounds over the real app, and what the strategy made of their replies."""
     local = LocalGrid(app, strategy.config.clients.total)
-    grid = aggregating(WrappedGrid(local), strategy.config, strategy.parcels)
+    grid = wrap_grid(WrappedGrid(local), strategy.config, strategy.parcels)
     seen: list[Aggregate] = []
     update = strategy.update
 
@@ -241,11 +241,11 @@ def test_a_common_mask_without_noise_steps_along_the_sampled_mean(
     (seen,) = _play(strategy, 1)
     assert len(seen.sum) == 8  # 0.4 of 21
     assert isinstance(strategy, csgm.Csgm)
-    sample = csgm._sample(strategy.settings, 21, strategy._seed(1))
+    sample = csgm._sample(strategy.settings, 21, csgm.mask_seed(strategy.config, 1))
     torch.testing.assert_close(seen.sum, sample.forward(plain.sum), rtol=1e-4, atol=1e-6)
     wanted = start - 0.5 * sample.adjoint(sample.forward(plain.sum)) / 6
     torch.testing.assert_close(strategy.model.vector, wanted, rtol=1e-4, atol=1e-6)
-    assert strategy._seed(1) != strategy._seed(2)
+    assert csgm.mask_seed(strategy.config, 1) != csgm.mask_seed(strategy.config, 2)
 
 
 def test_a_common_mask_is_summed_under_masks_and_binds_the_server(

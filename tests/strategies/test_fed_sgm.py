@@ -27,8 +27,10 @@ from fedsketch.tasks.workload import Workload
 from tests.rounds import ask, coordinator_of, rows_of
 
 MakeStrategy = Callable[..., Strategy]
-SGM = ("strategy=fed_sgm", "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
-NOISELESS = ("strategy=fed_sgm", "privacy=none", "secagg=none")
+# These rounds are played without a Grid that delivers parcels: tests/system/test_replay.py has them.
+FULL = "strategy.broadcast=full"
+SGM = ("strategy=fed_sgm", FULL, "privacy.noise_multiplier=0.5", "privacy.epsilon=null")
+NOISELESS = ("strategy=fed_sgm", FULL, "privacy=none", "secagg=none")
 LOCAL = ("strategy.local.steps=3", "strategy.local.batch=4", "strategy.local.lr=0.2")
 SECRET = ("rounds=1", "strategy.clip=before", "strategy.accounting=r_secret")
 
@@ -144,7 +146,7 @@ def test_devices_and_server_make_the_same_sketch_in_every_process_and_on_any_thr
         assert told == [threads, expected]
     # The server desketches with what it sent.
     device = _sketch_of(strategy, seed.to_bytes(16, "big"))
-    server = _sketch_of(strategy, strategy._seed)
+    server = _sketch_of(strategy, fed_sgm.public_seed(strategy.config, 1))
     assert device is not server
     assert device.fingerprint() == server.fingerprint()
 
@@ -307,7 +309,7 @@ def _settings(sketch: str, dim: int) -> FedSgmConfig:
 @pytest.mark.parametrize("rows", [1, 50, 2545])
 def test_a_gaussian_sketch_is_longer_than_its_bound_once_in_1e20(rows: int) -> None:
     """|R x|^2 is chi^2_b / b for a unit x. By the tail of the incomplete gamma function, Q(b/2, b k^2 / 2)."""
-    k = fed_sgm.stretch(_settings("gaussian", rows), 25_450)
+    k = fed_sgm.stretch_by_sketch(_settings("gaussian", rows), 25_450)
     tail = torch.special.gammaincc(
         torch.tensor(rows / 2, dtype=torch.float64),
         torch.tensor(rows * k**2 / 2, dtype=torch.float64),
@@ -317,7 +319,7 @@ def test_a_gaussian_sketch_is_longer_than_its_bound_once_in_1e20(rows: int) -> N
 
 @pytest.mark.parametrize(("dim", "d"), [(3, 10), (10, 10), (20, 100), (64, 64)])
 def test_no_vector_becomes_longer_in_a_hadamard_sketch_than_its_bound(dim: int, d: int) -> None:
-    bound = fed_sgm.stretch(_settings("hadamard", dim), d)
+    bound = fed_sgm.stretch_by_sketch(_settings("hadamard", dim), d)
     for seed in range(5):
         dense = HadamardSketch(dim, d, seed).forward(torch.eye(d).double())
         largest = float(torch.linalg.matrix_norm(dense, 2))

@@ -20,7 +20,7 @@ from fedsketch.privacy.accounting.releases import (
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
 from fedsketch.server.accounts import Accounts
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.sketching.tensor_svd import smooth
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.fedceo import FedCeo
@@ -45,7 +45,7 @@ GROUPS = (
 def _play(strategy: Strategy, rounds: range) -> list[Aggregate]:
     """Rounds over the real app, and what the strategy made of their replies."""
     local = LocalGrid(app, strategy.config.clients.total)
-    grid = aggregating(WrappedGrid(local), strategy.config, strategy.parcels)
+    grid = wrap_grid(WrappedGrid(local), strategy.config, strategy.parcels)
     seen: list[Aggregate] = []
     update = strategy.update
 

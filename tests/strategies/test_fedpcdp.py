@@ -17,11 +17,11 @@ from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 from fedsketch.runtime.local import LocalGrid
 from fedsketch.secagg import WrappedGrid
-from fedsketch.server.grids.stack import aggregating
+from fedsketch.server.grids.stack import wrap_grid
 from fedsketch.server.guarantee import guarantee
 from fedsketch.sketching.subspace import SubspaceSketch
 from fedsketch.strategies.algorithm import Strategy
-from fedsketch.strategies.fedpcdp import FedPcdp, Training, scaled
+from fedsketch.strategies.fedpcdp.strategy import FedPcdp, Training, scaled
 from fedsketch.strategies.registry import make_strategy as built
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.workload import Workload
@@ -31,6 +31,7 @@ from tests.small import small
 MakeStrategy = Callable[..., Strategy]
 # 54 examples of clients, 9 each; logistic, so tensors of 18 and 3 numbers.
 NOISY = (
+    "strategy.broadcast=full",  # these rounds are played without a Grid that delivers parcels
     "strategy=fedpcdp",
     "data.examples=90",
     "data.public=36",
@@ -59,7 +60,7 @@ def make(make_strategy: MakeStrategy) -> Callable[..., FedPcdp]:
 def _play(strategy: FedPcdp, rounds: int = 1) -> torch.Tensor:
     """The model after some rounds less the initial one."""
     local, start = LocalGrid(app, strategy.config.clients.total), strategy.model.vector.clone()
-    grid = aggregating(WrappedGrid(local), strategy.config, None)
+    grid = wrap_grid(WrappedGrid(local), strategy.config, None)
     for round in range(1, rounds + 1):
         messages = ask(strategy, round, grid)
         coordinator_of(strategy).aggregate_train(round, grid.send_and_receive(messages))

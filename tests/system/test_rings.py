@@ -24,12 +24,18 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_sum_modulo_a_prime_trains_the_same_model(play: Play, tmp_path: Path) -> None:
-    """In a ring with room for the full scale devices send the same integers, whatever the modulus."""
-    options = [*small(SEEDED, "secagg.bits=32 runtime=cohort runtime.noise=per_device")]
-    for name in ("pairwise", "two_trips"):
-        play(name, *options, f"secagg={name}")
-    one, two = (_model(tmp_path / name) for name in ("pairwise", "two_trips"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    """With room for the full scale devices send the same integers, whatever the modulus. The protocols sum them, and
+    the simulator without masks."""
+    runs = {
+        "pairwise": "secagg=pairwise",
+        "two_trips": "secagg=two_trips",
+        "cohort": "secagg=two_trips runtime=cohort runtime.noise=per_device",
+    }
+    for name, options in runs.items():
+        play(name, *small(SEEDED, "secagg.bits=32", options))
+    expected, *others = (_model(tmp_path / name) for name in runs)
+    for model in others:
+        assert all(torch.equal(expected[name], model[name]) for name in expected)
 
 
 def test_the_chosen_ring_sends_half_the_bytes_of_a_vector_and_learns_as_well(

@@ -7,7 +7,7 @@ from torch import nn
 from fedsketch.conf import compose
 from fedsketch.tasks.built_in import make_task
 from fedsketch.tasks.data.examples import Examples
-from fedsketch.tasks.data.held_out import held_out_by_content, held_out_count, split
+from fedsketch.tasks.data.holdout import held_out_by_content, held_out_count, split
 from fedsketch.tasks.models.flat_model import FlatModel
 from fedsketch.tasks.scores import score_names, scores_of
 

@@ -24,7 +24,7 @@ from fedsketch.secagg import (
     VectorFormat,
     modulus_of,
 )
-from tests.secagg.protocol import Coordinator, Node, Step, take_step
+from tests.secagg.protocol import Node, PairwiseSession, RoundStage, take_step
 
 CARD = DataCard("digits", (1, 8, 8), tuple("0123456789"), 512)
 RUN, DIM, MODEL, KEY = 1, 6, b"\x11" * 32, b"\x22" * 32
@@ -117,24 +117,27 @@ class Fleet:
         policy = replace(self.guard(node).policy, **changes)
         (self.folders[node] / "policy.toml").write_text(policy.to_toml())
 
-    def answer(self, step: Step, node: int, request: bytes, model: bytes = MODEL) -> bytes:
+    def answer(self, step: RoundStage, node: int, request: bytes, model: bytes = MODEL) -> bytes:
         me, vector = Node(node, RUN, self.guard(node)), np.full(DIM, node, dtype=np.uint32)
         return take_step(step, me, self.states, request, vector, model)
 
     def run(
-        self, settings: PairwiseSettings, until: Step = Step.DONE, silent: Iterable[int] = ()
-    ) -> Coordinator:
+        self,
+        settings: PairwiseSettings,
+        until: RoundStage = RoundStage.DONE,
+        silent: Iterable[int] = (),
+    ) -> PairwiseSession:
         """A round up to a stage; those who are silent do not send their vector."""
-        coordinator = Coordinator(settings, Roster.load(self.roster))
-        coordinator.bind(MODEL)
-        while coordinator.step < until:
-            step = coordinator.step
-            for node, request in coordinator.requests().items():
-                if node in silent and step is Step.MASK:
+        server = PairwiseSession(settings, Roster.load(self.roster))
+        server.bind(MODEL)
+        while server.stage < until:
+            step = server.stage
+            for node, request in server.requests().items():
+                if node in silent and step is RoundStage.MASK:
                     continue
                 try:
-                    coordinator.receive(node, self.answer(step, node, request))
+                    server.receive(node, self.answer(step, node, request))
                 except SecAggError as error:
-                    coordinator.lose(node, str(error))
-            coordinator.close()
-        return coordinator
+                    server.lose(node, str(error))
+            server.close()
+        return server

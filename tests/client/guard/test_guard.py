@@ -176,8 +176,8 @@ def test_what_is_wrong_with_a_file_is_for_the_owners_log_alone(
             "This device takes part only in rounds that hold against a server that lies: run with secagg=pairwise or "
             "two_trips (its owner can set allow_semi_honest).",
         ),
-        ({"most_rounds": 0}, {}, BudgetSpent.told),
-        ({"epsilon": 0.5}, {}, BudgetSpent.told),
+        ({"most_rounds": 0}, {}, BudgetSpent.public_text),
+        ({"epsilon": 0.5}, {}, BudgetSpent.public_text),
         ({}, {"noise": 0.0}, "The noise multiplier of the honest clients is 0 per client"),
         ({}, {"rows": 40}, "The noise multiplier of the honest clients is 0.1 per client"),
         ({"unit": "example"}, {"noise": 1.5}, "The noise multiplier of the honest clients is 0.75 per example"),
@@ -207,8 +207,8 @@ def test_a_refusal_for_lack_of_budget_tells_the_owner_what_was_spent_and_nobody_
             with pytest.raises(Refusal) as caught:
                 step(settings_of(round=2))
             told.append(str(caught.value))
-    assert set(told) == {BudgetSpent.told}
-    assert not any(character.isdigit() for character in BudgetSpent.told)
+    assert set(told) == {BudgetSpent.public_text}
+    assert not any(character.isdigit() for character in BudgetSpent.public_text)
     assert f"of which {0.001 * epsilon:.4g} is left" in caplog.text
     assert "This device has taken part in 1 rounds" in caplog.text
 

@@ -37,7 +37,7 @@ from fedsketch.secagg import (
 )
 from fedsketch.strategies.rounds.codec import MECHANISM, RingCodec, reply_with
 from tests.client.guard.enrolled import DIM, Fleet, ring, settings_of
-from tests.secagg.protocol import Step, messages
+from tests.secagg.protocol import RoundStage, messages
 
 # ---------------------------------------------------------------------------- whole rounds and attacks
 
@@ -47,8 +47,8 @@ def test_a_round_is_charged_and_settled_at_the_real_survivors(
 ) -> None:
     fleet = make_fleet(6)
     settings = settings_of(6, drops=2)
-    coordinator = fleet.run(settings, silent=[7])
-    assert coordinator.sums[0].total.tolist() == [2 + 3 + 4 + 5 + 6] * DIM
+    server = fleet.run(settings, silent=[7])
+    assert server.sums[0].total.tolist() == [2 + 3 + 4 + 5 + 6] * DIM
     offer = offer_of(settings)
     for survivors, nodes in ((5, [2, 3, 4, 5, 6]), (0, [7])):
         for node in nodes:
@@ -87,9 +87,9 @@ def test_a_device_that_refuses_is_a_dropout_with_its_reason(
 ) -> None:
     fleet = make_fleet(6)
     fleet.set_policy(4, **changes)
-    coordinator = fleet.run(settings_of(6))
-    assert coordinator.lost[4].startswith(reason)
-    assert coordinator.sums[0].survivors == (2, 3, 5, 6, 7)
+    server = fleet.run(settings_of(6))
+    assert server.lost[4].startswith(reason)
+    assert server.sums[0].survivors == (2, 3, 5, 6, 7)
     assert fleet.spent(4) == 0.0
 
 
@@ -112,24 +112,24 @@ def test_a_replayed_round_is_refused_after_a_restart(make_fleet: Callable[..., F
         with pytest.raises(
             Refusal, match="Round 1 of run 1 is over: the vector of round 1 has left"
         ):
-            fleet.answer(Step.ADVERTISE, 2, again)
+            fleet.answer(RoundStage.ADVERTISE, 2, again)
 
 
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        (Step.MASK, "is over: the vector of round 1 has left this device"),
-        (Step.SIGN, "This device has signed a survivor list of Round 1 of run 1 before"),
-        (Step.UNMASK, "is not open in this device's ledger: it has ended"),
+        (RoundStage.MASK, "is over: the vector of round 1 has left this device"),
+        (RoundStage.SIGN, "This device has signed a survivor list of Round 1 of run 1 before"),
+        (RoundStage.UNMASK, "is not open in this device's ledger: it has ended"),
     ],
 )
 def test_no_step_is_taken_twice_though_the_state_of_the_node_is_put_back(
-    make_fleet: Callable[..., Fleet], step: Step, sentence: str
+    make_fleet: Callable[..., Fleet], step: RoundStage, sentence: str
 ) -> None:
     fleet = make_fleet(6)
     settings = settings_of(6)
-    coordinator = fleet.run(settings, until=step)
-    before, request = fleet.states[2], coordinator.requests()[2]
+    server = fleet.run(settings, until=step)
+    before, request = fleet.states[2], server.requests()[2]
     fleet.answer(step, 2, request)
     fleet.states[2] = before
     with pytest.raises(Refusal, match=sentence):
@@ -145,27 +145,27 @@ def test_of_keys_that_were_advertised_twice_for_a_round_one_vector_leaves(
     settings = settings_of(6)
     ledger = fleet.folders[2] / "ledger.jsonl"
     untouched = ledger.read_bytes()
-    first = fleet.run(settings, until=Step.MASK)
+    first = fleet.run(settings, until=RoundStage.MASK)
     old = fleet.states[2]
     fleet.states = dict.fromkeys(fleet.folders, b"")
-    second = fleet.run(settings, until=Step.MASK)
+    second = fleet.run(settings, until=RoundStage.MASK)
     assert ledger.read_bytes() == untouched
-    fleet.answer(Step.MASK, 2, second.requests()[2])
+    fleet.answer(RoundStage.MASK, 2, second.requests()[2])
     fleet.states[2] = old
     with pytest.raises(Refusal, match="is over: the vector of round 1 has left this device"):
-        fleet.answer(Step.MASK, 2, first.requests()[2])
+        fleet.answer(RoundStage.MASK, 2, first.requests()[2])
     assert fleet.guard(2).ledger.verified()[0].rounds == 1
 
 
 def test_a_second_survivor_list_is_not_signed(make_fleet: Callable[..., Fleet]) -> None:
     fleet = make_fleet(6)
     settings = settings_of(6, drops=2)
-    coordinator = fleet.run(settings, until=Step.SIGN)
+    server = fleet.run(settings, until=RoundStage.SIGN)
     before = fleet.states[2]
-    fleet.answer(Step.SIGN, 2, coordinator.requests()[2])
+    fleet.answer(RoundStage.SIGN, 2, server.requests()[2])
     fleet.states[2] = before
     with pytest.raises(Refusal, match="This device has signed a survivor list"):
-        fleet.answer(Step.SIGN, 2, messages.sign_request(settings, range(5)))
+        fleet.answer(RoundStage.SIGN, 2, messages.sign_request(settings, range(5)))
     with pytest.raises(Refusal, match="signed no such survivor list"):
         fleet.guard(2).settle(settings, (2, 3, 4, 5, 6))
 
@@ -174,9 +174,9 @@ def test_another_broadcast_than_announced_is_refused_before_anything_is_charged(
     make_fleet: Callable[..., Fleet],
 ) -> None:
     fleet = make_fleet(6)
-    coordinator = fleet.run(settings_of(6), until=Step.MASK)
+    server = fleet.run(settings_of(6), until=RoundStage.MASK)
     with pytest.raises(Refusal, match="not the one that was announced: its hash differs"):
-        fleet.answer(Step.MASK, 2, coordinator.requests()[2], model=b"\x22" * 32)
+        fleet.answer(RoundStage.MASK, 2, server.requests()[2], model=b"\x22" * 32)
     assert fleet.spent(2) == 0.0
 
 
@@ -184,10 +184,10 @@ def test_a_policy_that_is_tightened_in_the_middle_of_a_round_holds_at_once(
     make_fleet: Callable[..., Fleet],
 ) -> None:
     fleet = make_fleet(6)
-    coordinator = fleet.run(settings_of(6), until=Step.MASK)
+    server = fleet.run(settings_of(6), until=RoundStage.MASK)
     fleet.set_policy(2, smallest_noise=10.0)
     with pytest.raises(Refusal, match="noise multiplier"):
-        fleet.answer(Step.MASK, 2, coordinator.requests()[2])
+        fleet.answer(RoundStage.MASK, 2, server.requests()[2])
     assert fleet.spent(2) == 0.0
 
 
@@ -199,9 +199,9 @@ def test_a_tampered_ledger_makes_a_device_a_dropout(
     path = fleet.folders[2] / "ledger.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:1] + lines[2:]))  # the charge is gone
-    coordinator = fleet.run(settings_of(6, round=2))
+    server = fleet.run(settings_of(6, round=2))
     sentence = "This device's ledger cannot be used: the log of its node says why."
-    assert coordinator.lost[2] == f"advertise: {sentence}"
+    assert server.lost[2] == f"advertise: {sentence}"
     assert "The ledger is damaged before or at line 2" in caplog.text
 
 
@@ -320,5 +320,5 @@ def test_unknown_peers_are_refused(make_fleet: Callable[..., Fleet]) -> None:
     keys = Roster.load(own).keys
     Roster({node: key for node, key in keys.items() if node != 5}).save(own)
     with pytest.raises(Refusal, match="Node 5 and 0 others are not in the roster"):
-        fleet.answer(Step.ADVERTISE, 2, settings_of(6).encoded)
+        fleet.answer(RoundStage.ADVERTISE, 2, settings_of(6).encoded)
     assert fleet.guard(2).ledger.verified()[1] == 1

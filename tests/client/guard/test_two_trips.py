@@ -196,5 +196,5 @@ def test_the_policies_that_we_make_ourselves_admit_sums_in_two_trips(
     losses = 2 if overrides else 0
     guard.admit(two_trips(10, drops=1, losses=losses, colluders=1))
     if overrides:
-        with pytest.raises(Refusal, match=r"set secagg.colluders to 1"):
+        with pytest.raises(Refusal, match=r"set secagg\.colluders to 1"):
             guard.admit(two_trips(10, drops=1, losses=losses, colluders=0))

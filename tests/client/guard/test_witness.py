@@ -320,7 +320,7 @@ def test_a_device_with_an_older_ledger_is_a_dropout_and_tells_nobody_why(
     assert fleet.run(settings_of(6)).lost == {}
     ledger.write_bytes(old)
     lost = fleet.run(settings_of(6, round=2)).lost
-    assert lost == {2: f"advertise: {LedgerProblem.told}"}
+    assert lost == {2: f"advertise: {LedgerProblem.public_text}"}
     assert "is not the one that its witness" in caplog.text
     assert ledger.read_bytes() == old
 

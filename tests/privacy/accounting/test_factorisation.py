@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedsketch.privacy.accounting.factorisation import (
-    Kind,
+    FactorisationKind,
     Matrix,
     banded,
     bandwidth,
@@ -39,7 +39,9 @@ def test_the_optimum_has_the_listed_error(rounds: int, listed: float) -> None:
 @pytest.mark.parametrize(
     ("kind", "listed"), [("square_root", 129.538113), ("identity", 528.0), ("optimal", 114.559703)]
 )
-def test_the_others_have_the_listed_errors_at_32_rounds(kind: Kind, listed: float) -> None:
+def test_the_others_have_the_listed_errors_at_32_rounds(
+    kind: FactorisationKind, listed: float
+) -> None:
     assert _loss(workload(32), factorise(kind, 32)) == pytest.approx(listed, rel=1e-6)
     assert _loss(workload(32), workload(32)) == pytest.approx(1024.0)  # B = I
 
@@ -72,7 +74,7 @@ def test_the_workload_of_several_passes_counts_what_a_pass_leaves_to_the_others(
 
 @pytest.mark.parametrize("kind", ["optimal", "banded", "square_root", "tree", "identity"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_noise_of_a_round_needs_no_later_one(kind: Kind, momentum: float) -> None:
+def test_noise_of_a_round_needs_no_later_one(kind: FactorisationKind, momentum: float) -> None:
     """C is lower triangular and invertible, and so is C^-1: rounds may depend on what was released before."""
     strategy = factorise(kind, 12, momentum, 4)
     assert (np.triu(strategy, 1) == 0.0).all()
@@ -190,7 +192,9 @@ def test_no_factorisation_beats_independent_noise_where_everybody_is_in_every_ro
 
 
 @pytest.mark.parametrize("kind", ["optimal", "square_root", "tree", "banded"])
-def test_makers_of_noise_who_vanish_in_other_rounds_take_no_privacy_along(kind: Kind) -> None:
+def test_makers_of_noise_who_vanish_in_other_rounds_take_no_privacy_along(
+    kind: FactorisationKind,
+) -> None:
     """Brute force over patterns of who is in which sum: the distance that a unit in row t makes, under the covariance
     of what is seen."""
     strategy, random = factorise(kind, 5, 0.5, 3), np.random.default_rng(5)

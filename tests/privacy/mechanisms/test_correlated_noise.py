@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedsketch.privacy.accounting.factorisation import Kind, factorise
+from fedsketch.privacy.accounting.factorisation import FactorisationKind, factorise
 from fedsketch.privacy.mechanisms.correlated_noise import CorrelatedRows
 from fedsketch.privacy.mechanisms.randomness import Stream, derived_key
 
@@ -23,7 +23,7 @@ def _rows(noise: CorrelatedRows, rows: range) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["optimal", "banded", "square_root", "tree", "identity"])
-def test_rows_are_those_of_the_inverse_times_fresh_noise(kind: Kind) -> None:
+def test_rows_are_those_of_the_inverse_times_fresh_noise(kind: FactorisationKind) -> None:
     strategy = factorise(kind, 9, 0.5, 4)
     made = _rows(CorrelatedRows(strategy, DIM), range(9))
     np.testing.assert_allclose(made, np.linalg.solve(strategy, _fresh(range(9))), atol=1e-9)
@@ -36,7 +36,7 @@ def test_a_new_pass_begins_with_new_noise() -> None:
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("banded", 3), ("identity", 0), ("optimal", 8)])
-def test_only_a_band_of_rows_is_kept(kind: Kind, kept: int) -> None:
+def test_only_a_band_of_rows_is_kept(kind: FactorisationKind, kept: int) -> None:
     noise = CorrelatedRows(factorise(kind, 9, 0.0, 4), DIM)
     _rows(noise, range(9))
     assert noise.state_dict()["rows"].shape == (kept, DIM)

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from fedsketch.secagg.codec import VectorFormat
-from fedsketch.secagg.coordinator import Exchange, Numbers, Step
 from fedsketch.secagg.errors import SecAggError
 from fedsketch.secagg.guard import SimulationGuard, SimulationRoster
 from fedsketch.secagg.names import ProtocolName
 from fedsketch.secagg.node import Node
 from fedsketch.secagg.options import SecAggOptions
 from fedsketch.secagg.packing import Ring, ring_dtype
+from fedsketch.secagg.server_session import Conversation, Numbers, RoundStage
 from fedsketch.secagg.two_trips import device
-from fedsketch.secagg.two_trips.coordinator import Coordinator
 from fedsketch.secagg.two_trips.field import prime_below
-from fedsketch.secagg.two_trips.rounds import TwoTripsRounds
+from fedsketch.secagg.two_trips.server_session import TwoTripsSession
+from fedsketch.secagg.two_trips.sessions import TwoTripsSessions
 
 RUN = 7
 MODEL = b"\x11" * 32
-Drops = Mapping[Step, Iterable[int]]
+Drops = Mapping[RoundStage, Iterable[int]]
 
 
 def nodes_of(n: int) -> list[int]:
@@ -38,12 +38,12 @@ class Fleet:
         self.options = SecAggOptions(protocol=ProtocolName.TWO_TRIPS, **options)
         self.vector = VectorFormat(dim, bits, {"clip": 1.0, "name": "test"})
         self.ids = nodes_of(n)
-        self.rounds = TwoTripsRounds(self.options, SimulationRoster())
+        self.rounds = TwoTripsSessions(self.options, SimulationRoster())
         self.nodes: dict[int, Node] = {}
         self.states: dict[int, bytes] = {}
         self.vectors: dict[int, Ring] = {}
-        self.requests: dict[tuple[Step, int], bytes] = {}
-        self.replies: dict[tuple[Step, int], bytes] = {}
+        self.requests: dict[tuple[RoundStage, int], bytes] = {}
+        self.replies: dict[tuple[RoundStage, int], bytes] = {}
         self.model: Callable[[int], bytes] = lambda node: MODEL
         self.numbers = Numbers(1)
         for node in self.ids:
@@ -63,27 +63,27 @@ class Fleet:
             for i in self.ids
         }
 
-    def begin(self, cohort: Sequence[int] | None = None) -> Coordinator:
+    def begin(self, cohort: Sequence[int] | None = None) -> TwoTripsSession:
         """The next round."""
         self.draw(self.numbers.next)
         return self.rounds.begin(RUN, self.numbers, cohort or self.ids, self.vector, MODEL)
 
-    def answer(self, step: Step, node: int, request: bytes) -> bytes:
+    def answer(self, step: RoundStage, node: int, request: bytes) -> bytes:
         """One device takes one step, as the mod does it."""
         me = self.nodes[node]
         self.states[node] = device.cleaned(me, self.states[node])
-        if step is Step.MASK:
+        if step is RoundStage.MASK:
             ticket = device.open_mask(me, self.states[node], request, self.model(node))
             self.states[node] = device.spend(me, ticket)
             self.states[node], reply = device.mask(ticket, self.vectors[node])
         else:
-            take = device.hello if step is Step.HELLO else device.answer
+            take = device.hello if step is RoundStage.HELLO else device.answer
             self.states[node], reply = take(me, self.states[node], request)
         return reply
 
-    def step(self, exchange: Exchange, silent: Iterable[int] = ()) -> None:
+    def step(self, exchange: Conversation, silent: Iterable[int] = ()) -> None:
         """All devices but the silent ones answer the current step, and the step is closed."""
-        step, quiet = exchange.step, set(silent)
+        step, quiet = exchange.stage, set(silent)
         for node, request in exchange.requests().items():
             if node in quiet:
                 continue
@@ -102,22 +102,22 @@ class Fleet:
         *,
         cohort: Sequence[int] | None = None,
         expected: Sequence[int] | None = None,
-        until: Step = Step.DONE,
-    ) -> Coordinator:
+        until: RoundStage = RoundStage.DONE,
+    ) -> TwoTripsSession:
         """One round up to the given step; `drops` are silent from the named step on."""
-        coordinator, gone = self.begin(cohort), set[int]()
-        while coordinator.step < until:
+        session, gone = self.begin(cohort), set[int]()
+        while session.stage < until:
             gone |= {
                 node
                 for step, nodes in (drops or {}).items()
-                if step <= coordinator.step
+                if step <= session.stage
                 for node in nodes
             }
-            ahead = self.rounds.ahead(coordinator, self.numbers, expected, self.vector)
-            self.step(coordinator, gone)
+            ahead = self.rounds.ahead(session, self.numbers, expected, self.vector)
+            self.step(session, gone)
             if ahead is not None:
                 self.step(ahead, gone)
-        return coordinator
+        return session
 
     def expected(self, survivors: Iterable[int]) -> list[int]:
         """The plain sum, computed with Python's integers."""
@@ -126,9 +126,9 @@ class Fleet:
         return [sum(column) % modulus for column in columns]
 
 
-def check(fleet: Fleet, coordinator: Coordinator, included: Iterable[int]) -> None:
+def check(fleet: Fleet, session: TwoTripsSession, included: Iterable[int]) -> None:
     """The sums are exact, and over those who are expected in them."""
-    assert coordinator.sums
-    for result in coordinator.sums:
+    assert session.sums
+    for result in session.sums:
         assert result.total.tolist() == fleet.expected(result.survivors)
-    assert {node for result in coordinator.sums for node in result.survivors} == set(included)
+    assert {node for result in session.sums for node in result.survivors} == set(included)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Aborted, SecAggError
+from fedsketch.secagg.server_session import RoundStage
 from fedsketch.secagg.two_trips import messages
 from fedsketch.secagg.two_trips.messages import SharingRequest
 from fedsketch.secagg.two_trips.settings import Cohort, Terms
@@ -39,7 +39,7 @@ def altered(data: bytes, rng: np.random.Generator) -> bytes:
 def fleet() -> Fleet:
     fleet = Fleet(10, drops=2, losses=1)
     fleet.run()
-    fleet.run(until=Step.ANSWER)
+    fleet.run(until=RoundStage.ANSWER)
     return fleet
 
 
@@ -47,8 +47,8 @@ def test_devices_raise_nothing_else_and_keep_their_state(fleet: Fleet) -> None:
     rng = np.random.default_rng(0)
     node = fleet.ids[0]
     state = fleet.states[node]
-    requests = {step: fleet.requests[step, node] for step in (Step.HELLO, Step.MASK)}
-    requests[Step.ANSWER] = b"\x12" + requests[Step.MASK][1:20]
+    requests = {step: fleet.requests[step, node] for step in (RoundStage.HELLO, RoundStage.MASK)}
+    requests[RoundStage.ANSWER] = b"\x12" + requests[RoundStage.MASK][1:20]
     for step, request in requests.items():
         for _ in range(ROUNDS):
             fleet.states[node] = state
@@ -62,18 +62,18 @@ def test_devices_raise_nothing_else_and_keep_their_state(fleet: Fleet) -> None:
 
 def test_the_server_loses_the_node_and_nothing_else(fleet: Fleet) -> None:
     rng = np.random.default_rng(1)
-    for step in (Step.HELLO, Step.MASK, Step.ANSWER):
+    for step in (RoundStage.HELLO, RoundStage.MASK, RoundStage.ANSWER):
         for _ in range(40):
             run = Fleet(6, drops=1, losses=1)
-            coordinator = run.begin()
-            while coordinator.step < step:
-                run.step(coordinator)
+            session = run.begin()
+            while session.stage < step:
+                run.step(session)
             node = run.ids[2]
-            for other, request in coordinator.requests().items():
+            for other, request in session.requests().items():
                 reply = run.answer(step, other, request)
-                coordinator.receive(other, altered(reply, rng) if other == node else reply)
+                session.receive(other, altered(reply, rng) if other == node else reply)
             with suppress(Aborted):  # an answer that is well formed, and wrong
-                coordinator.close()
+                session.close()
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_decoding_accepts_only_what_encoding_makes(
     rng = np.random.default_rng(2)
     fresh = Fleet(10)
     fresh.run()
-    first = SharingRequest.decode(fresh.requests[Step.MASK, fresh.ids[0]])
+    first = SharingRequest.decode(fresh.requests[RoundStage.MASK, fresh.ids[0]])
     valid = {
         SharingRequest.decode: first.encode(),
         Cohort.decode: first.cohort,
@@ -107,10 +107,10 @@ def test_decoding_accepts_only_what_encoding_makes(
 
 def test_a_number_at_the_modulus_is_malformed(fleet: Fleet) -> None:
     run = Fleet(6, bits=16)
-    coordinator = run.begin()
-    run.step(coordinator)
+    session = run.begin()
+    run.step(session)
     node = run.ids[0]
-    reply = bytearray(run.answer(Step.MASK, node, coordinator.requests()[node]))
+    reply = bytearray(run.answer(RoundStage.MASK, node, session.requests()[node]))
     reply[messages.NAME_BYTES + 1 : messages.NAME_BYTES + 3] = (65521).to_bytes(2, "little")
-    coordinator.receive(node, bytes(reply))
-    assert "not below the modulus" in coordinator.lost[node]
+    session.receive(node, bytes(reply))
+    assert "not below the modulus" in session.lost[node]

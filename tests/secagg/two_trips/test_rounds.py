@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Aborted
+from fedsketch.secagg.server_session import RoundStage
 from fedsketch.secagg.two_trips.state import Memory
 from tests.secagg.two_trips.fleet import Fleet, check
 
-STEPS = [Step.HELLO, Step.MASK, Step.ANSWER]
+STEPS = [RoundStage.HELLO, RoundStage.MASK, RoundStage.ANSWER]
 
 
 @pytest.mark.parametrize(
@@ -34,20 +34,22 @@ def test_sums_are_exact(n: int, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_drops_in_any_step_leave_the_sum_exact(step: Step) -> None:
+def test_drops_in_any_step_leave_the_sum_exact(step: RoundStage) -> None:
     fleet = Fleet(20, drops=2, losses=2, colluders=2)
     gone = fleet.ids[3:5]
     for _ in range(2):
-        included = set(fleet.ids) - (set(gone) if step < Step.ANSWER else set())
-        coordinator = fleet.run({step: gone}, expected=fleet.ids)
-        check(fleet, coordinator, included)
-        assert set(coordinator.lost) == set(gone)
+        included = set(fleet.ids) - (set(gone) if step < RoundStage.ANSWER else set())
+        session = fleet.run({step: gone}, expected=fleet.ids)
+        check(fleet, session, included)
+        assert set(session.lost) == set(gone)
     check(fleet, fleet.run(expected=fleet.ids), fleet.ids if step else set(fleet.ids) - set(gone))
     check(fleet, fleet.run(expected=fleet.ids), fleet.ids)
 
 
-@pytest.mark.parametrize(("step", "many"), [(Step.HELLO, 2), (Step.MASK, 2), (Step.ANSWER, 3)])
-def test_one_more_than_tolerated_stops_the_round(step: Step, many: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "many"), [(RoundStage.HELLO, 2), (RoundStage.MASK, 2), (RoundStage.ANSWER, 3)]
+)
+def test_one_more_than_tolerated_stops_the_round(step: RoundStage, many: int) -> None:
     fleet = Fleet(12, drops=1, losses=1)
     with pytest.raises(Aborted, match=step.name.lower()):
         fleet.run({step: fleet.ids[:many]})
@@ -58,19 +60,17 @@ def random_round(fleet: Fleet, rng: np.random.Generator) -> None:
     """A round with a random cohort, and random drops within what is tolerated, or beyond."""
     cohort = sorted(rng.choice(fleet.ids, size=int(rng.integers(12, 20)), replace=False).tolist())
     order, at = rng.permutation(cohort).tolist(), 0
-    drops: dict[Step, list[int]] = {}
+    drops: dict[RoundStage, list[int]] = {}
     for step, many in zip(STEPS, rng.integers(0, [2, 3, 3]), strict=True):
         drops[step] = order[at : at + many]
         at += many
     try:
-        coordinator = fleet.run(
-            drops, cohort=cohort, expected=cohort if rng.random() < 0.5 else None
-        )
+        session = fleet.run(drops, cohort=cohort, expected=cohort if rng.random() < 0.5 else None)
     except Aborted:
         return
-    included = {node for result in coordinator.sums for node in result.survivors}
-    early = {*drops[Step.HELLO], *drops[Step.MASK]}
-    check(fleet, coordinator, included)
+    included = {node for result in session.sums for node in result.survivors}
+    early = {*drops[RoundStage.HELLO], *drops[RoundStage.MASK]}
+    check(fleet, session, included)
     assert set(cohort) - early >= included
     assert len(included) >= len(cohort) - 2
 
@@ -99,17 +99,17 @@ def test_an_epoch_costs_one_trip_more_and_the_next_none() -> None:
     fleet = Fleet(6, epoch_rounds=2)
     trips = []
     for _ in range(5):
-        coordinator, steps = fleet.begin(), 0
-        while coordinator.step is not Step.DONE:
-            ahead = fleet.rounds.ahead(coordinator, fleet.numbers, fleet.ids, fleet.vector)
-            fleet.step(coordinator)
+        session, steps = fleet.begin(), 0
+        while session.stage is not RoundStage.DONE:
+            ahead = fleet.rounds.ahead(session, fleet.numbers, fleet.ids, fleet.vector)
+            fleet.step(session)
             if ahead is not None:
                 fleet.step(ahead)
             steps += 1
-        check(fleet, coordinator, fleet.ids)
+        check(fleet, session, fleet.ids)
         trips.append(steps)
     assert trips == [3, 2, 2, 2, 2]
-    assert coordinator.epoch.number == 5
+    assert session.epoch.number == 5
 
 
 def test_settings_and_keys_travel_once() -> None:
@@ -117,7 +117,7 @@ def test_settings_and_keys_travel_once() -> None:
     sizes = []
     for _ in range(3):
         fleet.run()
-        sizes.append(len(fleet.requests[Step.MASK, fleet.ids[0]]))
+        sizes.append(len(fleet.requests[RoundStage.MASK, fleet.ids[0]]))
     assert sizes[0] > 1000
     assert sizes[1:] == [57, 57]
 
@@ -154,7 +154,7 @@ def test_groups_are_sums_of_their_own_with_the_sizes_of_the_whole() -> None:
 
 def test_closed_epochs_erase_the_private_key_when_all_have_met() -> None:
     fleet = Fleet(8, closed=True, drops=1)
-    fleet.run({Step.HELLO: fleet.ids[:1]}, expected=fleet.ids)
+    fleet.run({RoundStage.HELLO: fleet.ids[:1]}, expected=fleet.ids)
     assert Memory.decode(fleet.states[fleet.ids[3]]).epochs[1].private
     fleet.run(expected=fleet.ids)
     fleet.run(expected=fleet.ids)

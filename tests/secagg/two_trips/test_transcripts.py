@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import SecAggError
+from fedsketch.secagg.server_session import RoundStage
 from fedsketch.secagg.settings import NONCE_BYTES
 from fedsketch.secagg.two_trips import device, messages
 from fedsketch.secagg.two_trips.messages import SharingRequest
@@ -72,7 +72,7 @@ class Attack:
 
     def advert(self, node: int) -> bytes:
         request = messages.hello_request(RUN, 1)
-        return messages.read_hello_reply(self.fleet.answer(Step.HELLO, node, request))
+        return messages.read_hello_reply(self.fleet.answer(RoundStage.HELLO, node, request))
 
     def mask(
         self,

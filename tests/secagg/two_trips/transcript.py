@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.coordinator import Step
+from fedsketch.secagg.server_session import RoundStage
 from fedsketch.secagg.two_trips import device, messages, stream
 from fedsketch.secagg.two_trips.keys import KEY_BYTES
 from fedsketch.secagg.two_trips.shape import Shape
@@ -68,7 +68,7 @@ class Transcript:
     def mask(self, node: int, request: bytes) -> None:
         """Let a device train. The server has its masked vector and published numbers."""
         self.calls.clear()
-        reply = self.fleet.answer(Step.MASK, node, request)
+        reply = self.fleet.answer(RoundStage.MASK, node, request)
         [(inputs, drawn)] = self.calls
         opened = open_round(self.fleet, node)
         shape = opened.settings.shape
@@ -92,7 +92,7 @@ class Transcript:
         settings = open_round(self.fleet, node).settings
         self.calls.clear()
         request = messages.answer_request(settings, survivors)
-        reply = self.fleet.answer(Step.ANSWER, node, request)
+        reply = self.fleet.answer(RoundStage.ANSWER, node, request)
         if not self.calls:  # the answer that it gave before
             return
         [(inputs, drawn)] = self.calls

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedsketch.conf import compose
-from fedsketch.server.observers.events import LARGEST_FILE, EventReader, Part, StreamProgress
+from fedsketch.server.observers.events import LARGEST_FILE, EventReader, FilePart, StreamProgress
 
 STAY = ["checkpoints/1.pt", "processes/ca.key", "config.yaml", "overrides.txt", "lock", "note.txt"]
 ROW = {"round": 1, "accuracy": 0.5, "epsilon": {"model": None, "server": 1.5}}
@@ -23,7 +23,7 @@ def _joined(events: list[tuple[str, dict[str, object]]]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     for kind, facts in events:
         if kind == "file":
-            part = Part(**facts)  # type: ignore[arg-type]
+            part = FilePart(**facts)  # type: ignore[arg-type]
             files[part.name] = files.get(part.name, b"") + part.content()
     return files
 
@@ -95,4 +95,4 @@ def test_lines_of_others_are_no_events(capsys: pytest.CaptureFixture[str]) -> No
 )
 def test_what_is_no_part_of_a_file_is_refused(data: str) -> None:
     with pytest.raises(ValueError, match=r"part of a file|base64|adding"):
-        Part("model.safetensors", data, last=True).content()
+        FilePart("model.safetensors", data, last=True).content()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.errors import ConfigError, DataError
 from fedsketch.strategies.algorithm import Aggregate, Strategy
 from fedsketch.strategies.dome.public_state import PublicState

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsketch.conf import compose
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.strategies.dome.state import DomeState
 from fedsketch.tasks.workload import Workload
 from tests.small import LARGER, plain
@@ -20,7 +20,7 @@ FOLLOWS = """
 import sys, torch
 from fedsketch.conf import compose
 from fedsketch.strategies.dome.state import DomeState
-from fedsketch.delivery.parcels import Step
+from fedsketch.delivery.steps import Step
 from fedsketch.tasks.workload import Workload
 role, path, *overrides = sys.argv[1:]
 config = compose(overrides)

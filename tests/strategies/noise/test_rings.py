@@ -77,22 +77,22 @@ def test_a_given_small_ring_is_still_refused_for_vectors_of_two_lengths() -> Non
 
 
 def test_in_two_trips_the_ring_is_that_of_a_prime() -> None:
-    two_trips = "secagg=two_trips"
-    trained = _strategy(two_trips, "evaluation=federated evaluation.groups=1 data.examples=400")
+    evaluated = "evaluation=federated evaluation.groups=1 data.examples=400"
+    trained = _strategy("secagg=two_trips", evaluated)
     assert (_skellam(trained).bits, _skellam(trained).prime) == (16, 65521)
     assert _skellam(FederatedEvaluation(trained)).prime == 2**21 - 9
-    assert _skellam(_strategy(two_trips, "secagg.bits=20")).prime == 2**20 - 3
+    assert _skellam(_strategy("secagg=two_trips", "secagg.bits=20")).prime == 2**20 - 3
 
 
-@pytest.mark.parametrize("protocol", ["pairwise", "two_trips"])
-def test_noise_inside_of_training_has_a_ring_of_its_own(protocol: str) -> None:
-    prime = protocol == "two_trips"
-    chosen = f"{TRAINED} secagg={protocol}"
+@pytest.mark.parametrize(("protocol", "odd"), [("pairwise", False), ("two_trips", True)])
+def test_noise_inside_of_training_has_a_ring_of_its_own(protocol: str, odd: bool) -> None:
     made = {}
     for bits in ("auto", "16"):
-        mechanism = _strategy(chosen, f"secagg.bits={bits}", clients=100).mechanism(1, 100)
+        strategy = _strategy(TRAINED, f"secagg={protocol}", f"secagg.bits={bits}")
+        mechanism = strategy.mechanism(1, 100)
         assert isinstance(mechanism, NoisyTraining)
-        assert (mechanism.ring is not None and mechanism.ring.modulus % 2) == prime
+        assert mechanism.ring is not None
+        assert mechanism.ring.modulus % 2 == odd
         made[bits] = mechanism
     assert made["auto"].rounding_cost <= LARGEST_COST
     assert made["auto"].bits == 16 or made["16"].rounding_cost > LARGEST_COST

@@ -15,7 +15,7 @@ from torch.nn import functional
 from fedsketch.conf.plugins import settings_class
 from fedsketch.conf.settings import ModelSettings
 from fedsketch.errors import ModelError
-from fedsketch.tasks.gradients.factors import plan
+from fedsketch.tasks.gradients.factors import plan_gradients
 from fedsketch.tasks.gradients.per_example import PerExample
 from fedsketch.tasks.models import networks
 from fedsketch.tasks.models.flat_model import FlatModel
@@ -40,7 +40,7 @@ def test_every_model_agrees_with_one_backward_pass_per_example(name: str) -> Non
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_model_takes_the_fast_route(name: str) -> None:
     model, inputs, _ = built_in(name)
-    found = plan(model, inputs[:1])
+    found = plan_gradients(model, inputs[:1])
     assert not found.others
     assert found.separate
 
@@ -49,7 +49,9 @@ def test_every_model_takes_the_fast_route(name: str) -> None:
 def test_factors_stand_for_the_gradients(name: str) -> None:
     """Of linear layers they are short; what a layer took as it was given shares its memory."""
     model, inputs, targets = built_in(name)
-    found = PerExample(model, memory=4 * 3 * (plan(model, inputs[:1]).numbers + 2 * model.size))
+    found = PerExample(
+        model, memory=4 * 3 * (plan_gradients(model, inputs[:1]).scalars + 2 * model.size)
+    )
     rows, seen, shared = [], 0, False
     for pieces, own in found.factors(inputs, targets):
         assert torch.equal(own, inputs[seen : seen + len(own)])
@@ -120,7 +122,7 @@ KNOWN: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_known_layers_are_fast_and_right(kind: str) -> None:
     layer, shape = KNOWN[kind]
     module = head(layer, shape)
-    assert not plan(FlatModel(module), torch.zeros(1, *shape)).others
+    assert not plan_gradients(FlatModel(module), torch.zeros(1, *shape)).others
     check(module, shape)
 
 
@@ -249,7 +251,7 @@ def test_a_layer_whose_input_is_written_to_gives_no_gradient_rather_than_a_wrong
         return self.linear(hidden) + hidden.mul_(0.5)
 
     model = FlatModel(head(Lambda(forward, linear=nn.Linear(4, 4)), (4,)))
-    assert "0.linear.weight" in plan(model, torch.zeros(1, 4)).others
+    assert "0.linear.weight" in plan_gradients(model, torch.zeros(1, 4)).others
     with pytest.raises(RuntimeError, match="inplace operation"):
         PerExample(model).norms(*batch(6, (4,)))
 
@@ -286,7 +288,7 @@ def test_a_part_of_a_model_agrees_with_one_backward_pass_per_example(part: str) 
             nn.init.normal_(layer.up.weight, std=0.3)  # or all gradients of A would be zero
     model, (inputs, targets) = FlatModel(module), batch(7, shape)
     assert_right(model, inputs, targets)
-    found = plan(model, inputs[:1])
+    found = plan_gradients(model, inputs[:1])
     assert not found.others
     assert found.separate
 
@@ -297,14 +299,14 @@ def test_a_frozen_batch_norm_is_fast_too() -> None:
     module = nn.Sequential(OrderedDict(body=body, head=nn.Linear(144, CLASSES)))
     chosen = ModelSettings(name="own", trainable=("head.*",))
     model, (inputs, targets) = FlatModel(with_trained_part(module, chosen)), batch(6, (1, 8, 8))
-    assert plan(model, inputs[:1]).separate
+    assert plan_gradients(model, inputs[:1]).separate
     assert_right(model, inputs, targets)
 
 
 def test_a_frozen_part_that_mixes_examples_does_not_do_so_here() -> None:
     mixing = Lambda(_centred, linear=nn.Linear(4, 4)).requires_grad_(False)
     model, (inputs, targets) = FlatModel(head(mixing, (4,))), batch(6, (4,))
-    assert not plan(model, inputs[:1]).separate
+    assert not plan_gradients(model, inputs[:1]).separate
     assert_right(model, inputs, targets)
 
 
@@ -314,7 +316,7 @@ def test_words_and_one_dimensional_convolutions_take_the_general_route() -> None
     )
     inputs, targets = torch.randint(11, (6, 5)), torch.randint(CLASSES, (6,))
     model = FlatModel(words)
-    assert list(plan(model, inputs[:1]).others) == ["0.weight", "1.weight", "1.bias"]
+    assert list(plan_gradients(model, inputs[:1]).others) == ["0.weight", "1.weight", "1.bias"]
     assert_right(model, inputs, targets)
 
 

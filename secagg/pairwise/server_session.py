@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..codec import Sum
-from ..coordinator import Step
 from ..errors import Aborted, Malformed
 from ..identity import Directory, verify
 from ..packing import Ring, reduce, ring_dtype, unpack
+from ..server_session import RoundStage
 from ..wire import bitmap
 from . import messages
 from .device import peers_of
@@ -36,12 +36,12 @@ class _Group:
     survivors: tuple[int, ...] = ()
 
 
-class Coordinator:
+class PairwiseSession:
     """One round. `lost` maps the nodes that dropped out to the stage and the reason."""
 
     def __init__(self, settings: PairwiseSettings, directory: Directory | None = None) -> None:
         self.settings = settings
-        self.step = Step.ADVERTISE
+        self.stage = RoundStage.ADVERTISE
         self.lost: dict[int, str] = {}
         self.sums: list[Sum] = []
         self._directory = directory
@@ -72,7 +72,7 @@ class Coordinator:
         index = self.settings.index(node)
         if index in self._asked:
             self._asked.discard(index)
-            self.lost[node] = f"{self.step.name.lower()}: {reason}"
+            self.lost[node] = f"{self.stage.name.lower()}: {reason}"
 
     def receive(self, node: int, body: bytes) -> None:
         """Process a node's answer. An invalid answer makes the node a dropout."""
@@ -89,37 +89,37 @@ class Coordinator:
         answered = self._answered()
         for index in [index for index in self._asked if index not in answered]:
             self.lose(self.settings.cohort[index], "no answer in time")
-        match self.step:
-            case Step.ADVERTISE:
+        match self.stage:
+            case RoundStage.ADVERTISE:
                 self._close_advertise()
-            case Step.SHARE:
+            case RoundStage.SHARE:
                 self._close_share()
-            case Step.MASK:
+            case RoundStage.MASK:
                 self._close_mask()
-            case Step.SIGN:
+            case RoundStage.SIGN:
                 self._close_sign()
-            case Step.UNMASK:
+            case RoundStage.UNMASK:
                 self._close_unmask()
-        self.step = self._next_step()
+        self.stage = self._next_step()
 
-    def _next_step(self) -> Step:
-        if self.step is Step.MASK and not self.settings.consistency:
-            return Step.UNMASK
-        return Step.DONE if self.step is Step.UNMASK else Step(self.step + 1)
+    def _next_step(self) -> RoundStage:
+        if self.stage is RoundStage.MASK and not self.settings.consistency:
+            return RoundStage.UNMASK
+        return RoundStage.DONE if self.stage is RoundStage.UNMASK else RoundStage(self.stage + 1)
 
     def _request(self, index: int) -> bytes:
         settings = self.settings
-        if self.step is Step.ADVERTISE:
+        if self.stage is RoundStage.ADVERTISE:
             return settings.encoded
         group = self._group_of[index]
-        if self.step is Step.SHARE:
+        if self.stage is RoundStage.SHARE:
             present = sorted(self._adverts)
             peers = peers_of(settings, present, index)
             return messages.share_request(settings, present, {i: self._adverts[i] for i in peers})
-        if self.step is Step.MASK:
+        if self.stage is RoundStage.MASK:
             sealed = {i: self._sealed[i][index] for i in peers_of(settings, group.alive, index)}
             return messages.mask_request(settings, group.alive, sealed)
-        if self.step is Step.SIGN:
+        if self.stage is RoundStage.SIGN:
             return messages.sign_request(settings, group.survivors)
         # A quorum is enough: more signatures would only cost bytes and time.
         quorum = settings.quorum_of(len(group.members))
@@ -130,20 +130,20 @@ class Coordinator:
         return {i: self._signatures[i] for i in group.survivors if i in self._signatures}
 
     def _answered(self) -> Container[int]:
-        answers: dict[Step, Container[int]] = {
-            Step.ADVERTISE: self._adverts,
-            Step.SHARE: self._sealed,
-            Step.MASK: self._arrived,
-            Step.SIGN: self._signatures,
-            Step.UNMASK: self._revealed,
+        answers: dict[RoundStage, Container[int]] = {
+            RoundStage.ADVERTISE: self._adverts,
+            RoundStage.SHARE: self._sealed,
+            RoundStage.MASK: self._arrived,
+            RoundStage.SIGN: self._signatures,
+            RoundStage.UNMASK: self._revealed,
         }
-        return answers[self.step]
+        return answers[self.stage]
 
     def _take(self, index: int, body: bytes) -> None:
-        settings, step = self.settings, self.step
+        settings, step = self.settings, self.stage
         if index in self._answered():
             return
-        if step is Step.ADVERTISE:
+        if step is RoundStage.ADVERTISE:
             advert = messages.read_advertise_reply(settings, body)
             statement = messages.key_statement(
                 settings.digest, settings.cohort[index], advert[: messages.PAIR_BYTES]
@@ -152,17 +152,17 @@ class Coordinator:
             self._adverts[index] = advert
             return
         group = self._group_of[index]
-        if step is Step.SHARE:
+        if step is RoundStage.SHARE:
             commitment, sealed = messages.read_share_reply(settings, body)
             if set(sealed) != set(peers_of(settings, group.members, index)):
                 raise Malformed("the shares are not for its peers")
             self._commitments[index], self._sealed[index] = commitment, sealed
-        elif step is Step.MASK:
+        elif step is RoundStage.MASK:
             packed = messages.read_mask_reply(settings, body)
             vector = unpack(packed, settings.dim, settings.bits)
             np.add(group.total, vector, out=group.total)
             self._arrived.add(index)
-        elif step is Step.SIGN:
+        elif step is RoundStage.SIGN:
             signature = messages.read_sign_reply(settings, body)
             statement = messages.survivor_statement(
                 self._context,
@@ -250,7 +250,7 @@ class Coordinator:
 
     def _abort(self, count: int, needed: int) -> None:
         raise Aborted(
-            self.step.name.lower(),
+            self.stage.name.lower(),
             f"{count} clients are left where {needed} are needed",
             self.lost,
             "Look at the reasons, raise the timeouts, tolerate more drops, or take more clients.",

@@ -25,26 +25,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
+from fedsketch.conf import Config
 from fedsketch.conf.schema import Accounting
 from fedsketch.conf.strategy.fedpcdp import FedPcdpConfig
+from fedsketch.delivery.steps import Step
 from fedsketch.errors import DataError
-from fedsketch.privacy.mechanisms.randomness import derived_key
-from fedsketch.sketching.subspace import Block, SubspaceSketch, blocks_of, principal_directions
+from fedsketch.sketching.subspace import Block, SubspaceSketch, principal_directions
 from fedsketch.strategies.algorithm import Aggregate, DeviceHalf, LocalWork, Payload
-from fedsketch.strategies.dp_fedavg import OptimizedStrategy
+from fedsketch.strategies.fedpcdp.directions import Directions, shortest
+from fedsketch.strategies.fedpcdp.state import SubspaceState, blocks, key_of, seed_of
 from fedsketch.strategies.local.update import kept
 from fedsketch.strategies.noise.training import TrainingNoise
+from fedsketch.strategies.rounds.followed_strategy import FollowedStrategy
 from fedsketch.strategies.rounds.messages import Broadcast
 from fedsketch.tasks.data.examples import Examples
 from fedsketch.tasks.gradients.per_example import PLACES, PerExample
+from fedsketch.tasks.gradients.slot_gradients import OuterFactors
 from fedsketch.tasks.models.flat_model import FlatModel
 
 
-class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
+class FedPcdp(FollowedStrategy[FedPcdpConfig]):
     """The server half, with the paper's virtual client, which holds the public data."""
 
     def start(self) -> None:
@@ -60,10 +65,16 @@ class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
         self._bases: list[torch.Tensor | None] = []
         self._sketch: SubspaceSketch | None = None
         self._rank: int | None = None
+        if self.followed is not None:
+            self._remember(self.completed(Step(0, torch.empty(0), 0.0)))
+
+    @staticmethod
+    def make_state(config: Config, model: FlatModel, vector: torch.Tensor) -> SubspaceState:
+        return SubspaceState(config, model, vector)
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
-        return _blocks(self.settings, self.model)
+        return blocks(self.settings, self.model)
 
     def upload_length(self, server_round: int) -> int:
         return sum(block.size for block in self._blocks)
@@ -82,15 +93,35 @@ class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
 
     def broadcast(self, server_round: int) -> Payload:
         """Send the directions (V) of every tensor that is not uploaded whole."""
+        if self.followed is not None:
+            return Payload()
         refresh = (server_round - 1) // self.settings.refresh
         if refresh != self._refresh:
             self._take_directions(refresh)
-        bases = {_key(i): basis for i, basis in enumerate(self._bases) if basis is not None}
+        bases = {key_of(i): basis for i, basis in enumerate(self._bases) if basis is not None}
         return Payload(bases)
 
-    def update(self, server_round: int, aggregate: Aggregate) -> None:
+    def mean(self, aggregate: Aggregate) -> torch.Tensor:
+        return aggregate.sum / self.clients(aggregate)
+
+    def expanded(self, step: Step) -> torch.Tensor:
         assert self._sketch is not None  # set when the round's broadcast was made
-        self.optimizer.step(self._sketch.adjoint(aggregate.sum / self.clients(aggregate)))
+        return self._sketch.adjoint(step.mean)
+
+    def completed(self, step: Step) -> Step:
+        """Return the step with new directions, if the next round is to have them."""
+        refresh = step.round // self.settings.refresh
+        if refresh == self._refresh or not self._projects:
+            return step
+        assert isinstance(self.followed, SubspaceState)
+        made = self._described_directions(refresh)
+        self.followed.give({i: directions.tensors() for i, directions in made.items()})
+        return replace(step, given=self.followed.described())
+
+    def planned_given(self, server_round: int) -> dict[str, torch.Tensor]:
+        if server_round % self.settings.refresh or not isinstance(self.followed, SubspaceState):
+            return {}
+        return self.followed.described()
 
     def metrics(self) -> dict[str, float | None]:
         return {"basis_rank": self._rank}
@@ -111,12 +142,16 @@ class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
         return sentence
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {"refresh": self._refresh, "bases": self._bases, "rank": self._rank}
+        kept: dict[str, Any] = {"refresh": self._refresh, "rank": self._rank}
+        if self.followed is None:
+            kept["bases"] = self._bases
         return {**super().state_dict(), **kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._refresh, self._rank = state["refresh"], state["rank"]
+        if self.followed is not None:
+            return
         self._use(
             [basis if basis is None else basis.to(self.model.device) for basis in state["bases"]]
         )
@@ -135,10 +170,34 @@ class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
                 self._rank += block.size
                 continue
             part = gradients[:, block.start : block.stop]
-            directions, found = principal_directions(part, block.size, self._seed(refresh, i))
+            directions, found = principal_directions(
+                part, block.size, seed_of(self.config.seed, refresh, i)
+            )
             bases.append(directions.half())  # the precision in which it is sent
             self._rank += found
         self._use(bases)
+
+    def _described_directions(self, refresh: int) -> dict[int, Directions]:
+        """Return the same in the form that devices follow, by block."""
+        public = self._public_block(refresh)
+        factors = self._factors(public)
+        made = {
+            i: shortest(factors[i], block.size, seed_of(self.config.seed, refresh, i))
+            for i, block in enumerate(self._blocks)
+            if not block.whole
+        }
+        whole = sum(block.size for block in self._blocks if block.whole)
+        self._refresh = refresh
+        self._rank = whole + sum(directions.found for directions in made.values())
+        return made
+
+    def _factors(self, public: Examples) -> list[OuterFactors]:
+        """Return the gradients of public examples, for each block, as factors if they are outer products."""
+        gradients = PerExample(self.model)
+        if self.settings.basis == "whole":
+            return [(gradients.gradients(public.inputs, public.targets), None)]
+        passes = [pieces for pieces, _ in gradients.factors(public.inputs, public.targets)]
+        return [_joined(parts) for parts in zip(*passes, strict=True)]
 
     def _use(self, bases: list[torch.Tensor | None]) -> None:
         self._bases = bases
@@ -149,27 +208,30 @@ class FedPcdp(OptimizedStrategy[FedPcdpConfig]):
         """Return the m public examples of a refresh (the paper's G.3)."""
         count, all_of_them = self.settings.public_examples, len(self.workload.public)
         if self.settings.blocks == "random":
-            generator = torch.Generator().manual_seed(self._seed(refresh))
+            generator = torch.Generator().manual_seed(seed_of(self.config.seed, refresh))
             return self.workload.public.take(
                 torch.randperm(all_of_them, generator=generator)[:count]
             )
         number = 0 if self.settings.blocks == "fixed" else refresh % (all_of_them // count)
         return self.workload.public.take(torch.arange(number * count, (number + 1) * count))
 
-    def _seed(self, *labels: int) -> int:
-        key = derived_key(self.config.seed, "public directions", *labels)
-        return int.from_bytes(key[:7], "big")
+
+def _joined(parts: tuple[OuterFactors, ...]) -> OuterFactors:
+    """Return the factors of all examples, from those of some at a time."""
+    lefts, rights = zip(*parts, strict=True)
+    known = [right for right in rights if right is not None]
+    return torch.cat(lefts), torch.cat(known) if known else None
 
 
 class FedPcdpDevice(DeviceHalf[SubspaceSketch]):
     """The device half: a model that the mechanism trains."""
 
     def prepare(self, broadcast: Broadcast, model: FlatModel) -> SubspaceSketch:
-        blocks = _blocks(cast(FedPcdpConfig, broadcast.config.strategy), model)
+        parts = blocks(cast(FedPcdpConfig, broadcast.config.strategy), model)
         bases = [
-            None if block.whole else broadcast.arrays[_key(i)] for i, block in enumerate(blocks)
+            None if block.whole else broadcast.arrays[key_of(i)] for i, block in enumerate(parts)
         ]
-        return SubspaceSketch.restored(blocks, bases)
+        return SubspaceSketch.restored(parts, bases)
 
     def trained_model(self, prepared: SubspaceSketch, work: LocalWork) -> Training:
         config = work.broadcast.config
@@ -245,16 +307,4 @@ def scaled(rows: torch.Tensor, settings: FedPcdpConfig, clip: float) -> torch.Te
     return rows * torch.where(lengths > 0, clip / lengths, 0.0)
 
 
-def _blocks(settings: FedPcdpConfig, model: FlatModel) -> tuple[Block, ...]:
-    """Return the parts of a gradient. Each has directions of its own."""
-    if settings.projection == "none":
-        return (Block(0, model.size, model.size),)
-    parts = [(slot.start, slot.stop) for slot in model.layout]
-    return blocks_of([(0, model.size)] if settings.basis == "whole" else parts, settings.rank)
-
-
-def _key(block: int) -> str:
-    return f"directions-{block}"
-
-
-SERVER, DEVICE = FedPcdp, FedPcdpDevice
+SERVER, DEVICE, REPLICA = FedPcdp, FedPcdpDevice, FedPcdp.replica

@@ -10,8 +10,8 @@ from .codec import Sum, VectorFormat
 from .settings import RoundSettings
 
 
-class Step(IntEnum):
-    """What the devices are asked for, in order. A protocol takes some of the steps."""
+class RoundStage(IntEnum):
+    """What the devices are asked for, in order. A protocol takes some of the stages."""
 
     HELLO = 0
     ADVERTISE = 1
@@ -23,16 +23,16 @@ class Step(IntEnum):
     DONE = 7
 
 
-class Exchange(Protocol):
-    """Steps with some nodes. The caller takes the requests of a step, sends them, feeds every answer to `receive` and
+class Conversation(Protocol):
+    """Stages with some nodes. The caller takes the requests of a stage, sends them, feeds every answer to `receive` and
     every failure to `lose`, and calls `close` when all answered or time is up."""
 
     @property
-    def step(self) -> Step:
-        """The step that comes now."""
+    def stage(self) -> RoundStage:
+        """The stage that comes now."""
 
     def requests(self) -> dict[int, bytes]:
-        """Return the request for every node that takes part in the step."""
+        """Return the request for every node that takes part in the stage."""
 
     def receive(self, node: int, body: bytes) -> None:
         """Process a node's answer. An invalid answer makes the node a dropout."""
@@ -41,11 +41,11 @@ class Exchange(Protocol):
         """Note that a node failed, refused, or did not answer in time."""
 
     def close(self) -> None:
-        """End the step: nodes without an answer are lost, and the next step begins. Raise `Aborted` if too few are
+        """End the stage: nodes without an answer are lost, and the next stage begins. Raise `Aborted` if too few are
         left."""
 
 
-class Coordinator(Exchange, Protocol):
+class ServerSession(Conversation, Protocol):
     """One round."""
 
     @property
@@ -54,7 +54,7 @@ class Coordinator(Exchange, Protocol):
 
     @property
     def lost(self) -> dict[int, str]:
-        """The nodes that dropped out, with the step and the reason."""
+        """The nodes that dropped out, with the stage and the reason."""
 
     @property
     def sums(self) -> list[Sum]:
@@ -73,11 +73,11 @@ class Numbers:
         return self.next - 1
 
 
-Own = TypeVar("Own", bound=Coordinator)
+Own = TypeVar("Own", bound=ServerSession)
 
 
-class Rounds(Protocol[Own]):
-    """Makes the coordinator of each round."""
+class Sessions(Protocol[Own]):
+    """Makes the session of each round."""
 
     def begin(
         self,
@@ -90,10 +90,10 @@ class Rounds(Protocol[Own]):
         """Return the next round, in which these nodes answer this broadcast with such vectors."""
 
     def ahead(
-        self, coordinator: Own, numbers: Numbers, nodes: Iterable[int] | None, vector: VectorFormat
-    ) -> Exchange | None:
-        """Return what goes with the messages of the coming step to prepare a round with these nodes, if they are known;
-        None if nothing does."""
+        self, session: Own, numbers: Numbers, nodes: Iterable[int] | None, vector: VectorFormat
+    ) -> Conversation | None:
+        """Return what goes with the messages of the coming stage to prepare a round with these nodes, if they are
+        known; None if nothing does."""
 
     def drop_ahead(self) -> None:
         """Forget what was to be prepared."""

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from ..codec import VectorFormat
-from ..coordinator import Numbers, Step
 from ..identity import Directory
 from ..options import SecAggOptions
-from .coordinator import Coordinator
+from ..server_session import Numbers, RoundStage
 from .epoch import Introductions, ServerEpoch
+from .server_session import TwoTripsSession
 from .settings import Terms
 
 
-class TwoTripsRounds:
-    """Makes the coordinator of each round."""
+class TwoTripsSessions:
+    """Makes the session of each round."""
 
     def __init__(self, options: SecAggOptions, directory: Directory | None) -> None:
         self._options = options
@@ -31,31 +31,31 @@ class TwoTripsRounds:
         nodes: Iterable[int],
         vector: VectorFormat,
         broadcast: bytes,
-    ) -> Coordinator:
+    ) -> TwoTripsSession:
         """Return the next round. What was broadcast, only the devices need to know."""
         cohort, round = sorted(nodes), numbers.draw()
         epoch = self._epoch_of(run, round, cohort)
         terms = terms_of(self._options, vector, len(cohort))
         groups = divided(cohort, terms.groups, epoch)
-        return Coordinator(epoch, round, groups, terms, self._directory)
+        return TwoTripsSession(epoch, round, groups, terms, self._directory)
 
     def ahead(
         self,
-        coordinator: Coordinator,
+        session: TwoTripsSession,
         numbers: Numbers,
         nodes: Iterable[int] | None,
         vector: VectorFormat,
     ) -> Introductions | None:
         """Return what can go with the messages of the coming step: with the vectors the keys of those who gave none,
         and with the answers those that the next round needs."""
-        self._epoch = epoch = coordinator.epoch
-        if coordinator.step is Step.MASK:
-            return self._introductions(epoch, epoch.lacking(coordinator.nodes))
-        if coordinator.step is not Step.ANSWER or nodes is None:
+        self._epoch = epoch = session.epoch
+        if session.stage is RoundStage.MASK:
+            return self._introductions(epoch, epoch.lacking(session.nodes))
+        if session.stage is not RoundStage.ANSWER or nodes is None:
             return None
         cohort = sorted(nodes)
         following = self._epoch_of(epoch.run, numbers.next, cohort)
-        unsure = coordinator.unsure if following is epoch else ()
+        unsure = session.unsure if following is epoch else ()
         return self._introductions(following, {*following.lacking(cohort), *unsure})
 
     def drop_ahead(self) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..codec import Sum
-from ..coordinator import Step
 from ..errors import Aborted, Malformed
 from ..identity import Directory
 from ..packing import ring_dtype
+from ..server_session import RoundStage
 from ..settings import NONCE_BYTES, RoundSettings
 from . import messages
 from .epoch import Introductions, ServerEpoch, parts_for
@@ -39,12 +39,14 @@ class _Group:
     survivors: tuple[int, ...] = ()
     answers: dict[int, Field] = field(default_factory=dict)
 
-    def has(self, step: Step, node: int) -> bool:
+    def has(self, step: RoundStage, node: int) -> bool:
         """Return whether the node has answered."""
-        return self.settings.index(node) in (self.arrived if step is Step.MASK else self.answers)
+        return self.settings.index(node) in (
+            self.arrived if step is RoundStage.MASK else self.answers
+        )
 
 
-class Coordinator:
+class TwoTripsSession:
     """One round. `lost` maps the nodes that dropped out to the step and the reason; `unsure` are those that answered,
     but not with a vector: perhaps they have no keys any more."""
 
@@ -57,7 +59,7 @@ class Coordinator:
         directory: Directory | None = None,
     ) -> None:
         self.epoch = epoch
-        self.step = Step.HELLO
+        self.stage = RoundStage.HELLO
         self.lost: dict[int, str] = {}
         self.sums: list[Sum] = []
         self.unsure: set[int] = set()
@@ -73,7 +75,7 @@ class Coordinator:
         self._form_groups()
         if not self._introductions.requests():
             self._close_hello()
-            self.step = Step.MASK
+            self.stage = RoundStage.MASK
 
     @property
     def settings(self) -> RoundSettings:
@@ -87,24 +89,24 @@ class Coordinator:
 
     def requests(self) -> dict[int, bytes]:
         """Return the request for every node that takes part in the current step."""
-        if self.step is Step.HELLO:
+        if self.stage is RoundStage.HELLO:
             return self._introductions.requests()
         return {node: self._request(node) for node in sorted(self._asked)}
 
     def lose(self, node: int, reason: str) -> None:
         """Note that a node failed, refused, or did not answer in time."""
-        if self.step is Step.HELLO:
+        if self.stage is RoundStage.HELLO:
             self._introductions.lose(node, reason)
         elif node in self._asked:
             self._asked.discard(node)
-            self.lost[node] = f"{self.step.name.lower()}: {reason}"
-            if self.step is Step.MASK:
+            self.lost[node] = f"{self.stage.name.lower()}: {reason}"
+            if self.stage is RoundStage.MASK:
                 self.epoch.forget(node)
                 self.unsure.add(node)
 
     def receive(self, node: int, body: bytes) -> None:
         """Process a node's answer. An invalid answer makes the node a dropout."""
-        if self.step is Step.HELLO:
+        if self.stage is RoundStage.HELLO:
             self._introductions.receive(node, body)
         elif node in self._asked:
             try:
@@ -114,7 +116,7 @@ class Coordinator:
 
     def close(self) -> None:
         """End the step: nodes without an answer are lost, and the next step begins."""
-        if self.step is Step.HELLO:
+        if self.stage is RoundStage.HELLO:
             self._introductions.close()
             if self.epoch.over:  # a device has lost its keys: all begin again
                 self.epoch = ServerEpoch(
@@ -128,8 +130,8 @@ class Coordinator:
             for node in self._unanswered():
                 self.lose(node, "no answer in time")
             self.unsure = unsure
-            self._close_mask() if self.step is Step.MASK else self._close_answer()
-        self.step = _AFTER[self.step]
+            self._close_mask() if self.stage is RoundStage.MASK else self._close_answer()
+        self.stage = _AFTER[self.stage]
 
     def _introduce(self) -> Introductions:
         """Return the step in which those give their keys who have never been asked, and the others who gave none if too
@@ -166,7 +168,7 @@ class Coordinator:
 
     def _request(self, node: int) -> bytes:
         group = self._group_of[node]
-        if self.step is Step.ANSWER:
+        if self.stage is RoundStage.ANSWER:
             return messages.answer_request(group.settings, group.survivors)
         parts = parts_for(self.epoch, node, group.cohort, group.terms)
         static = static_digest(group.cohort, group.terms)
@@ -176,7 +178,7 @@ class Coordinator:
         group = self._group_of[node]
         place = group.settings.index(node)
         assert place is not None
-        if self.step is Step.ANSWER:
+        if self.stage is RoundStage.ANSWER:
             group.answers[place] = messages.read_answer_reply(group.settings, body)
         elif place not in group.arrived:
             masked, published = messages.read_sharing_reply(group.settings, body)
@@ -186,7 +188,7 @@ class Coordinator:
             self.epoch.acknowledge(node, group.cohort, group.terms)
 
     def _unanswered(self) -> list[int]:
-        return [node for node in self._asked if not self._group_of[node].has(self.step, node)]
+        return [node for node in self._asked if not self._group_of[node].has(self.stage, node)]
 
     def _close_mask(self) -> None:
         for group in self._groups:
@@ -215,11 +217,15 @@ class Coordinator:
 
     def _abort(self, count: int, needed: int) -> None:
         raise Aborted(
-            self.step.name.lower(),
+            self.stage.name.lower(),
             f"{count} clients are left where {needed} are needed",
             self.lost,
             "Look at the reasons, raise the timeouts, tolerate more drops or losses, or take more clients.",
         )
 
 
-_AFTER = {Step.HELLO: Step.MASK, Step.MASK: Step.ANSWER, Step.ANSWER: Step.DONE}
+_AFTER = {
+    RoundStage.HELLO: RoundStage.MASK,
+    RoundStage.MASK: RoundStage.ANSWER,
+    RoundStage.ANSWER: RoundStage.DONE,
+}

@@ -11,28 +11,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsketch.secagg.coordinator import Step
 from fedsketch.secagg.errors import Aborted
 from fedsketch.secagg.guard import SimulationRoster
-from fedsketch.secagg.pairwise.coordinator import Coordinator
 from fedsketch.secagg.pairwise.graph import draw_groups
+from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.pairwise.settings import PairwiseSettings
+from fedsketch.secagg.server_session import RoundStage
 
-STAGES = [Step.ADVERTISE, Step.SHARE, Step.MASK, Step.SIGN, Step.UNMASK]
+STAGES = [
+    RoundStage.ADVERTISE,
+    RoundStage.SHARE,
+    RoundStage.MASK,
+    RoundStage.SIGN,
+    RoundStage.UNMASK,
+]
 Build = Callable[..., Any]
 
 
-def check(devices: Any, drops: dict[Step, list[int]]) -> None:
-    coordinator = devices.run(drops)
-    assert coordinator.sums
-    for result in coordinator.sums:
+def check(devices: Any, drops: dict[RoundStage, list[int]]) -> None:
+    session = devices.run(drops)
+    assert session.sums
+    for result in session.sums:
         np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
-    late = {*drops.get(Step.SIGN, ()), *drops.get(Step.UNMASK, ())}
+    late = {*drops.get(RoundStage.SIGN, ()), *drops.get(RoundStage.UNMASK, ())}
     early = {i for step in STAGES[:3] for i in drops.get(step, ())}
-    included = {i for result in coordinator.sums for i in result.survivors}
+    included = {i for result in session.sums for i in result.survivors}
     assert included == set(devices.settings.cohort) - early
     assert late <= included
-    assert set(coordinator.lost) == early | late
+    assert set(session.lost) == early | late
     # Nothing of the round stays in the state of a device that took part to the end.
     for node in included - late:
         assert len(devices.states[node]) < 20
@@ -91,11 +97,15 @@ def test_any_pattern_of_tolerated_drops_is_exact(data: st.DataObject, fleet: Bui
     )
     order = data.draw(st.permutations(devices.settings.cohort))
     early = data.draw(st.integers(0, drops))
-    gone: dict[Step, list[int]] = {}
+    gone: dict[RoundStage, list[int]] = {}
     for node in order[:early]:
         gone.setdefault(data.draw(st.sampled_from(STAGES[:3])), []).append(node)
     # After the vectors, everyone down to the threshold may still leave.
-    later = [Step.SIGN, Step.UNMASK] if devices.settings.consistency else [Step.UNMASK]
+    later = (
+        [RoundStage.SIGN, RoundStage.UNMASK]
+        if devices.settings.consistency
+        else [RoundStage.UNMASK]
+    )
     for node in order[early : data.draw(st.integers(early, most))]:
         gone.setdefault(data.draw(st.sampled_from(later)), []).append(node)
     check(devices, gone)
@@ -108,69 +118,67 @@ def test_large_rings_are_exact(n: int, seed: int, data: st.DataObject, fleet: Bu
     bits = data.draw(st.integers(16, 64))
     devices = fleet(n, seed=seed, dim=2, drops=0.05, bits=bits, consistency=False)
     order = data.draw(st.permutations(devices.settings.cohort))
-    gone: dict[Step, list[int]] = {}
+    gone: dict[RoundStage, list[int]] = {}
     for node in order[: devices.settings.drops]:
-        stage = data.draw(st.sampled_from([*STAGES[:3], Step.UNMASK]))
+        stage = data.draw(st.sampled_from([*STAGES[:3], RoundStage.UNMASK]))
         gone.setdefault(stage, []).append(node)
     check(devices, gone)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("consistency", [True, False])
-def test_one_drop_too_many_aborts(stage: Step, consistency: bool, fleet: Build) -> None:
-    if stage is Step.SIGN and not consistency:
-        stage = Step.UNMASK
+def test_one_drop_too_many_aborts(stage: RoundStage, consistency: bool, fleet: Build) -> None:
+    if stage is RoundStage.SIGN and not consistency:
+        stage = RoundStage.UNMASK
     devices = fleet(9, drops=2, consistency=consistency)
-    too_many = 3 if stage <= Step.MASK else 9 - 5 + 1
+    too_many = 3 if stage <= RoundStage.MASK else 9 - 5 + 1
     gone = list(devices.settings.cohort[:too_many])
     with pytest.raises(Aborted) as caught:
         devices.run({stage: gone})
     assert caught.value.stage == stage.name.lower()
     assert set(caught.value.missing) == set(gone)
-    if stage < Step.UNMASK:
-        assert not any(step is Step.UNMASK for step, _ in devices.requests)
+    if stage < RoundStage.UNMASK:
+        assert not any(step is RoundStage.UNMASK for step, _ in devices.requests)
 
 
 def test_a_group_below_its_limit_stops_the_round_before_anything_is_revealed(fleet: Build) -> None:
     devices = fleet(20, groups=2, drops=1)
-    coordinator = devices.run(until=Step.MASK)
-    first = coordinator._groups[0].members
+    session = devices.run(until=RoundStage.MASK)
+    first = session._groups[0].members
     gone = [devices.settings.cohort[i] for i in first[:2]]
     with pytest.raises(Aborted):
-        devices.stage(coordinator, gone)
-    assert not any(step in (Step.SIGN, Step.UNMASK) for step, _ in devices.requests)
+        devices.stage(session, gone)
+    assert not any(step in (RoundStage.SIGN, RoundStage.UNMASK) for step, _ in devices.requests)
 
 
 def test_garbage_from_one_client_loses_only_that_client(fleet: Build) -> None:
     devices = fleet(8, drops=2)
     liar = devices.settings.cohort[3]
-    coordinator = Coordinator(devices.settings, SimulationRoster())
-    coordinator.bind(devices.settings.broadcast)
-    for node, request in coordinator.requests().items():
-        answer = devices.answer(Step.ADVERTISE, node, request)
-        coordinator.receive(node, os.urandom(161) if node == liar else answer)
-    coordinator.close()
-    while coordinator.step is not Step.DONE:
-        devices.stage(coordinator)
-    assert list(coordinator.lost) == [liar]
-    result = coordinator.sums[0]
+    session = PairwiseSession(devices.settings, SimulationRoster())
+    session.bind(devices.settings.broadcast)
+    for node, request in session.requests().items():
+        answer = devices.answer(RoundStage.ADVERTISE, node, request)
+        session.receive(node, os.urandom(161) if node == liar else answer)
+    session.close()
+    while session.stage is not RoundStage.DONE:
+        devices.stage(session)
+    assert list(session.lost) == [liar]
+    result = session.sums[0]
     np.testing.assert_array_equal(result.total, devices.expected(result.survivors))
 
 
 def test_a_wrong_signature_is_found_by_a_server_with_a_roster(fleet: Build) -> None:
     devices = fleet(8, drops=2)
-    coordinator = devices.run(until=Step.SIGN)
-    for node, request in coordinator.requests().items():
-        reply = devices.answer(Step.SIGN, node, request)
+    session = devices.run(until=RoundStage.SIGN)
+    for node, request in session.requests().items():
+        reply = devices.answer(RoundStage.SIGN, node, request)
         if node == devices.settings.cohort[0]:
             reply = reply[:-1] + bytes([reply[-1] ^ 1])
-        coordinator.receive(node, reply)
-    coordinator.close()
-    assert "does not verify" in coordinator.lost[devices.settings.cohort[0]]
-    devices.stage(coordinator)
-    np.testing.assert_array_equal(
-        coordinator.sums[0].total, devices.expected(devices.settings.cohort)
-    )
+        session.receive(node, reply)
+    session.close()
+    assert "does not verify" in session.lost[devices.settings.cohort[0]]
+    devices.stage(session)
+    np.testing.assert_array_equal(session.sums[0].total, devices.expected(devices.settings.cohort))
 
 
 @pytest.mark.parametrize("owner_dropped", [True, False])
@@ -179,48 +187,46 @@ def test_a_wrong_share_stops_the_round_instead_of_a_wrong_sum(
 ) -> None:
     devices = fleet(6, drops=1)
     dead = devices.settings.cohort[:1] if owner_dropped else ()
-    coordinator = devices.run({Step.MASK: dead}, until=Step.UNMASK)
-    for number, (node, request) in enumerate(coordinator.requests().items()):
-        reply = bytearray(devices.answer(Step.UNMASK, node, request))
+    session = devices.run({RoundStage.MASK: dead}, until=RoundStage.UNMASK)
+    for number, (node, request) in enumerate(session.requests().items()):
+        reply = bytearray(devices.answer(RoundStage.UNMASK, node, request))
         if number == 0:
             # The first share after the head and the set is that of the first client.
             reply[1 + 32 + 4 + 1 + 32] ^= 1
-        coordinator.receive(node, bytes(reply))
+        session.receive(node, bytes(reply))
     with pytest.raises(Aborted, match="shares of node 1000 do not give"):
-        coordinator.close()
+        session.close()
 
 
 def test_answers_out_of_turn_are_ignored(fleet: Build) -> None:
     devices = fleet(4, drops=1)
-    coordinator = devices.run(until=Step.SIGN)
+    session = devices.run(until=RoundStage.SIGN)
     node = devices.settings.cohort[0]
-    total = coordinator._groups[0].total.copy()
-    coordinator.receive(999, b"unknown node")
-    coordinator.receive(node, devices.replies[Step.MASK, node])
-    np.testing.assert_array_equal(coordinator._groups[0].total, total)
+    total = session._groups[0].total.copy()
+    session.receive(999, b"unknown node")
+    session.receive(node, devices.replies[RoundStage.MASK, node])
+    np.testing.assert_array_equal(session._groups[0].total, total)
 
 
 def test_a_vector_counts_once(fleet: Build) -> None:
     devices = fleet(4, drops=0)
-    coordinator = devices.run(until=Step.MASK)
-    for node, request in coordinator.requests().items():
-        reply = devices.answer(Step.MASK, node, request)
-        coordinator.receive(node, reply)
-        coordinator.receive(node, reply)
-    coordinator.close()
-    while coordinator.step is not Step.DONE:
-        devices.stage(coordinator)
-    np.testing.assert_array_equal(
-        coordinator.sums[0].total, devices.expected(devices.settings.cohort)
-    )
+    session = devices.run(until=RoundStage.MASK)
+    for node, request in session.requests().items():
+        reply = devices.answer(RoundStage.MASK, node, request)
+        session.receive(node, reply)
+        session.receive(node, reply)
+    session.close()
+    while session.stage is not RoundStage.DONE:
+        devices.stage(session)
+    np.testing.assert_array_equal(session.sums[0].total, devices.expected(devices.settings.cohort))
 
 
 def test_groups_are_disjoint_even_and_depend_on_every_key(fleet: Build) -> None:
     seen = set()
     for seed in range(5):
         devices = fleet(23, groups=4, drops=0, seed=seed)
-        coordinator = devices.run()
-        groups = [result.survivors for result in coordinator.sums]
+        session = devices.run()
+        groups = [result.survivors for result in session.sums]
         assert sorted(i for group in groups for i in group) == list(devices.settings.cohort)
         assert sorted(len(group) for group in groups) == [5, 6, 6, 6]
         seen.add(tuple(groups))
@@ -239,5 +245,5 @@ def test_one_other_key_draws_other_groups(fleet: Build) -> None:
 
 def test_settings_reach_devices_unchanged(fleet: Build) -> None:
     devices = fleet(3)
-    request = next(iter(Coordinator(devices.settings).requests().values()))
+    request = next(iter(PairwiseSession(devices.settings).requests().values()))
     assert PairwiseSettings.decode(request) == devices.settings

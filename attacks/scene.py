@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsketch.attacks.canaries import FEATURES, Canary, CanaryWorkload
-from fedsketch.attacks.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithFellows
+from fedsketch.attacks.cohorts import ChosenCohorts, Draw, FixedSizeCohorts, WithColludingClients
 from fedsketch.attacks.devices import QUIET, Devices
 from fedsketch.attacks.shrink import AuditRun
 from fedsketch.attacks.views import Contributions, Seen, Views
@@ -54,7 +54,7 @@ class Trial:
     seen: dict[str, list[Seen]]
 
 
-class Stage:
+class SceneSimulator:
     """Simulates one scene. It belongs to one process."""
 
     def __init__(self, run: AuditRun, scene: Scene) -> None:
@@ -87,13 +87,13 @@ class Stage:
         self.workload.canaries = self.canaries
 
     # ------------------------------------------------------------------ a trial
-    def play(self, coins: NDArray[np.bool_]) -> Trial:
+    def simulate(self, coins: NDArray[np.bool_]) -> Trial:
         """Simulate one run from its first round to its last. The canaries with a true coin are present."""
         present = {canary for canary, coin in zip(self.canaries, coins, strict=True) if coin}
         opposed: set[int] = set()
         if self.scene.opposed:
             opposed = set(range(self.config.clients.total)) - {self._first}
-        if self.scene.draw is Draw.BESIDE_FELLOWS:
+        if self.scene.draw is Draw.BESIDE_COLLUDING:
             opposed -= set(range(self.views.colluding_clients))
         seen: dict[str, list[Seen]] = {name: [] for name in self.scene.adversaries}
         memories: dict[Canary, RecordDict] = {}
@@ -168,8 +168,8 @@ class Stage:
         if self.scene.draw is Draw.FIXED:
             return FixedSizeCohorts(clients, ())
         if self.scene.draw is Draw.SHOWN:
-            return WithFellows(clients, self.views.colluding_clients)
-        if self.scene.draw is Draw.BESIDE_FELLOWS:
+            return WithColludingClients(clients, self.views.colluding_clients)
+        if self.scene.draw is Draw.BESIDE_COLLUDING:
             return FixedSizeCohorts(clients, range(self.views.colluding_clients))
         return None
 
@@ -259,14 +259,14 @@ def _public(strategy: Strategy[Any], devices: Devices, round: int) -> Hashable:
     content = devices.last.content
     # The amount of noise, and the cohort's size for which it is made, do not change the deterministic part.
     record = devices.last.mechanism.to_record().items()
-    told = tuple(
+    record_key = tuple(
         sorted((k, str(v)) for k, v in record if k not in (*QUIET, "clients", "drops", "colluders"))
     )
     if strategy.parcels is not None:  # devices compute the arrays themselves
         made = strategy.parcels.arrays(round)
         known = sorted((k, x.numpy().tobytes()) for k, x in made.items() if k != "model")
-        return (told, tuple(known))
+        return (record_key, tuple(known))
     sent: Any = content.array_records.get("arrays", {})
-    numbers = scalars_in(content)
+    scalars = scalars_in(content)
     shown = tuple((key, array.data) for key, array in sent.items() if key != "model")
-    return (told, shown, tuple(sorted((k, str(v)) for k, v in numbers.items())))
+    return (record_key, shown, tuple(sorted((k, str(v)) for k, v in scalars.items())))
