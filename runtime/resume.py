@@ -25,7 +25,9 @@ def resumed_run(folder: Path, overrides: Sequence[str]) -> tuple[Config, Path]:
             f"{folder} is not the folder of a run: it has no readable {files.config.name} and {files.overrides.name}."
         ) from error
     if overrides:
-        wanted = compose([*before, *overrides])
+        # A run may be older than the present defaults.
+        known = [f"secagg={config.secagg.name}", f"secagg.bits={config.secagg.bits}"]
+        wanted = compose([*known, *before, *overrides])
         different = _differences(json.loads(to_json(config)), json.loads(to_json(wanted)))
         if different:
             raise ConfigError(

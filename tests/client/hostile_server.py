@@ -64,6 +64,7 @@ RUNS = (
     ("strategy=dp_fedavg",),
     (
         "strategy=dp_fedavg",
+        "secagg=pairwise",
         "secagg.merged=true",
         "strategy.local.steps=3",
         "strategy.local.batch=2",

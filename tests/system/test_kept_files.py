@@ -16,9 +16,10 @@ import torch
 from fedsketch.client.guard.guard import LEDGER, POLICY
 from fedsketch.client.guard.ledger import Ledger
 from fedsketch.client.guard.policy import Policy
-from fedsketch.conf import device_json, from_json
+from fedsketch.conf import ConfigError, device_json, from_json
 from fedsketch.privacy.accounting.release_json import release_from_json, release_to_json
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
+from fedsketch.runtime.resume import resumed_run
 from fedsketch.secagg import PairwiseSettings
 
 KEPT = Path(__file__).parents[1] / "kept" / "0.2.0"
@@ -48,6 +49,15 @@ def test_a_run_is_resumed_from_its_checkpoint_to_the_same_end(
     for now, then in zip(after, before, strict=True):
         assert now["epsilon"] == pytest.approx(then["epsilon"])
     assert [row.keys() for row in after] == [row.keys() for row in before]
+
+
+@pytest.mark.parametrize("name", ["dome", "fedceo", "sgmf"])
+def test_a_run_may_be_resumed_with_settings_that_it_has(name: str) -> None:
+    """Its choices are those of its own version, where the defaults are others now."""
+    config, _ = resumed_run(KEPT / name, ["data=synthetic"])
+    assert config.secagg.bits == 32
+    with pytest.raises(ConfigError, match=r"secagg\.bits is 32 there, 24 here"):
+        resumed_run(KEPT / name, ["secagg.bits=24"])
 
 
 def test_a_ledger_is_read_to_the_same_epsilon() -> None:

@@ -39,7 +39,12 @@ def _run(fedsketch: Command, folder: Path, *overrides: str) -> tuple[bytes, list
         ["secagg=semi_honest", "strategy.sketch=flat"],
         [*UNMASKED, "strategy.sketch=blocks", "strategy.warm_up=1"],
         pytest.param(
-            ["secagg.merged=true", "strategy.mean_removal=0.9", "strategy.feed=gradient"],
+            [
+                "secagg=pairwise",
+                "secagg.merged=true",
+                "strategy.mean_removal=0.9",
+                "strategy.feed=gradient",
+            ],
             marks=pytest.mark.slow,
         ),
         pytest.param(

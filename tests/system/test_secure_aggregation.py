@@ -30,7 +30,10 @@ def test_masks_change_nothing_in_the_model(
     assert _model(fedsketch, tmp_path / "pairwise", "secagg=pairwise", *common) == plain
 
 
-@pytest.mark.parametrize("choice", [["secagg=semi_honest"], ["secagg.merged=true"]])
+@pytest.mark.parametrize(
+    "choice",
+    [["secagg=semi_honest"], ["secagg=pairwise", "secagg.merged=true"], ["secagg=two_trips"]],
+)
 def test_fewer_round_trips_give_the_same_model(
     fedsketch: Command, tmp_path: Path, choice: list[str]
 ) -> None:
@@ -45,6 +48,7 @@ def test_fewer_round_trips_give_the_same_model(
         UNMASKED,
         ["secagg=pairwise"],
         ["secagg=semi_honest"],
+        ["secagg=two_trips"],
     ],
 )
 def test_a_round_costs_the_bytes_that_were_planned(
@@ -73,6 +77,7 @@ def test_keys_ride_ahead_of_cohorts_that_change(fedsketch: Command, tmp_path: Pa
     merged = _model(
         fedsketch,
         tmp_path / "masked",
+        "secagg=pairwise",
         "secagg.merged=true",
         *changing,
         "privacy.epsilon=null",

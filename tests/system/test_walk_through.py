@@ -59,5 +59,6 @@ def test_a_table_becomes_a_private_model(tmp_path: Path) -> None:
         assert own[0].endswith("worst fractal dimension,diagnosis")  # no hospital
         rows += len(own) - 1
         assert DataCard.load(node / "device" / "data.toml").schema
-        assert Ledger(node / "device" / "ledger.jsonl").state().settled == 1
+        book = Ledger(node / "device" / "ledger.jsonl").state()
+        assert book.settled + book.answered == book.rounds == 1
     assert rows == 455

@@ -49,7 +49,7 @@ ALL = (2, 3, 4, 5, 6, 7)
         ({"smallest_cohort": 6}, {}, "A sum over 5 clients is too small for this device"),
         ({"smallest_cohort": 6}, {"n": 12, "groups": 2}, "A sum over 5 clients is too small for this device"),
         ({"smallest_noise": 5.0}, {}, "The noise multiplier of the honest clients is 4 per client in the worst case"),
-        ({"most_rounds": 0}, {}, BudgetSpent.told),
+        ({"most_rounds": 0}, {}, BudgetSpent.public_text),
     ],
 )  # fmt: skip
 def test_a_round_outside_the_policy_is_refused_with_a_sentence(
@@ -172,7 +172,7 @@ def test_an_unusable_ledger_answers_nothing_and_tells_nobody_why(guard: DeviceGu
     for step in steps:
         with pytest.raises(Refusal) as caught:
             step()
-        assert str(caught.value) == LedgerProblem.told
+        assert str(caught.value) == LedgerProblem.public_text
 
 
 def test_every_group_is_charged_as_the_smallest(make_fleet: Callable[..., Fleet]) -> None:
