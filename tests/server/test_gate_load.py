@@ -90,6 +90,17 @@ def test_broken_callers_write_few_lines(gate: RunningGate) -> None:
     assert _log_is_short(gate)
 
 
+def test_no_header_says_who_a_caller_is(gate: RunningGate) -> None:
+    """Or one caller could have the share of any number of addresses."""
+    head = b"host: gate\r\nx-forwarded-for: 203.0.113.9\r\ncontent-length: 99999999"
+    sent = b"\r\n".join([b"POST /v1/fleet/get-run HTTP/1.1", head, b"", b"x"])
+    with SlowClients(gate, ["127.0.1.7"], sent):
+        time.sleep(1)
+    told = [line for line in gate.log if "Refused a request" in line]
+    assert told
+    assert all("127.0.1.7" in line and "203.0.113.9" not in line for line in told)
+
+
 @pytest.mark.slow  # as long as a body may pause
 def test_slow_requests_end_after_their_pause(gate: RunningGate) -> None:
     with SlowClients(gate, [f"127.0.1.{1 + number % 50}" for number in range(500)]) as slow:
