@@ -22,6 +22,10 @@ SMALLEST_RING = 16
 LARGEST_RING = 64
 
 
+_SHORT = 16384  # numbers; packing them one by one is faster than 64 at a time
+_IN_A_WORD = 57  # bits that are in the eight bytes from the one where they begin
+
+
 def ring_dtype(bits: int) -> np.dtype[Any]:
     """Return the little-endian unsigned type in which the ring of `bits` bits is computed."""
     if not SMALLEST_RING <= bits <= LARGEST_RING:
@@ -64,6 +68,10 @@ def pack(vector: Ring, bits: int) -> bytes:
     dtype = ring_dtype(bits)
     if bits == 8 * dtype.itemsize:
         return vector.astype(dtype, copy=False).tobytes()
+    if len(vector) <= _SHORT:
+        octets = vector.astype("<u8").view(np.uint8).reshape(-1, 8)
+        flags = np.unpackbits(octets, axis=1, count=bits, bitorder="little")
+        return np.packbits(flags, bitorder="little").tobytes()
     # 64 coordinates of b bits are exactly b words: column i of a row of 64 lands at bit i*b.
     rows = -(-len(vector) // 64)
     table = np.zeros(rows * 64, dtype=np.uint64)
@@ -90,6 +98,10 @@ def unpack(data: bytes | memoryview, dim: int, bits: int) -> Ring:
     spare = 8 * len(data) - dim * bits
     if spare and data[-1] >> (8 - spare):
         raise Malformed("The padding bits of a vector are not zero.")
+    if dim <= _SHORT and bits <= _IN_A_WORD:
+        words, places = _words(data), bits * np.arange(dim)
+        shifted = words[places >> 3] >> (places & 7).astype(np.uint64)
+        return (shifted & np.uint64((1 << bits) - 1)).astype(dtype)
     rows = -(-dim // 64)
     raw = np.zeros(rows * bits * 8, dtype=np.uint8)
     raw[: len(data)] = np.frombuffer(data, dtype=np.uint8)
@@ -102,3 +114,9 @@ def unpack(data: bytes | memoryview, dim: int, bits: int) -> Ring:
             columns[i] |= words[word + 1] << np.uint64(64 - shift)
     columns &= np.uint64((1 << bits) - 1)
     return columns.T.reshape(-1)[:dim].astype(dtype)
+
+
+def _words(data: bytes | memoryview) -> NDArray[np.uint64]:
+    """Return the eight bytes that begin at each byte, as one number, with zeros behind the end."""
+    padded = bytes(data) + bytes(8)
+    return np.ndarray((len(data) + 1,), "<u8", padded, strides=(1,))
