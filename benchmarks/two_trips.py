@@ -6,22 +6,18 @@ All devices of three rounds of an epoch are real, and all answer. 5 % of them ma
 sent, and 10 % may collude. The first round has the meeting of all devices, which is shown apart: it comes once in 32
 rounds. The others are shown without it. CPU milliseconds are those of one device and of the server in one round, caches
 cleared before each device; "all" is the CPU time of a round of all devices in one process. Bytes are those of the
-protocol beside the vector. What the other two columns measure is in secagg.py.
+protocol beside the vector. What the other two columns measure is in pairwise_masks.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
+from pairwise_masks import COMPLETE, flowers, ours
 
-from benchmarks.secagg import COMPLETE, flowers, ours
 from fedsketch.secagg import (
     ProtocolName,
     SecAggOptions,

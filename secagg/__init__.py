@@ -35,7 +35,7 @@ from .pairwise.settings import PairwiseSettings
 from .report import RoundReport
 from .round_trip import RoundTrip
 from .settings import RoundSettings, Sizes
-from .traffic import Traffic, cheapest, planned_traffic, protocol_bytes
+from .traffic import Traffic, cheapest, is_possible, planned_traffic, protocol_bytes
 from .two_trips.settings import TwoTripsSettings
 from .wrapped_grid import WrappedGrid
 
@@ -75,6 +75,7 @@ __all__ = [
     "cheapest",
     "clean_text",
     "client_app",
+    "is_possible",
     "is_train",
     "modulus_of",
     "planned_traffic",

@@ -61,6 +61,15 @@ def cheapest(options: SecAggOptions, vectors: list[VectorFormat], n: int) -> Pro
     return best[1]
 
 
+def is_possible(options: SecAggOptions, vector: VectorFormat, n: int) -> bool:
+    """Return whether n clients can send such vectors in the protocol of the vector."""
+    try:
+        protocol_bytes(options, vector, n)
+    except SettingsError:
+        return False
+    return True
+
+
 def protocol_bytes(options: SecAggOptions, vector: VectorFormat, n: int) -> float:
     """Return what the protocol and the vector cost a client in a round, up and down, on average. Raise `SettingsError`
     if there can be no such round."""

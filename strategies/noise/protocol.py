@@ -13,9 +13,12 @@ from fedsketch.secagg import (
     SettingsError,
     VectorFormat,
     cheapest,
+    is_possible,
     modulus_of,
 )
+from fedsketch.strategies.noise.sizes import CohortSizes
 
+_SAMPLED = 50  # sizes of cohorts for which the conditions are tried
 _NAMES = {
     "none": ProtocolName.PAIRWISE,  # integers are summed as under pairwise masks
     "pairwise": ProtocolName.PAIRWISE,
@@ -46,7 +49,8 @@ def protocol_of(
     config: Config, groups: int, dim: int, bits_of: Callable[[ProtocolName], int]
 ) -> ProtocolName:
     """Return the protocol of rounds with vectors of `dim` numbers, in rings of so many bits: the one that the
-    configuration names, or the one that sends fewer bytes for a cohort of the usual size."""
+    configuration names, or the one that sends fewer bytes for a cohort of the usual size, of those that are possible
+    for cohorts of all sizes."""
     if config.secagg.name != "auto":
         return _NAMES[config.secagg.name]
     vectors = []
@@ -55,12 +59,23 @@ def protocol_of(
             vectors.append(VectorFormat(dim, bits_of(name), groups=groups, protocol=name))
         except RingTooSmallError:
             continue
+    options, sizes = secagg_options(config), _sizes(config, groups)
+    vectors = [one for one in vectors if all(is_possible(options, one, n) for n in sizes)]
     try:
-        return cheapest(secagg_options(config), vectors, config.clients.per_round)
+        return cheapest(options, vectors, config.clients.per_round)
     except (SettingsError, IndexError):
         return (
             ProtocolName.PAIRWISE
         )  # whose conditions are weaker, and whose sentences say what to change
+
+
+def _sizes(config: Config, groups: int) -> list[int]:
+    """Return the sizes of cohorts that are asked: of a Poisson draw, some between the smallest and the largest."""
+    sizes = CohortSizes(config, groups)
+    if sizes.largest == config.clients.per_round:
+        return [sizes.largest]
+    step = max(1, (sizes.largest - sizes.smallest * groups) // _SAMPLED)
+    return [*range(sizes.smallest * groups, sizes.largest, step), sizes.largest]
 
 
 def prime_of(protocol: ProtocolName, bits: int) -> int:

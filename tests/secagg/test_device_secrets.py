@@ -26,21 +26,21 @@ def test_secrets_leave_the_state_as_soon_as_they_are_not_needed(fleet: Build) ->
     session = PairwiseSession(devices.settings, SimulationRoster())
     session.bind(devices.settings.broadcast)
 
-    def session() -> Any:
+    def held() -> Any:
         return DeviceState.decode(devices.states[node]).sessions[devices.settings.digest]
 
     devices.stage(session)
-    private_c, private_s = session().private_c, session().private_s
+    private_c, private_s = held().private_c, held().private_s
     assert len(private_c) == len(private_s) == 32
     devices.stage(session)
-    seed = session().seed
+    seed = held().seed
     assert private_c not in devices.states[node]
     assert seed in devices.states[node]
     assert private_s in devices.states[node]
     devices.stage(session)
     for secret in (private_c, private_s, seed):
         assert secret not in devices.states[node]
-    shares = list(session().shares.values())
+    shares = list(held().shares.values())
     devices.stage(session)
     devices.stage(session)
     assert not any(share[:33] in devices.states[node] for share in shares)

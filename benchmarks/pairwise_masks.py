@@ -1,6 +1,6 @@
 """What secure aggregation costs, beside Flower's own SecAgg+ primitives, in one run.
 
-    python benchmarks/secagg.py [--quick] [--whole]
+    python benchmarks/pairwise_masks.py [--quick] [--whole]
 
 Ours is the real protocol: all devices of a round with one client more than the neighbours, 5 % of which drop out before
 they send their vectors; the time is the CPU time of one device over all its steps (caches cleared) and of the server.
@@ -19,14 +19,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-
-# This file has the name of the package that it measures, so the folder above is searched first.
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
