@@ -163,7 +163,8 @@ def test_a_run_goes_on_after_its_command_was_killed_and_no_vector_is_lost_or_cha
     start: Start, tmp_path: Path
 ) -> None:
     secret = [one for one in DOME if one != "privacy.randomness=seeded"]
-    settings = [*secret, *TWO, "strategy=dp_fedavg", "secagg.colluders=0"]
+    noise = ["privacy.epsilon=null", "privacy.noise_multiplier=1"]
+    settings = [*secret, *TWO, *noise, "strategy=dp_fedavg", "secagg.colluders=0"]
     process = start("-c", CLI, *settings, "runtime=processes", "hydra.run.dir=run")
     folder, deadline = RunFolder(tmp_path / "run"), time.monotonic() + 600
     while not (folder.metrics.exists() and folder.metrics.read_text()):

@@ -60,8 +60,9 @@ def _laughs(levels: int) -> str:
         GOOD.replace("hospital", "[" + "x," * 3000 + "x]"),
         GOOD + "? [" + "x," * 3000 + "x]\n: 1\n",
         GOOD + "x" * 3000 + ": 1\n",
+        GOOD + "x" * 1000 + ": 1\n",
     ],
-    ids=["aliases", "large", "longest", "date", "deep", "list", "key", "name"],
+    ids=["aliases", "large", "longest", "date", "deep", "list", "key", "name", "word"],
 )
 def test_a_small_file_cannot_become_a_large_error(read: object, content: str) -> None:
     """700 bytes with aliases stood for a billion texts, and the error repeated them: 2.5 GB of memory."""
