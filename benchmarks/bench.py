@@ -43,6 +43,7 @@ SCRIPTS = (
     Script("cohort", "Client updates per second, beside plain Flower under Ray", ("--quick",)),
     Script("simulation", "Flower's Ray engine with and without us", ("--rounds", "8")),
     Script("envelope", "Bytes of a round for one client, by what they are for"),
+    Script("rings", "The smallest rings that serve, and the noise that they cost"),
     Script("two_trips", "Sums in two round trips, beside pairwise masks and Flower's SecAgg+"),
     Script("pairwise_masks", "Pairwise masks, beside Flower's SecAgg+ and openssl", ("--quick",)),
     Script(

@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedsketch.secagg import (
     Aborted,
     FixedPoint,
+    ProtocolName,
     Refusal,
     SecAggGrid,
     SecAggOptions,
@@ -87,6 +88,9 @@ def plain_mean(parts: Iterable[int]) -> float:
         (SecAggOptions(merged=True), [5, 3, 3]),
         (SecAggOptions(merged=True, consistency=False), [4, 2, 2]),
         (SecAggOptions(merged=True, groups=2, drops=0), [5, 3, 3]),
+        (SecAggOptions(protocol=ProtocolName.TWO_TRIPS, drops=1), [3, 2, 2]),
+        (SecAggOptions(protocol=ProtocolName.TWO_TRIPS, drops=0, groups=2), [3, 2, 2]),
+        (SecAggOptions(protocol=None, drops=1, epoch_rounds=2), [3, 2, 2]),
     ],
 )
 def test_fedavg_unchanged(
@@ -386,3 +390,31 @@ def test_the_broadcast_hash_sees_every_change() -> None:
         RecordDict({**dict(content()), "metrics": MetricRecord({"a": 1})}),
     ]  # fmt: skip
     assert len({base, *(broadcast_hash(c) for c in changed)}) == len(changed) + 1
+
+
+def test_two_trips_go_on_without_nodes_that_fail(in_process_grid: Open) -> None:
+    """One node fails while it trains, another while it answers; both are back in the next round."""
+    inner = in_process_grid(make_app(), NODES)
+    options = SecAggOptions(protocol=ProtocolName.TWO_TRIPS, drops=1, losses=1)
+    grid = SecAggGrid(inner, options, CODEC)
+    for failing, survivors in (({}, 7), ({"train": 17, "query.secagg_answer": 40}, 6), ({}, 7)):
+        inner.failing = lambda message, failing=failing: (  # type: ignore[misc]
+            Error(1, "gone")
+            if failing.get(message.metadata.message_type) == message.metadata.dst_node_id
+            else None
+        )
+        (reply,) = grid.send_and_receive(train_messages(NODES))
+        nodes = list(reply.content["secagg"]["survivors"])  # type: ignore[call-overload, arg-type]
+        assert len(nodes) == survivors
+        assert set(grid.dropouts) == set(failing.values())
+        mean = plain_mean([place for place, node in enumerate(NODES) if node in nodes])
+        np.testing.assert_allclose(reply.content["arrays"]["w"].numpy(), mean, atol=1e-4)  # type: ignore[call-overload, union-attr]
+
+
+def test_two_trips_refuse_plain_training_and_hide_what_they_sum(in_process_grid: Open) -> None:
+    inner = in_process_grid(make_app(), NODES)
+    grid = SecAggGrid(inner, SecAggOptions(protocol=ProtocolName.TWO_TRIPS, drops=1), CODEC)
+    (reply,) = grid.send_and_receive(train_messages(NODES))
+    assert "4242.25" not in str(reply.content)
+    (plain,) = inner.send_and_receive(train_messages(NODES[:1]))
+    assert "wrap the grid" in str(plain.content["secagg"]["refusal"])  # type: ignore[call-overload]
