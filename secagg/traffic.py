@@ -14,6 +14,7 @@ from .options import SecAggOptions
 from .pairwise import trips as pairwise
 from .pairwise.settings import PairwiseSettings
 from .round_trip import RoundTrip
+from .settings import NONCE_BYTES
 from .two_trips import trips as two_trips
 from .two_trips.sessions import terms_of
 from .wire import HASH_BYTES
@@ -82,7 +83,9 @@ def _traffic(
     options: SecAggOptions, vector: VectorFormat, broadcast: RecordDict, n: int
 ) -> Traffic:
     if protocol_for(options, vector, n) is ProtocolName.PAIRWISE:
-        settings = PairwiseSettings.proposed(options, 1, 1, range(n), vector, bytes(HASH_BYTES))
+        settings = PairwiseSettings.proposed(
+            options, 1, 1, range(n), vector, bytes(HASH_BYTES), bytes(NONCE_BYTES)
+        )
         usual = pairwise.round_trips(settings, broadcast)
         return Traffic(usual, usual, 1)
     terms = terms_of(options, vector, n)

@@ -67,15 +67,17 @@ class PairwiseSettings(RoundSettings):
         cohort: Iterable[int],
         vector: VectorFormat,
         broadcast: bytes,
+        nonce: bytes | None = None,
     ) -> PairwiseSettings:
-        """Return the settings of a round, with the smallest threshold and quorum that the rules allow."""
+        """Return the settings of a round, with the smallest threshold and quorum that the rules allow, and with a new
+        nonce if none is given."""
         nodes = tuple(sorted(cohort))
         sizes = options.for_vector(vector).sizes(len(nodes))
         degree, threshold = _graph(sizes, options.consistency)
         return cls(
             run=run,
             round=round,
-            nonce=os.urandom(NONCE_BYTES),
+            nonce=os.urandom(NONCE_BYTES) if nonce is None else nonce,
             cohort=nodes,
             degree=degree,
             threshold=threshold,

@@ -133,7 +133,7 @@ class Fleet:
         for node in range(2, NODES + 2):
             text = (self.root / f"device{node}" / "ledger.jsonl").read_text()
             lines = [json.loads(line) for line in text.splitlines()]
-            random = ("time", "before", "digest", "survivors", "hash")
+            random = ("time", "before", "digest", "survivors", "hash", "key", "list")
             read.append([{k: v for k, v in line.items() if k not in random} for line in lines])
         return read
 

@@ -17,6 +17,7 @@ import resource
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from fedsketch.privacy.accounting.releases import Unit
 from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
-from fedsketch.secagg import Malformed, Refusal, centred
+from fedsketch.secagg import Refusal
 from fedsketch.tasks.data.bad_records import BadRecords
 from fedsketch.tasks.models.features import CACHE_VARIABLE
 from tests.client import fragile
@@ -44,9 +45,10 @@ from tests.client.hostile_server import (
     data_pool,
 )
 from tests.client.neighbours import REPLACED, Kind, kinds, packages
-from tests.client.two_worlds import Dice, Played, Tally, World, enrolled, within
+from tests.client.two_worlds import Dice, Played, Tally, World, difference, enrolled, within
 from tests.packages import installing
-from tests.secagg.protocol import device, packed_size, unpack
+from tests.secagg.protocol import device as pairwise
+from tests.secagg.protocol import two_trips_device as two_trips
 
 
 def same(one: Played, two: Played) -> None:
@@ -159,18 +161,14 @@ def _rows_apart(first: bytes, second: bytes, mechanism: Mechanism, rows: int) ->
     if isinstance(mechanism, NoisyTraining):
         return within(first, second, mechanism)
     assert isinstance(mechanism, SkellamRing)
-    dim, bits, modulus = mechanism.ring
-    size = packed_size(dim, bits)
-    if len(first) < size:
+    apart = difference(first, second, mechanism)
+    if apart is None:
         return False
-    try:
-        numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
-    except Malformed:  # a vector of another announced ring
-        return False
-    apart = centred(numbers[0] - numbers[1], modulus).astype(np.float64)
     most = rows * mechanism.weight(Unit.EXAMPLE) * mechanism.l2_sensitivity
     if mechanism.unit is Unit.EXAMPLE and not mechanism.rounds_once:
-        most += mechanism.rows * math.sqrt(dim)  # the others may be rounded by other random numbers
+        most += mechanism.rows * math.sqrt(
+            mechanism.dim
+        )  # the others may be rounded by other random numbers
     return float(np.linalg.norm(apart)) <= most
 
 
@@ -261,18 +259,20 @@ def test_hostile_settings_cost_little(worlds: Worlds, settings: int) -> None:
 
 def test_a_device_that_talks_is_found(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: each of these devices tells something of its data, in one of its answers."""
-    mask = device.mask
+    masks = {device: device.mask for device in (pairwise, two_trips)}
 
-    def talking(ticket: Any, vector: Any) -> Any:
+    def talking(device: Any, ticket: Any, vector: Any) -> Any:
         if vector[0] % 2:
             raise Refusal("The first number of the vector is odd.")
-        return mask(ticket, vector)
+        return masks[device](ticket, vector)
 
-    def unclipped(ticket: Any, vector: Any) -> Any:
-        return mask(ticket, vector * np.uint32(1000))
+    def unclipped(device: Any, ticket: Any, vector: Any) -> Any:
+        far = vector.astype(np.uint64) * np.uint64(1000) % np.uint64(ticket.settings.modulus)
+        return masks[device](ticket, far.astype(vector.dtype))
 
     for broken in (talking, unclipped):
-        monkeypatch.setattr(device, "mask", broken)
+        for device in masks:
+            monkeypatch.setattr(device, "mask", partial(broken, device))
         with pytest.raises(AssertionError):
             play(worlds, range(40))
         monkeypatch.undo()

@@ -96,8 +96,8 @@ def test_a_round_with_more_room_than_the_card_says_is_accepted(worlds: Any, tmp_
 def test_one_record_more_moves_one_clip(
     fleet: Made, tmp_path: Path, run: tuple[str, ...], count: int
 ) -> None:
-    """Also beyond the bound of the card, where a record has no place."""
-    devices = fleet(*run)
+    """Also beyond the bound of the card, where a record has no place. In a fine ring, so that rounding hides nothing."""
+    devices = fleet(*run, "secagg.bits=32")
     asked = Asked(devices, _zeros(devices))
     moved = asked.clips(
         _images(tmp_path / "fewer.npz", count), _images(tmp_path / "more.npz", count + 1)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedsketch.client.app import make_app
 from fedsketch.client.enroll import enrol
@@ -26,9 +27,9 @@ from fedsketch.privacy.mechanisms.mechanism import Mechanism
 from fedsketch.privacy.mechanisms.noisy_training import NoisyTraining
 from fedsketch.privacy.mechanisms.skellam_ring import SkellamRing
 from fedsketch.privacy.simulation import SIMULATION_VARIABLE
-from fedsketch.secagg import centred
+from fedsketch.secagg import Malformed
 from tests.client.hostile_server import COMMON, NODES, RUNS, Hostile, attack
-from tests.secagg.protocol import packed_size, unpack, x25519
+from tests.secagg.protocol import MessageKind, packed_size, unpack, x25519
 
 
 class Dice:
@@ -94,15 +95,29 @@ class Played:
     announced: list[Mechanism]
 
 
-def within(first: bytes, second: bytes, mechanism: Mechanism) -> bool:
-    """Whether two vectors under equal masks and noise could be two sums of clipped rows."""
+def difference(first: bytes, second: bytes, mechanism: Mechanism) -> NDArray[np.float64] | None:
+    """The difference of two vectors under equal masks and noise; None if they are of another mechanism."""
     assert mechanism.ring is not None
     dim, bits, modulus = mechanism.ring
-    size = packed_size(dim, bits)
-    if len(first) < size:
+    in_two_trips = first[0] == MessageKind.SHARING_REPLY
+    if in_two_trips != bool(modulus % 2):
+        return None
+    start = 1 + (16 if in_two_trips else 32)  # behind the kind and the name of the round
+    try:
+        one, other = (
+            unpack(data[start : start + packed_size(dim, bits)], dim, bits).astype(np.int64)
+            for data in (first, second)
+        )
+    except Malformed:
+        return None
+    return (np.mod(one - other + modulus // 2, modulus) - modulus // 2).astype(np.float64)
+
+
+def within(first: bytes, second: bytes, mechanism: Mechanism) -> bool:
+    """Whether two vectors under equal masks and noise could be two sums of clipped rows."""
+    apart = difference(first, second, mechanism)
+    if apart is None:
         return False
-    numbers = [unpack(data[-size:], dim, bits) for data in (first, second)]
-    apart = centred(numbers[0] - numbers[1], modulus).astype(np.float64)
     # The noise is inside, so an upload is anything that fits the ring.
     if isinstance(mechanism, NoisyTraining):
         return float(np.abs(apart).max()) <= 2 * (mechanism.limit * mechanism.scale + 1)

@@ -7,8 +7,11 @@ from fedsketch.secagg.packing import Ring, packed_size, unpack
 from fedsketch.secagg.pairwise import device, messages
 from fedsketch.secagg.pairwise.server_session import PairwiseSession
 from fedsketch.secagg.server_session import RoundStage
+from fedsketch.secagg.two_trips import device as two_trips_device
+from fedsketch.secagg.wire import MessageKind
 
 __all__ = [
+    "MessageKind",
     "Node",
     "PairwiseSession",
     "RoundStage",
@@ -16,6 +19,7 @@ __all__ = [
     "messages",
     "packed_size",
     "take_step",
+    "two_trips_device",
     "unpack",
     "x25519",
 ]

@@ -150,7 +150,7 @@ def test_with_examples_as_units_every_example_is_a_part_of_the_best_signal() -> 
 
 
 def test_a_small_ring_sends_fewer_bytes() -> None:
-    small, large = _plan("secagg.bits=16"), _plan("secagg.bits=32")
+    small, large = (_plan("secagg=pairwise", f"secagg.bits={bits}") for bits in (16, 32))
     assert (small.mechanism["bits"], large.mechanism["bits"]) == (16, 32)
     assert large.uplink_bytes - small.uplink_bytes == pytest.approx(2 * small.upload_size, abs=8)
 
@@ -158,7 +158,9 @@ def test_a_small_ring_sends_fewer_bytes() -> None:
 def test_the_plan_says_which_ring_was_chosen() -> None:
     plan = _plan()
     assert plan.mechanism["bits"] == 16
-    assert plan.mechanism_facts["ring"].startswith("16 bits, scale ")
+    assert plan.mechanism_facts["ring"].startswith("16 bits, modulo 65,521, scale ")
+    pairwise = _plan("secagg=pairwise").mechanism_facts["ring"]
+    assert pairwise.startswith("16 bits, scale ")
 
 
 def test_a_ring_that_cannot_hold_the_sum_is_refused_with_one_that_can() -> None:

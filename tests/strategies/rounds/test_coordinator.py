@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedsketch.client.app import app
 from fedsketch.errors import RoundAborted
@@ -219,7 +219,8 @@ def test_a_vector_of_a_wrong_shape_is_a_dropout(
     assert strategy.model.size == 21
     messages = _numbered(_ask(strategy, LocalGrid(app, 6)))
     replies = _answer(messages[:5], 1.0, 21)
-    replies.append(_from(messages[5], summed(np.ones(shape, dtype=np.float32))))
+    array = Array(np.ones(shape, dtype=np.float32))
+    replies.append(_from(messages[5], RecordDict({"update": ArrayRecord({"sum": array})})))
     coordinator_of(strategy).aggregate_train(1, replies)
     assert coordinator_of(strategy).arrived == 5
     assert coordinator_of(strategy).dropped.keys() == {5}
