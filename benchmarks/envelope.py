@@ -24,6 +24,7 @@ from rich.table import Table
 from safetensors.numpy import load
 
 from fedsketch.conf import Config, compose
+from fedsketch.delivery.parcels import STEPS
 from fedsketch.delivery.records import PARCEL
 from fedsketch.secagg import RECORD, planned_traffic
 from fedsketch.secagg.names import VECTOR_RECORD
@@ -96,18 +97,19 @@ def _entries(content: RecordDict, vector: int) -> Iterator[Entry]:
         for key, value in record.items():
             whole[name][key] = value  # type: ignore[assignment]
             size, before = message_size(whole), size
-            held = _held(name, value, vector)
+            held = _held(name, key, value, vector)
             yield Entry(name, key, held, size - before - sum(held.values()))
 
 
-def _held(name: str, value: Any, vector: int) -> dict[str, int]:
+def _held(name: str, key: str, value: Any, vector: int) -> dict[str, int]:
     """Return how many bytes of a value are for what."""
     if isinstance(value, Array):
         return {"model": value.numpy().nbytes} if name != VECTOR_RECORD else {"vector": vector}
     if name == RECORD:
         return {"vector": vector, "protocol": len(value) - vector}
     if isinstance(value, bytes) and name == PARCEL:
-        return {"model": sum(array.nbytes for array in load(value).values())}
+        steps = key == STEPS  # by which a device follows the model
+        return {"model": len(value) if steps else sum(x.nbytes for x in load(value).values())}
     return {}
 
 

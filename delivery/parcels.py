@@ -22,7 +22,7 @@ from fedsketch.delivery.steps import MOST_STEPS, Step, packed, unpacked
 from fedsketch.delivery.tensor_records import tensors_in, with_tensors
 
 FINGERPRINT = "fingerprint"  # in the head of a broadcast
-_STEPS = "steps"
+STEPS = "steps"
 
 
 class Replayed(Protocol):
@@ -97,14 +97,14 @@ class Parcels:
 
 def open_whole(content: RecordDict) -> dict[str, torch.Tensor] | None:
     """Return the state in a parcel; None if it holds steps."""
-    whole = _STEPS not in content.config_records[PARCEL]
+    whole = STEPS not in content.config_records[PARCEL]
     return tensors_in(content, PARCEL, PARCEL_ARRAYS) if whole else None
 
 
 def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
     """Return the version from which the steps of a parcel start, and the steps."""
     head = content.config_records[PARCEL]
-    steps = unpacked(head[_STEPS])  # type: ignore[arg-type]
+    steps = unpacked(head[STEPS])  # type: ignore[arg-type]
     if any(later.round <= earlier.round for earlier, later in pairwise(steps)):
         raise ValueError("The steps of a parcel are not in the order of their rounds.")
     parts: dict[int, dict[str, torch.Tensor]] = {step.round: {} for step in steps}
@@ -116,7 +116,7 @@ def open_steps(content: RecordDict) -> tuple[int, list[Step]]:
 
 def steps_parcel(held: int, steps: list[Step]) -> RecordDict:
     """Return the parcel with the steps that follow the version `held`."""
-    head = ConfigRecord({"held": held, _STEPS: packed(steps)})
+    head = ConfigRecord({"held": held, STEPS: packed(steps)})
     given = {f"{step.round}.{name}": part for step in steps for name, part in step.given.items()}
     return with_tensors(PARCEL, head, given, PARCEL_ARRAYS) if given else RecordDict({PARCEL: head})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flwr.app import Message, Metadata, RecordDict
 
 from fedsketch.conf import Config
@@ -15,17 +17,26 @@ from fedsketch.strategies.rounds.codec import RingCodec, summed
 
 
 def expected_traffic(
-    config: Config, broadcast: RecordDict, mechanism: Mechanism, upload_length: int, cohort: int
+    config: Config,
+    broadcast: RecordDict,
+    mechanism: Mechanism,
+    upload_length: int,
+    cohort: int,
+    played: int | None = None,
 ) -> tuple[float, float]:
     """Return bytes (up, down) per client, for a cohort of this size without dropouts in which everybody sends this many
-    numbers. Raises ConfigError if secure aggregation would refuse the round."""
+    numbers: of the round after so many were `played`, or else the mean of all rounds. Raises ConfigError if secure
+    aggregation would refuse the round."""
     if isinstance(config.secagg, NoSecAggConfig):
         return message_size(summed(mechanism.typical_upload(upload_length))), message_size(
             broadcast
         )
     with config_errors():
         planned = planned_traffic(secagg_options(config), RingCodec(), broadcast, cohort)
-    first, usual, often = _sizes(planned.first), _sizes(planned.usual), 1 / planned.period
+    rounds, first, usual = config.rounds, _sizes(planned.first), _sizes(planned.usual)
+    often = math.ceil(rounds / planned.period) / rounds
+    if played is not None:
+        often = float(played % planned.period == 0)
     up, down = (often * one + (1 - often) * other for one, other in zip(first, usual, strict=True))
     return up, down
 

@@ -211,7 +211,7 @@ class RunFolder:
     def begin(self, config: Config) -> None:
         """Make this folder that of the run. A folder that holds a run with another configuration is left as it is."""
         self.path.mkdir(parents=True, exist_ok=True)
-        if self.config.exists() and self.config.read_text() != _yaml(config):
+        if self.config.exists() and not self._has(config):
             raise CheckpointError(
                 f"{self.path} holds a run with another configuration: choose another hydra.run.dir."
             )
@@ -222,6 +222,16 @@ class RunFolder:
         mode = _HIDDEN if config.metrics_are_secret else None
         for log in (self.metrics, self.attempts):
             _write_rows(log, _rows(log), mode)  # without a last line that a kill has cut off
+
+    def _has(self, config: Config) -> bool:
+        """Return whether this is the configuration of the run. One that an earlier version wrote has defaults for keys
+        that it did not know."""
+        if self.config.read_text() == _yaml(config):
+            return True
+        try:
+            return self.read_config() == config
+        except (TypeError, yaml.YAMLError, ConfigError):
+            return False
 
     def _hide_metrics(self, config: Config) -> None:
         """Take the files that show the numbers of rounds from other users of the machine, if a draw that may have to

@@ -49,7 +49,7 @@ def train(message: Message, context: Context) -> Message:
 
 def learn(grid: Grid, rounds: int, strategy: Strategy | None = None) -> Result:
     """FedAvg, or another strategy, over the wrapped grid."""
-    secure = SecAggGrid(grid, SecAggOptions(drops=0.2, merged=True), CODEC)
+    secure = SecAggGrid(grid, SecAggOptions(protocol=None, drops=0.2, merged=True), CODEC)
     initial = ArrayRecord([np.zeros(len(TRUTH))])
     strategy = strategy or FedAvg(fraction_evaluate=0.0)
     return strategy.start(grid=secure, initial_arrays=initial, num_rounds=rounds)

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedsketch.conf.schema import NoSecAggConfig
 from fedsketch.delivery.settings_once import SettingsOnce
 from fedsketch.privacy.mechanisms.records import mechanism_from_record
-from fedsketch.secagg import WrappedGrid, is_train
+from fedsketch.secagg import SecAggOptions, WrappedGrid, is_train
 from fedsketch.server.expected_traffic import expected_traffic
 from fedsketch.server.grids.byte_meter import content_shape
 from fedsketch.server.grids.named_settings import named
@@ -41,6 +41,7 @@ class SimulatedGrid(WrappedGrid):
         self._settings = SettingsOnce()
         # The versions that a node would have, of the state and of the settings, if not 0.
         self._held: dict[int, tuple[int, int]] = {}
+        self._played = 0
         self._known: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def take(self) -> tuple[float, float]:
@@ -90,21 +91,30 @@ class SimulatedGrid(WrappedGrid):
         for held, count in Counter(self._held.get(node, (0, 0)) for node in nodes).items():
             parcel = {} if parcels is None else parcels.parcel(held[0])
             lacking = RecordDict({**parcel, **settings.parcel(held[1])})
-            up, down = self._traffic(content, lacking, numbers, len(nodes))
+            up, down = self._traffic(content, lacking, numbers, len(nodes), self._played)
             self._up, self._down = self._up + count * up, self._down + count * down
+        self._played += 1
         version = 0 if parcels is None else parcels.version
         self._held |= dict.fromkeys(nodes, (version, settings.version))
 
     def _traffic(
-        self, content: RecordDict, parcel: RecordDict, upload_length: int, cohort: int
+        self,
+        content: RecordDict,
+        parcel: RecordDict,
+        upload_length: int,
+        cohort: int,
+        played: int,
     ) -> tuple[float, float]:
-        """Return bytes (up, down) of a node that sends a vector of this length."""
-        key = (cohort, upload_length, content_shape(content), content_shape(parcel))
+        """Return bytes (up, down) of a node that sends a vector of this length, after so many rounds."""
+        shapes = content_shape(content), content_shape(parcel)
+        key = (cohort, upload_length, *shapes, played % SecAggOptions.epoch_rounds == 0)
         if key not in self._known:
             mechanism = mechanism_from_record(content.config_records[MECHANISM])
             whole = RecordDict({**content, **parcel})
             config = self._strategy.config
-            self._known[key] = expected_traffic(config, whole, mechanism, upload_length, cohort)
+            self._known[key] = expected_traffic(
+                config, whole, mechanism, upload_length, cohort, played
+            )
         return self._known[key]
 
 

