@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsketch.secagg.errors import Aborted
+from fedsketch.secagg.errors import Aborted, SecAggError
 from fedsketch.secagg.server_session import RoundStage
+from fedsketch.secagg.two_trips.server_session import TwoTripsSession
+from fedsketch.secagg.two_trips.settings import TwoTripsSettings
 from fedsketch.secagg.two_trips.state import Memory
 from tests.secagg.two_trips.fleet import Fleet, check
 
@@ -54,6 +56,11 @@ def test_one_more_than_tolerated_stops_the_round(step: RoundStage, many: int) ->
     with pytest.raises(Aborted, match=step.name.lower()):
         fleet.run({step: fleet.ids[:many]})
     check(fleet, fleet.run(), fleet.ids)  # and the next is as good as any
+
+
+def group_settings(session: TwoTripsSession) -> list[TwoTripsSettings]:
+    """The settings of each group."""
+    return [group.settings for group in session._groups]
 
 
 def random_round(fleet: Fleet, rng: np.random.Generator) -> None:
@@ -163,3 +170,37 @@ def test_closed_epochs_erase_the_private_key_when_all_have_met() -> None:
     fleet.join(999_999)
     check(fleet, fleet.run(), fleet.ids)
     assert len(Memory.decode(fleet.states[fleet.ids[3]]).epochs) == 1
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_a_wrong_answer_is_noticed_if_more_than_needed_answer(spare: int) -> None:
+    """With exactly as many answers as are needed, it shifts the sum, as a device always can by its vector."""
+    fleet = Fleet(10, losses=spare)
+    session = fleet.begin()
+    while session.stage is not RoundStage.ANSWER:
+        fleet.step(session)
+    for node, request in session.requests().items():
+        reply = fleet.answer(RoundStage.ANSWER, node, request)
+        flipped = bytes([*reply[:-1], reply[-1] ^ 1]) if node == fleet.ids[4] else reply
+        session.receive(node, flipped)
+    if spare:
+        with pytest.raises(Aborted, match="answered wrongly"):
+            session.close()
+    else:
+        session.close()
+        assert session.sums[0].total.tolist() != fleet.expected(fleet.ids)
+
+
+def test_a_device_takes_part_in_one_group_of_a_round() -> None:
+    """Each group is a round of its own, with all colluders in it; a second one for the same device is refused."""
+    fleet = Fleet(12, groups=2, colluders=1)
+    session = fleet.begin()
+    fleet.step(session)
+    requests = session.requests()
+    first, second = (settings.cohort for settings in group_settings(session))
+    assert {settings.colluders for settings in group_settings(session)} == {1}
+    fleet.answer(RoundStage.MASK, first[0], requests[first[0]])
+    with pytest.raises(SecAggError, match="not in the cohort"):
+        fleet.answer(RoundStage.MASK, first[1], requests[second[0]])
+    with pytest.raises(SecAggError, match="seen before"):
+        fleet.answer(RoundStage.MASK, first[0], requests[first[0]])
