@@ -11,11 +11,11 @@ from .codec import Codec, VectorFormat
 from .errors import SettingsError
 from .names import ProtocolName, vector_in
 from .options import SecAggOptions
-from .pairwise import trips as pairwise
+from .pairwise import traffic as pairwise
 from .pairwise.settings import PairwiseSettings
 from .round_trip import RoundTrip
 from .settings import NONCE_BYTES
-from .two_trips import trips as two_trips
+from .two_trips import traffic as two_trips
 from .two_trips.sessions import terms_of
 from .wire import HASH_BYTES
 
@@ -94,7 +94,7 @@ def _traffic(
     return Traffic(two_trips.round_trips(group, broadcast), first, options.epoch_rounds)
 
 
-def _bytes(trips: list[RoundTrip]) -> int:
+def _bytes(several: list[RoundTrip]) -> int:
     """Return the bytes of the protocol and of the vector."""
-    contents = [content for trip in trips for content in (trip.request, trip.reply)]
+    contents = [content for trip in several for content in (trip.request, trip.reply)]
     return sum(len(vector_in(content) or b"") for content in contents)

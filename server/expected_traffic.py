@@ -41,10 +41,10 @@ def expected_traffic(
     return up, down
 
 
-def _sizes(trips: list[RoundTrip]) -> tuple[int, int]:
-    """Return the bytes that a client sends and receives in these round trips."""
-    return sum(message_size(one.reply) for one in trips), sum(
-        message_size(one.request) for one in trips
+def _sizes(several: list[RoundTrip]) -> tuple[int, int]:
+    """Return the bytes that a client sends and receives in these round several."""
+    return sum(message_size(one.reply) for one in several), sum(
+        message_size(one.request) for one in several
     )
 
 

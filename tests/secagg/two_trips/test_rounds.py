@@ -104,7 +104,7 @@ def test_ten_thousand_random_rounds_are_exact_or_stop(seed: int) -> None:
 
 def test_an_epoch_costs_one_trip_more_and_the_next_none() -> None:
     fleet = Fleet(6, epoch_rounds=2)
-    trips = []
+    numbers = []
     for _ in range(5):
         session, steps = fleet.begin(), 0
         while session.stage is not RoundStage.DONE:
@@ -114,8 +114,8 @@ def test_an_epoch_costs_one_trip_more_and_the_next_none() -> None:
                 fleet.step(ahead)
             steps += 1
         check(fleet, session, fleet.ids)
-        trips.append(steps)
-    assert trips == [3, 2, 2, 2, 2]
+        numbers.append(steps)
+    assert numbers == [3, 2, 2, 2, 2]
     assert session.epoch.number == 5
 
 
