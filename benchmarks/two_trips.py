@@ -108,12 +108,14 @@ def print_row(n: int, dim: int) -> None:
     """Print what a round of n clients with vectors of `dim` numbers costs."""
     epoch = Epoch(n, dim)
     first, _, usual = epoch.round(), epoch.round(), epoch.round()
-    flower, pairwise = flowers(n - 1, dim), ours(n, dim, COMPLETE) if n <= 100 else None
-    before = f"{pairwise.client:>9.1f}" if pairwise else f"{'':>9}"
+    peers = f"{'':>9} | {'':>9} | {'':>7}"
+    if n <= 100:  # of 1,000 clients, those two would take minutes
+        flower, pairwise = flowers(n - 1, dim).client, ours(n, dim, COMPLETE).client
+        peers = f"{pairwise:>9.1f} | {flower:>9.1f} | {flower / usual.device:>7.0f}"
     print(
-        f"{n:>5} | {dim:>6,} | {usual.device:>9.2f} | {before} | {flower.client:>9.1f} | "
-        f"{flower.client / usual.device:>7.0f} | {usual.up:>7,} | {usual.down:>6,} | {usual.server:>9.1f} | "
-        f"{usual.all / 1000:>6.2f} | {first.device - usual.device:>9.1f} | {first.up - usual.up:>5,} | "
+        f"{n:>5} | {dim:>6,} | {usual.device:>9.2f} | {peers} | {usual.up:>7,} | {usual.down:>6,} | "
+        f"{usual.server:>9.1f} | {usual.all / 1000:>6.2f} | {first.device - usual.device:>9.1f} | "
+        f"{first.up - usual.up:>5,} | "
         f"{first.down - usual.down:>8,}",
         flush=True,
     )

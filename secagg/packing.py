@@ -8,6 +8,7 @@ sum must not wrap around before it is reduced, so it is added up in 64 bits. Coo
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,8 @@ def unpack(data: bytes | memoryview, dim: int, bits: int) -> Ring:
     if spare and data[-1] >> (8 - spare):
         raise Malformed("The padding bits of a vector are not zero.")
     if dim <= _SHORT and bits <= _IN_A_WORD:
-        words, places = _words(data), bits * np.arange(dim)
-        shifted = words[places >> 3] >> (places & 7).astype(np.uint64)
-        return (shifted & np.uint64((1 << bits) - 1)).astype(dtype)
+        starts, shifts = _places(dim, bits)
+        return (_words(data)[starts] >> shifts & np.uint64((1 << bits) - 1)).astype(dtype)
     rows = -(-dim // 64)
     raw = np.zeros(rows * bits * 8, dtype=np.uint8)
     raw[: len(data)] = np.frombuffer(data, dtype=np.uint8)
@@ -114,6 +114,13 @@ def unpack(data: bytes | memoryview, dim: int, bits: int) -> Ring:
             columns[i] |= words[word + 1] << np.uint64(64 - shift)
     columns &= np.uint64((1 << bits) - 1)
     return columns.T.reshape(-1)[:dim].astype(dtype)
+
+
+@lru_cache(maxsize=32)
+def _places(dim: int, bits: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Return the byte in which each number begins, and its first bit there."""
+    places = bits * np.arange(dim)
+    return places >> 3, (places & 7).astype(np.uint64)
 
 
 def _words(data: bytes | memoryview) -> NDArray[np.uint64]:

@@ -64,7 +64,8 @@ class _Run:
 @dataclass
 class LedgerState:
     """Open rounds by run, how often each release was made, the numbers of rounds charged, settled,
-    answered in two trips, and answered without masks, and the name by which the ledger's witness knows it, if it has one."""
+    answered in two trips, and answered without masks, and the name by which the ledger's witness knows it, if it has
+    one."""
 
     runs: dict[int, _Run] = field(default_factory=dict)
     releases: dict[Release, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ class Told:
 
     cohorts: dict[bytes, Cohort] = field(default_factory=dict)
     terms: dict[bytes, Terms] = field(default_factory=dict)
-    peers: set[int] = field(default_factory=set)
+    peers: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -36,17 +36,25 @@ class ServerEpoch:
     told: dict[int, Told] = field(default_factory=dict)
     members: frozenset[int] = frozenset()
     over: bool = False
+    _present: dict[bytes, frozenset[int]] = field(default_factory=dict)
 
     def greet(self, node: int, advert: bytes) -> None:
         """Note the key of a device. Another key than before ends the epoch if a peer knows that one."""
         known = self.adverts.get(node)
         if known is not None and known != advert:
-            self.over = any(node in told.peers for told in self.told.values())
+            self.over |= any(node in told.peers for told in self.told.values())
         self.adverts[node] = advert
 
     def lacking(self, nodes: Iterable[int]) -> list[int]:
         """Return the nodes that have given no key."""
         return [node for node in nodes if node not in self.adverts]
+
+    def present(self, cohort: Cohort) -> frozenset[int]:
+        """Return the nodes of a cohort that have given their keys: the same object as long as they are the same."""
+        found = frozenset(node for node in cohort.ids if node in self.adverts)
+        if self._present.get(cohort.digest) != found:
+            self._present[cohort.digest] = found
+        return self._present[cohort.digest]
 
     def told_of(self, node: int) -> Told:
         """Return what a device has acknowledged."""
@@ -56,12 +64,13 @@ class ServerEpoch:
         """Tell a device everything again, because it is not known what it has kept."""
         self.told.pop(node, None)
 
-    def acknowledge(self, node: int, cohort: Cohort, terms: Terms) -> None:
+    def acknowledge(self, node: int, cohort: Cohort, terms: Terms, present: frozenset[int]) -> None:
         """Note that a device has the cohort, the terms, and the keys of its peers."""
         told = self.told_of(node)
         told.cohorts = with_last(told.cohorts, cohort)
         told.terms = with_last(told.terms, terms)
-        told.peers.update(self.adverts.keys() & set(cohort.ids))
+        if told.peers is not present:
+            told.peers = present if told.peers <= present else told.peers | present
 
 
 class Introductions:
@@ -119,15 +128,14 @@ class Introductions:
 
 
 def parts_for(
-    epoch: ServerEpoch, node: int, cohort: Cohort, terms: Terms
+    epoch: ServerEpoch, node: int, cohort: Cohort, terms: Terms, present: frozenset[int]
 ) -> tuple[bytes, bytes, Mapping[int, bytes]]:
     """Return what a device lacks: the cohort, the terms, and the keys of peers by their positions."""
     told = epoch.told_of(node)
-    adverts = {
-        place: epoch.adverts[peer]
-        for place, peer in enumerate(cohort.ids)
-        if peer in epoch.adverts and peer != node and peer not in told.peers
-    }
+    adverts: dict[int, bytes] = {}
+    if told.peers is not present:
+        new = present - told.peers - {node}
+        adverts = {p: epoch.adverts[peer] for p, peer in enumerate(cohort.ids) if peer in new}
     return (
         b"" if cohort.digest in told.cohorts else cohort.encoded,
         b"" if terms.digest in told.terms else terms.encoded,

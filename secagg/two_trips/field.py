@@ -15,6 +15,7 @@ MOST_BITS = 32  # products of two numbers fit 64 bits
 # 2^bits less the largest prime below, from 16 to 32 bits.
 _BELOW = (15, 1, 5, 1, 3, 9, 3, 15, 3, 39, 5, 39, 57, 3, 35, 1, 5)
 _LIMB = 16
+_ALONE = 1 << 18  # multiplications that OpenBLAS does in one thread
 _EXACT = 53  # float64 holds whole numbers of so many bits
 
 
@@ -39,8 +40,13 @@ def product(a: Field, b: Field, q: int) -> Field:
 
 
 def _floats(a: Field, b: Field) -> Field:
-    """Return the product of matrices whose sums stay below 2^53, in which order they may be added up."""
-    exact: NDArray[Any] = a.astype(np.float64) @ b.astype(np.float64)
+    """Return the product of matrices whose sums stay below 2^53, in whatever order they are added up. A few columns at
+    a time, which libraries do in one thread: to wait for others costs more than these products."""
+    left, right = a.astype(np.float64), b.astype(np.float64)
+    exact: NDArray[Any] = np.empty((a.shape[0], b.shape[1]))
+    step = max(1, _ALONE // a.size)
+    for start in range(0, b.shape[1], step):
+        np.matmul(left, right[:, start : start + step], out=exact[:, start : start + step])
     return exact.astype(np.uint64)
 
 

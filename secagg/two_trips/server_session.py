@@ -35,8 +35,10 @@ class _Group:
     settings: TwoTripsSettings
     total: Field
     published: Field
+    present: frozenset[int]  # those who have given their keys
     arrived: set[int] = field(default_factory=set)
     survivors: tuple[int, ...] = ()
+    asked: bytes = b""  # for an answer
     answers: dict[int, Field] = field(default_factory=dict)
 
     def has(self, step: RoundStage, node: int) -> bool:
@@ -153,7 +155,8 @@ class TwoTripsSession:
             shape = settings.shape
             total = np.zeros(shape.dim, dtype=np.uint64)
             published = np.zeros((shape.publics, shape.polynomials), dtype=np.uint64)
-            group = _Group(number, cohort, self._terms, settings, total, published)
+            present = epoch.present(cohort)
+            group = _Group(number, cohort, self._terms, settings, total, published, present)
             self._groups.append(group)
             self._group_of.update(dict.fromkeys(ids, group))
 
@@ -169,8 +172,8 @@ class TwoTripsSession:
     def _request(self, node: int) -> bytes:
         group = self._group_of[node]
         if self.stage is RoundStage.ANSWER:
-            return messages.answer_request(group.settings, group.survivors)
-        parts = parts_for(self.epoch, node, group.cohort, group.terms)
+            return group.asked
+        parts = parts_for(self.epoch, node, group.cohort, group.terms, group.present)
         static = static_digest(group.cohort, group.terms)
         return SharingRequest(static, self._round, self._nonce, *parts).encode()
 
@@ -185,7 +188,7 @@ class TwoTripsSession:
             np.add(group.total, masked, out=group.total)
             np.add(group.published, published, out=group.published)
             group.arrived.add(place)
-            self.epoch.acknowledge(node, group.cohort, group.terms)
+            self.epoch.acknowledge(node, group.cohort, group.terms, group.present)
 
     def _unanswered(self) -> list[int]:
         return [node for node in self._asked if not self._group_of[node].has(self.stage, node)]
@@ -193,6 +196,7 @@ class TwoTripsSession:
     def _close_mask(self) -> None:
         for group in self._groups:
             group.survivors = tuple(sorted(group.arrived))
+            group.asked = messages.answer_request(group.settings, group.survivors)
             self._need(len(group.survivors), group)
 
     def _close_answer(self) -> None:
