@@ -90,7 +90,7 @@ def measure_bytes(options: argparse.Namespace) -> None:
         assert played is not None
         record |= {key: played[key] for key in ("uplink_bytes", "downlink_bytes")}
     again = origin(1, len(chosen), len(chosen))
-    told = f"{again['Date']} at {again['Commit']}: one run of each, for all budgets and seeds"
+    told = f"{again['Date']} at {again['Commit']}: one run of each, for all budgets and seeds; accuracies are of before"
     save(file, {**first["origin"], "Bytes": told}, records)
 
 
