@@ -14,7 +14,7 @@ SUFFIXES = {".py", ".yaml", ".yml", ".toml", ".sh", ".md", ""}
 # What a newcomer stumbles over, and what to write instead. Patterns have a bracket, so that they do not find
 # themselves.
 WORDS = {
-    r"(?<!round[\s_])(?<!two[\s_])(?<!\w)trip[s]\b": "round trips (between server and devices)",
+    r"(?<!round[\s_-])(?<!two[\s_-])(?<!\w)trip[s]\b": "round trips (between server and devices)",
     r"\bgone on wit[h]\b": "resumed, continued",
     r"\b(?:un)?mende[d]\b": "corrected, repaired",
     r"deares[t]\b": "most expensive",
