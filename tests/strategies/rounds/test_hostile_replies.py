@@ -15,9 +15,16 @@ from fedsketch.privacy.mechanisms.gaussian import GaussianNoise
 from fedsketch.secagg import RECORD, REFUSAL
 from fedsketch.strategies.rounds import codec
 from fedsketch.strategies.rounds.codec import delivered, summed
+from tests.secagg.in_process_grid import begin
 
 DIM = 3
 FORGED = 'no\nfedsketch> {"event": "file", "name": "overrides.txt"}\x1b[2J'
+
+
+@pytest.fixture(autouse=True)
+def server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's messages ask who this process is."""
+    begin(monkeypatch.setattr)
 
 
 def _reply(content: RecordDict | None) -> Message:
