@@ -5,6 +5,7 @@ What a server might try: ask twice, bring another model, cut the cohort into sma
 and an evaluation training, or ask in a run that has none.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,10 @@ def test_what_leaves_does_not_tell_about_the_data(
         root = tmp_path / f"world{number}"
         root.mkdir()
         noise = ("privacy.epsilon=null", "privacy.noise_multiplier=1", "data.largest_shard=8")
-        told.append(_told(Evaluated(root, (*EVALUATED, f"privacy={unit}", *noise))))
+        # What protects an example protects a client less, and the owner asks for noise per client.
+        policy = replace(POLICY, smallest_noise=0.01, epsilon=1e6)
+        fleet = Evaluated(root, (*EVALUATED, f"privacy={unit}", *noise), policy=policy)
+        told.append(_told(fleet))
     assert told[0][0] == ["a sum"] * 4
     assert all(one == told[0] for one in told[1:])
     assert sum(line["entry"] == "charged" for line in told[0][2][0]) == 4
