@@ -125,26 +125,16 @@ def _masking_mod(
         try:
             node = _node(context, guard_of)
             if isinstance(request, ConfigRecord):
-                reply = answered(node, request, message, apart, context, call_next)
+                try:
+                    reply = masked(node, request, message, apart, context, call_next)
+                except Exception:
+                    reply = _refused(message, _unforeseen(node))
             else:
                 reply = _unmasked(node, message, apart, context, call_next, prepare)
             node.guard.wait(begun)
         except SecAggError as error:
             return _refused(message, _sentence(error))
         return reply
-
-    def answered(
-        node: Node,
-        request: ConfigRecord,
-        message: Message,
-        apart: RecordDict,
-        context: Context,
-        call_next: Handler,
-    ) -> Message:
-        try:
-            return masked(node, request, message, apart, context, call_next)
-        except Exception:
-            return _refused(message, _unforeseen(node))
 
     def masked(
         node: Node,
