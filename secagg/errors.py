@@ -27,7 +27,8 @@ class Refusal(SecAggError):
 
 
 class Aborted(SecAggError):
-    """A round that ended without a sum. No share left the devices unless `stage` is "unmask".
+    """A round that ended without a sum. No share left the devices unless `stage` is "unmask" or
+    "answer".
 
     `missing` maps the ids of the nodes that were lost so far to the stage and the reason.
     """

@@ -74,7 +74,7 @@ class ServerEpoch:
 
 
 class Introductions:
-    """The step in which devices give their keys of an epoch."""
+    """The stage in which devices give their keys of an epoch."""
 
     def __init__(
         self, epoch: ServerEpoch, nodes: Iterable[int], directory: Directory | None = None
@@ -111,7 +111,7 @@ class Introductions:
             self._epoch.greet(node, advert)
 
     def close(self) -> None:
-        """End the step."""
+        """End the stage."""
         for node in list(self._asked):
             self.lose(node, "no answer in time")
         self.stage = RoundStage.DONE

@@ -41,15 +41,15 @@ class _Group:
     asked: bytes = b""  # for an answer
     answers: dict[int, Field] = field(default_factory=dict)
 
-    def has(self, step: RoundStage, node: int) -> bool:
+    def has(self, stage: RoundStage, node: int) -> bool:
         """Return whether the node has answered."""
         return self.settings.index(node) in (
-            self.arrived if step is RoundStage.MASK else self.answers
+            self.arrived if stage is RoundStage.MASK else self.answers
         )
 
 
 class TwoTripsSession:
-    """One round. `lost` maps the nodes that dropped out to the step and the reason; `unsure` are those that answered,
+    """One round. `lost` maps the nodes that dropped out to the stage and the reason; `unsure` are those that answered,
     but not with a vector: perhaps they have no keys any more."""
 
     def __init__(
@@ -90,7 +90,7 @@ class TwoTripsSession:
         return [node for group in self._members for node in group]
 
     def requests(self) -> dict[int, bytes]:
-        """Return the request for every node that takes part in the current step."""
+        """Return the request for every node that takes part in the current stage."""
         if self.stage is RoundStage.HELLO:
             return self._introductions.requests()
         return {node: self._request(node) for node in sorted(self._asked)}
@@ -117,7 +117,7 @@ class TwoTripsSession:
                 self.lose(node, str(error))
 
     def close(self) -> None:
-        """End the step: nodes without an answer are lost, and the next step begins."""
+        """End the stage: nodes without an answer are lost, and the next stage begins."""
         if self.stage is RoundStage.HELLO:
             self._introductions.close()
             if self.epoch.over:  # a device has lost its keys: all begin again
@@ -136,8 +136,8 @@ class TwoTripsSession:
         self.stage = _AFTER[self.stage]
 
     def _introduce(self) -> Introductions:
-        """Return the step in which those give their keys who have never been asked, and the others who gave none if too
-        many are missing."""
+        """Return the stage in which those give their keys who have never been asked, and the others who gave none if
+        too many are missing."""
         if any(len(self.epoch.lacking(ids)) > self._terms.drops for ids in self._members):
             return Introductions(self.epoch, self.epoch.lacking(self.nodes), self._directory)
         new = [node for node in self.epoch.lacking(self.nodes) if node not in self.epoch.asked]

@@ -46,7 +46,7 @@ class TwoTripsSessions:
         nodes: Iterable[int] | None,
         vector: VectorFormat,
     ) -> Introductions | None:
-        """Return what can go with the messages of the coming step: with the vectors the keys of those who gave none,
+        """Return what can go with the messages of the coming stage: with the vectors the keys of those who gave none,
         and with the answers those that the next round needs."""
         self._epoch = epoch = session.epoch
         if session.stage is RoundStage.MASK:

@@ -2,7 +2,8 @@
 elements of the field.
 
 The input is of fixed length: the secret, what it is for, a hash of the round's context and of what was broadcast, and
-who deals to whom. Without the direction a device's own answer would be a list of shares of its own mask.
+who deals to whom. Without the direction the masked vectors and the published numbers alone would give a combination of
+vectors (docs/explanation/two_trips_proof.md).
 """
 
 from __future__ import annotations
